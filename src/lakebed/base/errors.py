@@ -1,0 +1,57 @@
+"""The tree of errors raised on purpose. A family says what the caller can do; the concrete error lives beside the
+code that raises it, and carries facts (keyword arguments) rather than prose.
+
+    LakebedError
+    ├── NotFound         what was named does not exist
+    ├── AlreadyExists    what should be made is there already
+    ├── Invalid          the request can never succeed as it stands
+    ├── Denied           this caller may not
+    ├── Conflict         read again, then retry
+    ├── Unavailable      nothing happened; retry the same call
+    ├── OutcomeUnknown   the write may or may not have happened; find out before you retry
+    └── Corrupt          bytes contradict their digest or format; never retry, never delete on it
+
+HTTP and S3 each map these families to status codes in one table of theirs, nowhere else.
+"""
+
+from __future__ import annotations
+
+
+class LakebedError(Exception):
+    """Root of all errors raised on purpose. `facts` are for logs and for tests, the message is for people."""
+
+    def __init__(self, message: str, /, **facts: object) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+
+class NotFound(LakebedError):
+    """What was named does not exist."""
+
+
+class AlreadyExists(LakebedError):
+    """What should be made is there already."""
+
+
+class Invalid(LakebedError):
+    """The request can never succeed as it stands: a bad name, a malformed value, a forbidden combination."""
+
+
+class Denied(LakebedError):
+    """This caller may not do this."""
+
+
+class Conflict(LakebedError):
+    """Somebody else was faster. Read again, then decide whether to retry."""
+
+
+class Unavailable(LakebedError):
+    """Nothing happened. The same call may succeed later."""
+
+
+class OutcomeUnknown(LakebedError):
+    """The write may or may not have happened. Find out before you retry."""
+
+
+class Corrupt(LakebedError):
+    """Bytes contradict their digest or their format. Never retry, and never delete anything on their word."""

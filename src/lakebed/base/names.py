@@ -1,0 +1,74 @@
+"""Which names are allowed, for everything a user names. One function each; each raises `InvalidName` saying why."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .errors import Invalid
+from .ids import BranchName, RepositoryId, TagName
+
+KEY_BYTES_MAX: Final = 1024
+"""The longest object path, in bytes of UTF-8; also the longest KV key a driver must take."""
+
+_REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
+_TAG_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+
+
+class InvalidName(Invalid):
+    """The name breaks a rule that the message spells out."""
+
+
+def check_repository(name: str) -> RepositoryId:
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidName(
+            f"repository id {name!r}: 3 to 63 lower-case letters, digits and hyphens, not starting with a hyphen",
+            name=name,
+        )
+    return RepositoryId(name)
+
+
+def check_branch(name: str) -> BranchName:
+    if not _BRANCH.fullmatch(name):
+        raise InvalidName(
+            "branch id must consist of letters, digits, underscores and dashes, and cannot start with a dash", name=name
+        )
+    return BranchName(name)
+
+
+def check_tag(name: str) -> TagName:
+    """Git's rules for a ref name, without slashes at the ends."""
+    bad = (
+        not name
+        or len(name.encode()) > 255
+        or _TAG_FORBIDDEN.search(name)
+        or name.startswith(("/", ".", "-"))
+        or name.endswith(("/", ".", ".lock"))
+        or name in {"@"}
+        or "$" in name
+    )
+    if bad:
+        raise InvalidName(f"tag id {name!r} is not a valid ref name", name=name)
+    return TagName(name)
+
+
+def path_to_key(path: str) -> bytes:
+    """The one place where object paths become bytes. Nothing is normalised: `a//b`, `a/` and `./a` are all their own.
+
+    Raises:
+        InvalidName: empty, over 1,024 bytes of UTF-8, or not encodable (lone surrogates).
+    """
+    try:
+        key = path.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidName("path is not valid Unicode", path=ascii(path)) from error
+    if not key:
+        raise InvalidName("path is empty")
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidName(f"path is {len(key)} bytes long, at most {KEY_BYTES_MAX} are allowed", size_bytes=len(key))
+    return key
+
+
+def key_to_path(key: bytes) -> str:
+    return key.decode()

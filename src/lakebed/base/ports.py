@@ -1,0 +1,62 @@
+"""What the core needs from the world besides storage: time, fresh names, and company.
+
+The core (versions, catalog, auth, upkeep) awaits these and its two stores and nothing else: it never imports asyncio,
+time, random, uuid or os. So a server runs it on an event loop (`lakebed.runtime`), and a simulation runs the very same
+code by hand, one effect at a time (`lakebed.testing.sim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Unix time in milliseconds. May jump. Dates for people, cache ages, retention; never safety."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Ids(Protocol):
+    def fresh(self) -> str:
+        """A name that nobody had before: 20 characters of `[0-9a-v]`, sorted roughly by time."""
+        ...
+
+    def bits(self, count: int) -> int:
+        """That many random bits."""
+        ...
+
+
+class Event(Protocol):
+    """One-shot: once set it stays set."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until set and return True; or False after `timeout_s`."""
+        ...
+
+
+class Tasks(Protocol):
+    def event(self) -> Event: ...
+
+    async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
+        """Run all at once; results in order. The first error is raised after all have ended."""
+        ...
+
+
+class World:
+    """The three together, handed to constructors as one."""
+
+    __slots__ = ("clock", "ids", "tasks")
+
+    def __init__(self, clock: Clock, ids: Ids, tasks: Tasks) -> None:
+        self.clock = clock
+        self.ids = ids
+        self.tasks = tasks

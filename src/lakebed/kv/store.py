@@ -1,0 +1,135 @@
+"""The Store port: the narrow key-value interface that every database can meet (docs/design/0002-metadata-on-kv.md).
+
+Partitions are namespaces: (partition, key) is unique, key alone is not, and no operation crosses two. They spring
+into being with their first key. Keys and values are bytes; a key has at most 1,024 bytes, a value 300 KB is nothing
+special. Reads see every write that was answered before them (linearisable for each key); a scan returns, in byte order,
+every key that is present throughout it, and may or may not return one that comes or goes meanwhile.
+
+Beyond the document's five operations there are `delete_if` (protocols need it) and `*_many` (speed needs them):
+a batch is one operation to the caller but *not* atomic. Each key of it behaves as if set alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from lakebed.base import Conflict, Corrupt, Invalid, Unavailable
+
+Predicate: TypeAlias = bytes | int | str
+"""What `get` saw, opaque to everybody but the driver: the value itself, a hash of it, or a version number."""
+
+
+class PredicateFailed(Conflict):
+    """`set_if` or `delete_if`: the stored value is not the one the predicate stands for. Nothing was changed."""
+
+
+class InvalidKey(Invalid):
+    """A key or partition that no driver has to take: empty partition or key, or over 1,024 bytes."""
+
+
+class StoreUnavailable(Unavailable):
+    """The database cannot be reached, is locked, is read-only or is full. Nothing happened."""
+
+
+class StoreFormat(Corrupt):
+    """The database was written by a later version, or is no database of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value as it was read, and what `set_if` needs to replace exactly it."""
+
+    value: bytes
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Consecutive pairs of one partition, ascending. `next_start` begins the next page; None after the last."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    next_start: bytes | None
+
+
+class Store(Protocol):
+    """Every method may raise StoreUnavailable; writes may also raise OutcomeUnknown."""
+
+    async def get(self, partition: bytes, key: bytes) -> Held | None: ...
+
+    async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
+        """In the order of `keys`, which may repeat."""
+        ...
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
+        """One page: at most `limit` (≥ 1) pairs at or after `start`. An empty `start` is the beginning."""
+        ...
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None: ...
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None: ...
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        """Set where the stored value is still the one `predicate` was read with; None means: where there is none.
+
+        Returns the predicate of the value now stored.
+
+        Raises:
+            PredicateFailed: it is not.
+            OutcomeUnknown: the answer was lost.
+        """
+        ...
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        """Absent afterwards; it is no error if it was absent before."""
+        ...
+
+    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None: ...
+
+    async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """Delete where the stored value is still the one `predicate` was read with.
+
+        Raises:
+            PredicateFailed: it is not, or there is none.
+            OutcomeUnknown: the answer was lost.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+SCAN_PAGE: int = 1000
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The first key after every key with this prefix; None where there is none (an empty prefix, or all 0xff)."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+async def scan_prefix(
+    store: Store, partition: bytes, prefix: bytes, *, start: bytes = b"", page_size: int = SCAN_PAGE
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Every pair whose key has this prefix, at or after `start`, ascending; one `scan` a page."""
+    position: bytes | None = max(start, prefix)
+    while position is not None:
+        page = await store.scan(partition, position, page_size)
+        for key, value in zip(page.keys, page.values, strict=True):
+            if not key.startswith(prefix):
+                return
+            yield key, value
+        position = page.next_start
+
+
+def check_key(partition: bytes, key: bytes) -> None:
+    """Drivers call this before every write.
+
+    Raises:
+        InvalidKey: empty, or over 1,024 bytes.
+    """
+    if not 0 < len(partition) <= 1024:
+        raise InvalidKey(f"a partition has 1 to 1,024 bytes, this one {len(partition)}", size_bytes=len(partition))
+    if not 0 < len(key) <= 1024:
+        raise InvalidKey(f"a key has 1 to 1,024 bytes, this one {len(key)}", size_bytes=len(key))
