@@ -1,0 +1,77 @@
+"""What can go wrong with one repository's versions. Families: lakebed.base.errors."""
+
+from __future__ import annotations
+
+from lakebed.base import AlreadyExists, Conflict, Invalid, NotFound
+
+
+class BranchNotFound(NotFound):
+    """There is no branch of this name."""
+
+
+class TagNotFound(NotFound):
+    """There is no tag of this name."""
+
+
+class CommitNotFound(NotFound):
+    """There is no published commit of this id."""
+
+
+class RefNotFound(NotFound):
+    """The expression names no branch, tag or commit."""
+
+
+class PathNotFound(NotFound):
+    """Nothing is at this path in this ref."""
+
+
+class BranchExists(AlreadyExists):
+    """A branch of this name exists."""
+
+
+class TagExists(AlreadyExists):
+    """A tag of this name exists."""
+
+
+class PathExists(AlreadyExists):
+    """`if_none_match`, and something is at the path."""
+
+
+class PreconditionFailed(Conflict):
+    """`if_match`, and what is at the path is something else."""
+
+
+class NoChanges(Invalid):
+    """Nothing to commit or to merge."""
+
+
+class BadRef(Invalid):
+    """The ref expression is malformed, or asks for a parent that there is not; or a branch was needed."""
+
+
+class UncommittedChanges(Invalid):
+    """The operation would drop staged changes, and was not told to."""
+
+
+class AddressNotAllowed(Invalid):
+    """An address of this repository's namespace may only be named through its upload record."""
+
+
+class MergeConflict(Conflict):
+    """Both sides changed these paths. Facts: `conflicts`, keys in order, at most 1,000."""
+
+
+class CommitOvertaken(Conflict):
+    """A later commit, a reset or a deletion of the branch took what this commit had sealed."""
+
+
+class BranchMoved(Conflict):
+    """The branch or tag was changed or removed while it was being made."""
+
+
+class UploadRefused(Conflict):
+    """The address was not issued here, has expired, or was used before."""
+
+
+class Condemned(Conflict):
+    """A collection run gave up this commit's data, or is about to. Facts: `commit`, `run`."""

@@ -1,0 +1,38 @@
+"""Where each record of a repository lies in the key-value store (docs/formats/kv.md).
+
+One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
+the repository has objects; one a collection run, for the commits it condemns, for the same reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.base import RepositoryUid, RunId, StagingToken
+
+REPOSITORIES: Final = b"repositories"
+
+BRANCH: Final = b"branch/"
+TAG: Final = b"tag/"
+COMMIT: Final = b"commit/"
+SETTING: Final = b"setting/"
+CLAIM: Final = b"claim/"
+SLICE: Final = b"slice/"
+UPLOAD: Final = b"upload/"
+COPY: Final = b"copy/"
+HOLD: Final = b"hold/"
+RUN: Final = b"run/"
+SWEPT: Final = b"swept/"
+
+
+def repository_partition(uid: RepositoryUid) -> bytes:
+    return uid.encode()
+
+
+def token_partition(uid: RepositoryUid, token: StagingToken) -> bytes:
+    return f"{uid}/{token}".encode()
+
+
+def condemned_partition(uid: RepositoryUid, run: RunId) -> bytes:
+    """Keys are the ids of the commits that this run condemns, values are empty."""
+    return f"{uid}/run-{run}".encode()

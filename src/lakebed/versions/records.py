@@ -1,0 +1,257 @@
+"""What the key-value store holds of a repository, besides cells (docs/formats/kv.md).
+
+A value is one byte of format number, then msgpack. A later release reads what an earlier one wrote; a number it does
+not know is `RecordFormat`, never a guess. Records are immutable here: every change is a `set_if` against what was read.
+The legal moves of the records with states are tables (`MOVES`), which the flows run and the tests enumerate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from lakebed.base import CommitId, Corrupt, MetarangeId, StagingToken
+
+FORMAT: Final = 1
+_FORMAT_BYTE: Final = bytes([FORMAT])
+
+
+class RecordFormat(Corrupt):
+    """A record of a format that this release does not know, or no record at all."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of all that is stored under one key."""
+
+
+R = TypeVar("R", bound=Record)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
+
+
+def encode_record(record: Record) -> bytes:
+    return _FORMAT_BYTE + _encoder.encode(record)
+
+
+def decode_record(kind: type[R], data: bytes) -> R:
+    """
+    Raises:
+        RecordFormat: another format number, or bytes that are no such record.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    if data[:1] != _FORMAT_BYTE:
+        raise RecordFormat(
+            f"{kind.__name__} of format {data[:1].hex() or 'none'}, known is {FORMAT}", kind=kind.__name__
+        )
+    try:
+        record = decoder.decode(memoryview(data)[1:])
+    except msgspec.MsgspecError as error:
+        raise RecordFormat(f"{kind.__name__} does not decode: {error}", kind=kind.__name__) from error
+    assert isinstance(record, kind)
+    return record
+
+
+class RefState(StrEnum):
+    """A ref that is being made is not usable, and yet a root for collectors."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+
+
+class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A sealed token. A frozen one holds a copy of the overlay of the tokens that it `stands_for`."""
+
+    token: StagingToken
+    stands_for: tuple[StagingToken, ...] = ()
+
+
+class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """`sealed` is newest first. `touched` changes nothing but the record: whoever acts on an older reading fails."""
+
+    state: RefState
+    commit_id: CommitId
+    staging_token: StagingToken
+    sealed: tuple[Sealed, ...] = ()
+    touched: int = 0
+    created_ms: int = 0
+
+    def tokens(self) -> tuple[StagingToken, ...]:
+        """Every token it holds, newest first."""
+        return (self.staging_token, *(sealed.token for sealed in self.sealed))
+
+
+class TagRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    state: RefState
+    commit_id: CommitId
+    created_ms: int = 0
+
+
+class Commit(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A commit. `id` hashes everything before `published`; `nonce` keeps two equal commits apart.
+
+    `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
+    without it, a look into the history of `made_for` decides (`Commits.find_published`).
+    """
+
+    version: int = 1
+    generation: int
+    message: str
+    committer: str
+    created_ms: int
+    metarange_id: MetarangeId
+    parents: tuple[CommitId, ...]
+    metadata: dict[str, str] = {}
+    made_for: str = ""
+    nonce: str = ""
+    published: bool = False
+
+    @property
+    def id(self) -> CommitId:
+        fields = (
+            self.version,
+            self.generation,
+            self.message,
+            self.committer,
+            self.created_ms,
+            self.metarange_id,
+            self.parents,
+            dict(sorted(self.metadata.items())),
+            self.made_for,
+            self.nonce,
+        )
+        return CommitId(hashlib.sha256(_encoder.encode(fields)).hexdigest())
+
+
+class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that may have taken these tokens from this branch; written before it, never overwritten.
+
+    `building`: the tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the
+    branch was touched, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
+    """
+
+    branch: str
+    tokens: tuple[StagingToken, ...]
+    commit_id: CommitId | None = None
+    building: bool = False
+    created_ms: int
+
+
+class SliceState(StrEnum):
+    OPEN = "open"
+    FENCED = "fenced"
+    SETTLED = "settled"
+
+
+class SliceRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    state: SliceState
+    owner: str
+    opened_ms: int
+
+
+class UploadState(StrEnum):
+    ISSUED = "issued"
+    LINKING = "linking"
+    LINKED = "linked"
+    EXPIRED = "expired"
+    VOID = "void"
+
+
+class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An address handed out to a client. `stamp` names the runs that marked when a cleaner first saw it finished."""
+
+    state: UploadState
+    branch: str
+    issued_ms: int
+    expires_ms: int
+    multipart_id: str = ""
+    stamp: tuple[str, ...] | None = None
+
+
+class CopyState(StrEnum):
+    PENDING = "pending"
+    DONE = "done"
+    VOID = "void"
+
+
+class CopyRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    state: CopyState
+    address: str
+    branch: str
+    started_ms: int
+    stamp: tuple[str, ...] | None = None
+
+
+class HoldRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    commit_id: CommitId
+    branch: str
+    created_ms: int
+
+
+class RunKind(StrEnum):
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+
+
+class RunState(StrEnum):
+    MARKING = "marking"
+    MARKED = "marked"
+    CONDEMNING = "condemning"
+    SWEEPING = "sweeping"
+    ENDED = "ended"
+    ABANDONED = "abandoned"
+
+
+class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A collection run. The commits it condemns are the keys of `condemned_partition`, written before CONDEMNING is.
+
+    `plan` is the run folder's path. `rules_version` is that of the retention rules the plan was made with.
+    """
+
+    kind: RunKind
+    state: RunState
+    started_ms: int
+    plan: str = ""
+    rules_version: str = ""
+
+
+class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """This commit's data was given up by this run, for ever."""
+
+    run: str
+
+
+MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
+    RefState: {RefState.CREATING: frozenset({RefState.ACTIVE}), RefState.ACTIVE: frozenset()},
+    SliceState: {
+        SliceState.OPEN: frozenset({SliceState.FENCED, SliceState.SETTLED}),
+        SliceState.FENCED: frozenset({SliceState.SETTLED}),
+        SliceState.SETTLED: frozenset(),
+    },
+    UploadState: {
+        UploadState.ISSUED: frozenset({UploadState.LINKING, UploadState.EXPIRED}),
+        UploadState.LINKING: frozenset({UploadState.LINKED, UploadState.VOID}),
+        UploadState.LINKED: frozenset(),
+        UploadState.EXPIRED: frozenset(),
+        UploadState.VOID: frozenset({UploadState.LINKED}),
+    },
+    CopyState: {
+        CopyState.PENDING: frozenset({CopyState.DONE, CopyState.VOID}),
+        CopyState.DONE: frozenset(),
+        CopyState.VOID: frozenset({CopyState.DONE}),
+    },
+    RunState: {
+        RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
+        RunState.MARKED: frozenset({RunState.ENDED, RunState.ABANDONED}),
+        RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
+        RunState.SWEEPING: frozenset({RunState.ENDED}),
+        RunState.ENDED: frozenset(),
+        RunState.ABANDONED: frozenset(),
+    },
+}
+"""From each state, the states that a `set_if` may go to. A VOID record becomes finished when the freeze is through."""
