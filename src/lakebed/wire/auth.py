@@ -1,0 +1,84 @@
+"""Set-up, users, credentials, login. Dates are Unix seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .common import Pagination
+
+
+class LoginConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"rbac": "RBAC"}):
+    rbac: str = "none"
+    login_cookie_names: list[str]
+    login_failed_message: str = "The credentials don't match."
+    login_url: str = ""
+    login_url_method: str = "none"
+    logout_url: str = ""
+
+
+class SetupState(msgspec.Struct, frozen=True, kw_only=True):
+    state: str
+    comm_prefs_missing: bool = False
+    login_config: LoginConfig
+
+
+class SetupKey(msgspec.Struct, frozen=True, kw_only=True):
+    access_key_id: str
+    secret_access_key: str
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    username: str
+    key: SetupKey | None = None
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    access_key_id: str
+    creation_date: int
+
+
+class CredentialsWithSecret(msgspec.Struct, frozen=True, kw_only=True):
+    access_key_id: str
+    creation_date: int
+    secret_access_key: str
+
+
+class CredentialsList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Credentials]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    creation_date: int
+    email: str = ""
+    friendly_name: str = ""
+    id: str
+
+
+class CurrentUser(msgspec.Struct, frozen=True, kw_only=True):
+    user: User
+
+
+class UserCreation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    invite_user: bool = False
+
+
+class UserList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[User]
+
+
+class LoginInformation(msgspec.Struct, frozen=True, kw_only=True):
+    access_key_id: str
+    secret_access_key: str
+
+
+class AuthenticationToken(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    token_expiration: int
+
+
+class AuthCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    forgot_password: bool = False
+    invite_user: bool = False

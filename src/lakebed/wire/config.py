@@ -1,0 +1,53 @@
+"""What a client asks before anything else: versions and what the storage can do."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class VersionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`version_context` must be the word that clients of the contract look for."""
+
+    version: str
+    version_context: str = "lakeFS"
+
+
+class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"validity_regex": "blockstore_namespace_ValidityRegex"}):
+    blockstore_description: str = ""
+    blockstore_id: str = ""
+    validity_regex: str
+    blockstore_namespace_example: str
+    blockstore_type: str
+    default_namespace_prefix: str
+    import_support: bool = False
+    import_validity_regex: str
+    pre_sign_multipart_upload: bool = False
+    pre_sign_support: bool
+    pre_sign_support_ui: bool = False
+
+
+class UiConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Empty: we have no viewers to offer."""
+
+
+class CapabilitiesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Empty, as in the contract."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    capabilities_config: CapabilitiesConfig = CapabilitiesConfig()
+    storage_config: StorageConfig
+    storage_config_list: list[StorageConfig] = []
+    ui_config: UiConfig = UiConfig()
+    version_config: VersionConfig
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    month: int
+    year: int
+
+
+class UsageReportSummary(msgspec.Struct, frozen=True, kw_only=True):
+    installation_id: str
+    reports: list[UsageReport]

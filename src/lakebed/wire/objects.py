@@ -1,0 +1,84 @@
+"""Objects: what `stat` and listings answer, and what stage, copy, delete and link take. Dates are Unix seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .common import Pagination
+
+
+class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An object, or a common prefix (`path_type`), which has neither size nor type.
+
+    `content_type`, `metadata` and `size_bytes` are left out when None.
+    """
+
+    checksum: str
+    content_type: str | None = None
+    metadata: dict[str, str] | None = None
+    mtime: int
+    path: str
+    path_type: str
+    physical_address: str
+    physical_address_expiry: int | None = None
+    size_bytes: int | None = None
+
+
+class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[ObjectStats]
+
+
+class PathList(msgspec.Struct, frozen=True, kw_only=True):
+    paths: list[str]
+
+
+class ObjectError(msgspec.Struct, frozen=True, kw_only=True):
+    status_code: int
+    message: str
+    path: str
+
+
+class ObjectErrorList(msgspec.Struct, frozen=True, kw_only=True):
+    errors: list[ObjectError]
+
+
+class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
+    src_path: str
+    src_ref: str | None = None
+    force: bool | None = False
+    shallow: bool | None = False
+
+
+class ObjectStageCreation(msgspec.Struct, frozen=True, kw_only=True):
+    physical_address: str
+    checksum: str
+    size_bytes: int
+    mtime: int | None = None
+    metadata: dict[str, str] | None = None
+    content_type: str | None = None
+    force: bool | None = False
+
+
+class UpdateObjectUserMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    set: dict[str, str]
+
+
+class UnderlyingObjectProperties(msgspec.Struct, frozen=True, kw_only=True):
+    storage_class: str = ""
+
+
+class StagingLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    physical_address: str | None = None
+    presigned_url: str | None = None
+    presigned_url_expiry: int | None = None
+
+
+class StagingMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    staging: StagingLocation
+    checksum: str
+    size_bytes: int
+    user_metadata: dict[str, str] | None = None
+    content_type: str | None = None
+    mtime: int | None = None
+    force: bool | None = False

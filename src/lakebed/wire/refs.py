@@ -1,0 +1,124 @@
+"""Branches, tags, commits, differences, merges. Dates are Unix seconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .common import Pagination
+
+
+class Ref(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch or a tag, and the commit it names."""
+
+    commit_id: str
+    id: str
+
+
+class RefList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Ref]
+
+
+class BranchCreation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    source: str
+    force: bool | None = False
+    hidden: bool | None = False
+
+
+class TagCreation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    ref: str
+    force: bool | None = False
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    committer: str
+    creation_date: int
+    generation: int
+    id: str
+    message: str
+    meta_range_id: str
+    metadata: dict[str, str]
+    parents: list[str]
+    version: int = 1
+
+
+class CommitList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Commit]
+
+
+class CommitCreation(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    metadata: dict[str, str] | None = None
+    date: int | None = None
+    allow_empty: bool | None = False
+    force: bool | None = False
+
+
+class CommitOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    message: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ResetCreation(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["object", "common_prefix", "reset"]
+    path: str | None = None
+    force: bool | None = False
+
+
+class RevertCreation(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str
+    parent_number: int
+    commit_overrides: CommitOverrides | None = None
+    force: bool | None = False
+    allow_empty: bool | None = False
+
+
+class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str
+    parent_number: int | None = None
+    commit_overrides: CommitOverrides | None = None
+    force: bool | None = False
+
+
+class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    message: str | None = None
+    metadata: dict[str, str] | None = None
+    strategy: str | None = None
+    force: bool | None = False
+    allow_empty: bool | None = False
+    squash_merge: bool | None = False
+
+
+class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
+    reference: str
+
+
+class FindMergeBaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    base_commit_id: str
+    destination_commit_id: str
+    source_commit_id: str
+
+
+class DiffObjectStat(msgspec.Struct, frozen=True, kw_only=True):
+    checksum: str
+    content_type: str
+    metadata: dict[str, str]
+    mtime: int
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    path: str
+    path_type: str
+    size_bytes: int | None = None
+    type: str
+    right: DiffObjectStat | None = None
+
+
+class DiffList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Diff]

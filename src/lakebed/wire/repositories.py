@@ -1,0 +1,47 @@
+"""Repositories and their settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from .common import Pagination
+
+RepositoryName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{2,62}\Z")]
+NamespaceUri = Annotated[str, msgspec.Meta(pattern="^(s3|gs|https?|mem|local|transient)://.*$")]
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    creation_date: int
+    default_branch: str
+    id: str
+    read_only: bool
+    storage_id: str = ""
+    storage_namespace: str
+
+
+class RepositoryList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Repository]
+
+
+class RepositoryCreation(msgspec.Struct, frozen=True, kw_only=True):
+    name: RepositoryName
+    storage_namespace: NamespaceUri
+    storage_id: str | None = None
+    default_branch: str | None = None
+    sample_data: bool | None = False
+    read_only: bool | None = False
+
+
+class RepositoryMetadataSet(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: dict[str, str]
+
+
+class RepositoryMetadataKeys(msgspec.Struct, frozen=True, kw_only=True):
+    keys: list[str]
+
+
+class BranchProtectionRule(msgspec.Struct, frozen=True, kw_only=True):
+    pattern: Annotated[str, msgspec.Meta(min_length=1)]
