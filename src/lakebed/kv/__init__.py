@@ -1,5 +1,6 @@
 """Mutable metadata: the narrow Store port, the drivers behind it, and how to open one."""
 
+from .opening import InvalidStoreUri, StoreUri, open_store, register_driver, sqlite_uri
 from .store import (
     SCAN_PAGE,
     Held,
@@ -19,13 +20,18 @@ __all__ = [
     "SCAN_PAGE",
     "Held",
     "InvalidKey",
+    "InvalidStoreUri",
     "Page",
     "Predicate",
     "PredicateFailed",
     "Store",
     "StoreFormat",
     "StoreUnavailable",
+    "StoreUri",
     "check_key",
+    "open_store",
     "prefix_end",
+    "register_driver",
     "scan_prefix",
+    "sqlite_uri",
 ]

@@ -1,0 +1,141 @@
+"""From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
+
+A driver is a module with a function `open_uri(uri: StoreUri) -> Store`. It takes its options with `uri.choice` and
+friends and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
+Messages never repeat a URI: it may hold a password.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from lakebed.base import Invalid
+
+from .store import Store
+
+T = TypeVar("T", bound=str)
+
+_DRIVERS: dict[str, str] = {
+    "mem": "lakebed.kv.drivers.memory",
+    "sqlite": "lakebed.kv.drivers.sqlite",
+}
+
+
+class InvalidStoreUri(Invalid):
+    """No driver has this scheme, or the driver cannot make sense of the rest."""
+
+
+class StoreUri:
+    """A parsed URI, for drivers."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            parts = urlsplit(text)
+            options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        except ValueError as error:
+            raise InvalidStoreUri(
+                "the store's URI is malformed; an example: sqlite:///var/lib/lakebed/kv.db"
+            ) from error
+        self.scheme = parts.scheme
+        self.authority = parts.netloc
+        self.path = unquote(parts.path)
+        self._options = dict(options)
+        self._known: list[str] = []
+        if len(self._options) < len(options):
+            raise InvalidStoreUri(f"{self.scheme}: the URI gives an option twice", scheme=self.scheme)
+        if parts.fragment:
+            raise InvalidStoreUri(f"{self.scheme}: '#' in a URI begins a fragment; write %23", scheme=self.scheme)
+
+    def choice(self, name: str, default: T, *others: T) -> T:
+        """The option's value, which must be one of those listed; the first of them where the option is not given."""
+        value = self._take(name, default)
+        if value not in (default, *others):
+            raise InvalidStoreUri(
+                f"{self.scheme}: {name} is one of {', '.join((default, *others))}, not {value!r}", scheme=self.scheme
+            )
+        return value
+
+    def seconds(self, name: str, default: float) -> float:
+        """The option's value: a number of seconds, not negative."""
+        value = self._take(name, str(default))
+        if not value.replace(".", "", 1).isdecimal():
+            raise InvalidStoreUri(f"{self.scheme}: {name} is a number of seconds, not {value!r}", scheme=self.scheme)
+        return float(value)
+
+    def file(self) -> Path:
+        """The path, where it must be an absolute one of this machine."""
+        if self.authority or not self.path.startswith("/") or self.path.endswith("/") or "\0" in self.path:
+            raise InvalidStoreUri(
+                f"{self.scheme}: the URI names a file by its absolute path, after three slashes: "
+                f"{self.scheme}:///var/lib/lakebed/kv.db",
+                scheme=self.scheme,
+            )
+        return Path(self.path)
+
+    def refuse_path(self) -> None:
+        if self.authority or self.path:
+            raise InvalidStoreUri(f"{self.scheme}: nothing may follow {self.scheme}://", scheme=self.scheme)
+
+    def check_all_taken(self) -> None:
+        """
+        Raises:
+            InvalidStoreUri: the URI has an option that nobody asked for.
+        """
+        if unknown := sorted(set(self._options) - set(self._known)):
+            known = ", ".join(sorted(self._known)) or "none"
+            raise InvalidStoreUri(
+                f"{self.scheme}: unknown option {unknown[0]!r}; there are: {known}", scheme=self.scheme
+            )
+
+    def _take(self, name: str, default: str) -> str:
+        self._known.append(name)
+        return self._options.get(name, default)
+
+
+def open_store(uri: str) -> Store:
+    """Open the store that this URI names. Blocks for as long as opening takes: a start-up call.
+
+    `mem://[?predicates=version|value]`, `sqlite:///absolute/path[?synchronous=FULL|…]`, or one registered.
+
+    Raises:
+        InvalidStoreUri: unknown scheme, malformed URI, unknown or senseless option, client library not installed.
+        StoreUnavailable: it cannot be reached, made, written or locked.
+        StoreFormat: what is there is of a later release, or not ours.
+    """
+    parsed = StoreUri(uri)
+    if parsed.scheme not in _DRIVERS:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_DRIVERS))
+        raise InvalidStoreUri(
+            f"no store driver for {parsed.scheme + '://'!r}; there are: {known}", scheme=parsed.scheme
+        )
+    with _missing_library_is_invalid(parsed.scheme):
+        module = importlib.import_module(_DRIVERS[parsed.scheme])
+    open_uri = cast("Callable[[StoreUri], Store]", module.open_uri)
+    return open_uri(parsed)
+
+
+def sqlite_uri(path: Path) -> str:
+    """The URI of a store in this file, however odd the characters of its path."""
+    return "sqlite://" + quote(str(path.absolute()))
+
+
+def register_driver(scheme: str, module: str) -> None:
+    """Make `scheme://` open by the function `open_uri` of this module, which is imported on first use."""
+    assert _DRIVERS.get(scheme, module) == module, f"{scheme} is taken"
+    _DRIVERS[scheme] = module
+
+
+@contextmanager
+def _missing_library_is_invalid(scheme: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidStoreUri(
+            f"{scheme}: the Python package {error.name!r} is not installed; try: pip install 'lakebed[{scheme}]'",
+            scheme=scheme,
+        ) from error

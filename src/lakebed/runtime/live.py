@@ -1,0 +1,94 @@
+"""The ports of `lakebed.base.ports` on a running asyncio event loop, the machine's clock and its random numbers.
+
+Fresh names are 100 bits in base 32 (`0-9a-v`, which sorts as the numbers do): 48 bits of Unix time in milliseconds,
+then 52 random bits. Within a process each is larger than the one before, whatever the clock does, so none repeats.
+Random numbers come from the operating system: they survive a fork, and nobody can foretell them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final, TypeVar
+
+from lakebed.base import Event, World
+
+T = TypeVar("T")
+
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS: Final = [high + low for high in _DIGITS for low in _DIGITS]
+_RANDOM_BITS: Final = 52
+_STEP_BITS: Final = 32
+
+
+class LiveClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class LiveIds:
+    """Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def fresh(self) -> str:
+        number = (time.time_ns() // 1_000_000 << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+        with self._lock:
+            if number <= self._last:  # the same millisecond, or a clock that went back
+                number = self._last + 1 + secrets.randbits(_STEP_BITS)
+            self._last = number
+        return "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])
+
+    def bits(self, count: int) -> int:
+        return secrets.randbits(count)
+
+
+class LiveEvent:
+    """For the tasks of one event loop; not to be set from another thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return self._event.is_set()
+        return True
+
+
+class LiveTasks:
+    def event(self) -> Event:
+        return LiveEvent()
+
+    async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
+        """As the port says; "first" is in the order of `awaitables`. Cancelling it cancels what has not ended."""
+        if len(awaitables) == 1:
+            return [await awaitables[0]]  # no task for it
+        outcomes = await asyncio.gather(*awaitables, return_exceptions=True)
+        results: list[T] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            results.append(outcome)
+        return results
+
+
+def live_world() -> World:
+    """The real world. May be made before there is an event loop."""
+    return World(LiveClock(), LiveIds(), LiveTasks())
