@@ -1,0 +1,123 @@
+"""What server and collectors say to each other over HTTP (JSON), beside the files. One record a body.
+
+Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why):
+
+    POST runs                      StartRun          -> StartedRun
+    POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
+    POST runs/{id}/commits         (empty)           -> PreparedCommits
+    POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
+    POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
+    POST runs/{id}/sweeping        Sweep             -> RunView
+    POST runs/{id}/ended           (empty)           -> RunView
+    POST runs/{id}/abandoned       (empty)           -> RunView
+    GET  runs                                        -> RunList             newest first
+    GET  runs/{id}                                   -> RunView
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.retention import Rules
+
+from .manifests import Manifest, Part
+from .runs import RunKind, RunState
+
+
+class StartRun(msgspec.Struct, frozen=True, kw_only=True):
+    kind: RunKind
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`settled_slices` (names, ascending) were read after the run's record was there: only objects in these may be
+    doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
+    `state` is `marking`, or `planning` for a committed run, which has no record yet.
+    """
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    namespace: str
+    folder: str
+    now_ms: int
+    settled_slices: tuple[str, ...]
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its record has it. `condemned` counts commits; `plan` is the digest of the plan's manifest."""
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    started_ms: int
+    condemned: int = 0
+    plan: str = ""
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    runs: tuple[RunView, ...]
+
+
+class ReadUncommitted(msgspec.Struct, frozen=True, kw_only=True):
+    continuation_token: str | None = None
+
+
+class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`parts` were written by this page (none if it found nothing); the last page has `manifest` and no token."""
+
+    run_id: str
+    location: str
+    parts: tuple[Part, ...]
+    continuation_token: str | None = None
+    manifest: Manifest | None = None
+
+
+class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Condemn`.
+
+    `rules` None: none are set, and a committed run must stop here.
+    """
+
+    run_id: str
+    commits: Manifest
+    refs: Manifest
+    rules: Rules | None
+    rules_version: int
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the manifest of the plan (table DOOMED), so that the record says what may be deleted."""
+
+    plan: Manifest
+
+
+class Condemn(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` (table CONDEMNED) lies in the run's folder. The same body again, with the token, for each page."""
+
+    commits: Manifest
+    rules_version: int
+    continuation_token: str | None = None
+
+
+class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the last page has everything but the token; of the others only the token and `run_id`.
+
+    `commits` is the table COMMITS as read now: the plan may take what `condemned` rows name and must keep what any row
+    names that is neither condemned nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
+    asked for and are kept after all; `settled_slices` bounds the plan as in StartedRun.
+    """
+
+    run_id: str
+    continuation_token: str | None = None
+    commits: Manifest | None = None
+    refs: Manifest | None = None
+    uncommitted: Manifest | None = None
+    settled_slices: tuple[str, ...] = ()
+    condemned: int = 0
+    taken_out: int = 0
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` (table DOOMED) was made from the inputs of the last `Condemnation`."""
+
+    plan: Manifest

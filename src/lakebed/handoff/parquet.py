@@ -1,0 +1,73 @@
+"""Parts as bytes: one `Table` declaration turned into an Arrow schema, written and read back exactly.
+
+zstd, dictionary where it pays (pyarrow decides), statistics on. The Arrow schema is not stored, so that any Parquet
+reader sees plain columns.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .manifests import BadInput, Manifest, Part, check_part, check_rows
+from .tables import Table
+
+_ARROW: Final = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "int32": pa.int32(),
+    "bool": pa.bool_(),
+    "timestamp_ms": pa.timestamp("ms", tz="UTC"),
+    "list<string>": pa.list_(pa.field("element", pa.string(), nullable=False)),
+}
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    return pa.schema([pa.field(column.name, _ARROW[column.type], column.nullable) for column in table.columns])
+
+
+def encode_part(table: Table, data: pa.Table) -> bytes:
+    """A Parquet file of these rows. `data` must have exactly the declared columns, in order and type."""
+    assert data.schema.names == list(table.names()), (data.schema.names, table.name)
+    buffer = io.BytesIO()
+    pq.write_table(data.cast(arrow_schema(table)), buffer, compression="zstd", row_group_size=1 << 17)
+    return buffer.getvalue()
+
+
+def decode_part(table: Table, data: bytes, *, name: str) -> pa.Table:
+    """
+    Raises:
+        BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
+    """
+    try:
+        found = pq.read_table(io.BytesIO(data), columns=list(table.names()))
+        return found.select(list(table.names())).cast(arrow_schema(table))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise BadInput(f"{name} is no {table.name} table: {error}", part=name) from error
+
+
+def read_part(manifest: Manifest, table: Table, part: Part, data: bytes) -> pa.Table:
+    """One part, checked against its manifest to the last byte and row.
+
+    Raises:
+        BadInput: it is not what the manifest says.
+    """
+    check_part(manifest, part, data)
+    rows = decode_part(table, data, name=f"{manifest.folder}{part.name}")
+    if rows.num_rows != part.rows:
+        raise BadInput(f"{manifest.folder}{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
+    return rows
+
+
+def join_parts(manifest: Manifest, table: Table, parts: list[pa.Table]) -> pa.Table:
+    """All parts of an input as one table, in the manifest's order.
+
+    Raises:
+        BadInput: rows are missing.
+    """
+    whole = pa.concat_tables(parts) if parts else arrow_schema(table).empty_table()
+    check_rows(manifest, whole.num_rows)
+    return whole

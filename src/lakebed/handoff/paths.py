@@ -1,0 +1,71 @@
+"""Where the files of a collection run lie, relative to the repository's storage namespace.
+
+    _lakefs/retention/gc/<kind>/<run_id>/
+        <input>/part-<NNNNN>.parquet     one folder an input (tables.py), nothing else in it
+        manifests/<input>.json           what the input consists of; written after its parts, so its presence says
+                                         that the input is complete
+        manifests/<input>.page-<NNNNN>.json   the same for one page of an input that is written in pages
+        rules.json                       the retention rules the run was planned by
+        report.json                      for people, and the design document's saved information
+
+The uncommitted addresses of an uncommitted run so lie in `_lakefs/retention/gc/uncommitted/<run_id>/uncommitted/`, as
+docs/design/0001-uncommitted-gc.md has it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.base import RunId
+
+from .runs import RunKind
+
+GC_PREFIX: Final = "_lakefs/retention/gc/"
+DATA_PREFIX: Final = "data/"
+"""Users' bytes. Whatever lies elsewhere in a namespace is special and is never swept."""
+
+
+def run_folder(kind: RunKind, run_id: RunId) -> str:
+    """Ends with a slash."""
+    return f"{GC_PREFIX}{kind.value}/{run_id}/"
+
+
+def input_folder(kind: RunKind, run_id: RunId, name: str) -> str:
+    """Ends with a slash. `name` is a table's name (`Table.name`) or, for a second one, `<name>.<suffix>`."""
+    return f"{run_folder(kind, run_id)}{name}/"
+
+
+def part_name(number: int) -> str:
+    return f"part-{number:05d}.parquet"
+
+
+def manifest_path(kind: RunKind, run_id: RunId, name: str) -> str:
+    return f"{run_folder(kind, run_id)}manifests/{name}.json"
+
+
+def page_manifest_path(kind: RunKind, run_id: RunId, name: str, page: int) -> str:
+    return f"{run_folder(kind, run_id)}manifests/{name}.page-{page:05d}.json"
+
+
+def rules_path(kind: RunKind, run_id: RunId) -> str:
+    return f"{run_folder(kind, run_id)}rules.json"
+
+
+def report_path(kind: RunKind, run_id: RunId) -> str:
+    return f"{run_folder(kind, run_id)}report.json"
+
+
+def is_special(key: str) -> bool:
+    """Whether a key of the namespace is none of a user's bytes. Special keys are never doomed."""
+    return not key.startswith(DATA_PREFIX)
+
+
+def relative_address(address: str, namespace: str) -> str | None:
+    """The key that an address names inside this storage namespace, or None where it lies outside.
+
+    Absolute and relative spellings of one object come out equal; a collector that compared them as text would take
+    an object that is named by its URI. `namespace` has no slash at its end.
+    """
+    if "://" not in address:
+        return address
+    return address[len(namespace) + 1 :] if address.startswith(f"{namespace}/") else None

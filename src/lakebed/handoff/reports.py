@@ -1,0 +1,70 @@
+"""The run report: what docs/design/0001-uncommitted-gc.md wants saved for each run, and counts for people.
+
+Nothing rests on a report: dates and "last read slice" are for reading. Written by the collector as `report.json` when
+it has ended, whether it deleted anything or not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .manifests import BadInput
+from .runs import RunKind, RunState
+
+REPORT_FORMAT: Final = 1
+
+
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a run: reading an input, planning, sweeping."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    wall_s: float
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`last_read_slice` is the oldest slice listed (names sort newest first), or empty. `inputs` maps an input's name
+    to its manifest's digest. `strays` are keys found where nobody expects any: reported, never deleted.
+    """
+
+    format: int = REPORT_FORMAT
+    run_id: str
+    kind: RunKind
+    state: RunState
+    repository: str
+    namespace: str
+    run_start_time_ms: int
+    run_end_time_ms: int
+    dry_run: bool
+    last_read_slice: str
+    slices_listed: int
+    inputs: dict[str, str]
+    objects_doomed: int
+    bytes_doomed: int
+    objects_deleted: int
+    bytes_deleted: int
+    objects_failed: int
+    commits_condemned: int = 0
+    strays: tuple[str, ...] = ()
+    stages: tuple[StageReport, ...] = ()
+
+
+def encode_report(report: RunReport) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def decode_report(data: bytes, *, name: str) -> RunReport:
+    """
+    Raises:
+        BadInput: not a report, or of a format this program does not know.
+    """
+    try:
+        report = msgspec.json.decode(data, type=RunReport)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"report {name} is unreadable: {error}", input=name) from error
+    if report.format != REPORT_FORMAT:
+        raise BadInput(f"report {name} has the unknown format {report.format}", input=name)
+    return report

@@ -1,0 +1,118 @@
+"""The tables that server and collectors exchange: each declared once, as plain names and types.
+
+The server derives pyarrow schemas from these (`arrow_schema`), the collectors Spark schemas; a column that is not here
+does not travel. `version` goes into every manifest; a reader stops at a version it does not know.
+
+Addresses travel twice: as text, for people and for exact joins, and as (slice, sequence), for bitmaps. A foreign
+address (lakebed.base.addresses) has slice -1 and sequence 0 and only its text counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+ColumnType: TypeAlias = Literal["string", "int64", "int32", "bool", "timestamp_ms", "list<string>"]
+"""`timestamp_ms` is an instant in UTC, to the millisecond. No column is ever null unless its table says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    type: ColumnType
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    name: str
+    version: int
+    meaning: str
+    columns: tuple[Column, ...]
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def _columns(*pairs: tuple[str, ColumnType]) -> tuple[Column, ...]:
+    return tuple(Column(name=name, type=type_) for name, type_ in pairs)
+
+
+UNCOMMITTED: Final = Table(
+    name="uncommitted",
+    version=1,
+    meaning="one address that a staged cell, an open upload or a tracked copy names; an address may come several times",
+    columns=_columns(
+        ("address", "string"),
+        ("slice", "int64"),
+        ("sequence", "int32"),
+        ("creation_date", "timestamp_ms"),
+        ("source", "string"),  # staging, upload or copy
+        ("branch", "string"),  # whose it is
+    ),
+)
+
+COMMITS: Final = Table(
+    name="commits",
+    version=1,
+    meaning="one commit record of the repository, reachable or not; by generation, then id, each once",
+    columns=_columns(
+        ("id", "string"),
+        ("generation", "int64"),
+        ("creation_date", "timestamp_ms"),
+        ("metarange_id", "string"),  # empty: the commit without entries
+        ("parents", "list<string>"),  # first parent first
+        ("swept", "bool"),  # an earlier run took its data: it keeps nothing, and nothing of it is read again
+        ("condemned", "bool"),  # while planning always false; after `condemn`: what is still condemned
+    ),
+)
+
+REFS: Final = Table(
+    name="refs",
+    version=1,
+    meaning="one name that holds a commit",
+    columns=_columns(
+        ("kind", "string"),  # branch, tag or hold
+        ("name", "string"),
+        ("commit_id", "string"),
+        ("state", "string"),  # creating or active; one that is being created is a root already
+    ),
+)
+
+CONDEMNED: Final = Table(
+    name="condemned",
+    version=1,
+    meaning="one commit whose data a committed run wants to take; each once",
+    columns=_columns(("id", "string")),
+)
+
+DOOMED: Final = Table(
+    name="doomed",
+    version=1,
+    meaning="one object to delete, and why; each address once",
+    columns=_columns(
+        ("address", "string"),  # relative to the namespace, always
+        ("slice", "int64"),
+        ("sequence", "int32"),
+        ("size_bytes", "int64"),
+        ("reason", "string"),
+        ("rule", "string"),  # the retention rule that let it go; empty for uncommitted data
+        ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that held it; else last written
+    ),
+)
+
+LEDGER: Final = Table(
+    name="ledger",
+    version=1,
+    meaning="one deletion that was tried, and how it went",
+    columns=_columns(
+        ("run_id", "string"),
+        ("address", "string"),
+        ("size_bytes", "int64"),
+        ("reason", "string"),
+        ("deleted_at", "timestamp_ms"),
+        ("error", "string"),  # empty: it is gone
+    ),
+)
+
+TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, DOOMED, LEDGER)}
