@@ -1,1 +1,48 @@
+"""A typed, synchronous HTTP client: what the command line and the collectors speak to a server with."""
 
+from .client import Client
+from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, api_path
+from .errors import (
+    AnswerLost,
+    BadAnswer,
+    BadRequest,
+    Busy,
+    Clash,
+    Damaged,
+    ErrorAnswer,
+    Missing,
+    Refused,
+    ServerFault,
+    Taken,
+    Unreachable,
+)
+from .history import Strategy
+from .repositories import GarbageCollectionRule, GarbageCollectionRules
+from .transfers import FileChanged, Progress
+
+__all__ = [
+    "AnswerLost",
+    "BadAnswer",
+    "BadEndpoint",
+    "BadRequest",
+    "BadSegment",
+    "Busy",
+    "Clash",
+    "Client",
+    "Credentials",
+    "Damaged",
+    "ErrorAnswer",
+    "FileChanged",
+    "GarbageCollectionRule",
+    "GarbageCollectionRules",
+    "Missing",
+    "Progress",
+    "Query",
+    "Refused",
+    "Retries",
+    "ServerFault",
+    "Strategy",
+    "Taken",
+    "Unreachable",
+    "api_path",
+]

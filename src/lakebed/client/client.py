@@ -1,0 +1,112 @@
+"""The client: one connection, and what can be done over it, by noun."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from lakebed.wire import Config, CredentialsWithSecret, CurrentUser, Setup, SetupState
+
+from .connection import Connection, Credentials, Query, Retries, api_path, decode
+from .errors import BadAnswer
+from .history import History
+from .objects import Objects
+from .refs import Branches, Tags
+from .repositories import Repositories
+from .transfers import Files
+
+
+class Client:
+    """A Lakebed server, spoken to over HTTP with Basic authentication. Synchronous; may be shared by threads.
+
+    A context manager: leaving it closes the connections. No request is made before the first call.
+    `transport` and `sleep` are for tests.
+
+    Raises:
+        BadEndpoint: the endpoint is not an http or https URL.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        credentials: Credentials | None = None,
+        *,
+        retries: Retries = Retries(),
+        timeout_s: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        connection = Connection(
+            endpoint, credentials, retries=retries, timeout_s=timeout_s, transport=transport, sleep=sleep
+        )
+        self._connection = connection
+        self.endpoint = connection.endpoint
+        self.repositories = Repositories(connection)
+        self.branches = Branches(connection)
+        self.tags = Tags(connection)
+        self.history = History(connection)
+        self.objects = Objects(connection)
+        self.files = Files(connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def is_healthy(self) -> bool:
+        """Whether a server answers at the endpoint; one request, no credentials needed."""
+        return self._connection.request("GET", api_path("healthcheck")).is_success
+
+    def setup_state(self) -> str:
+        """`initialized` or `not_initialized`."""
+        return decode(self._connection.request("GET", api_path("setup_lakefs")), SetupState).state
+
+    def setup(self, username: str) -> CredentialsWithSecret:
+        """Make the first user. The secret is told once, here.
+
+        Raises:
+            Taken: the server is set up already.
+        """
+        answer = self._connection.request("POST", api_path("setup_lakefs"), json=Setup(username=username), creates=True)
+        return decode(answer, CredentialsWithSecret)
+
+    def config(self) -> Config:
+        return decode(self._connection.request("GET", api_path("config")), Config)
+
+    def current_user(self) -> str:
+        """The id of the user whose credentials these are: one request tells whether they are valid."""
+        return decode(self._connection.request("GET", api_path("user")), CurrentUser).user.id
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        query: Query | None = None,
+        repeatable: bool | None = None,
+    ) -> object:
+        """Any route by its whole path (`/api/v1/…`); the decoded JSON of the answer, None where it has no body.
+
+        Segments of `path` must be encoded by the caller: `api_path` does. Retries as connection.py says.
+
+        Raises:
+            ErrorAnswer, Unreachable, AnswerLost: as every call.
+            BadAnswer: the body is not JSON.
+        """
+        answer = self._connection.request(method, path, json=json, query=query, repeatable=repeatable)
+        if not answer.content:
+            return None
+        try:
+            return msgspec.json.decode(answer.content)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"unexpected answer to {method} {path}: {error}", request=f"{method} {path}") from error

@@ -1,0 +1,267 @@
+"""One server as seen from here: requests out, answers or errors in, and the only place that retries.
+
+What may be repeated. A call is *repeatable* when doing it twice ends like doing it once: GET, HEAD, PUT and DELETE by
+definition of HTTP, and those POSTs whose caller says so. A repeatable call is sent again after 429, 503 and broken
+connections, at most `Retries.attempts` times, waiting longer each time and never less than the server's Retry-After.
+Anything else is sent once: a commit whose answer was lost is reported as `AnswerLost`, never made twice.
+
+A DELETE that is repeated after its answer was lost meets its own success as 404. We let that error stand: to hide it
+would also hide that somebody else deleted the thing.
+
+Paths are put together here by segment, each percent-encoded. `.` and `..` are refused as segments, because HTTP
+libraries resolve them: deleting the branch `..` would otherwise delete the repository.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import httpx
+import msgspec
+
+from lakebed.base import Invalid
+
+from .errors import AnswerLost, BadAnswer, Unreachable, error_of
+
+T = TypeVar("T")
+
+API: Final = "/api/v1"
+_REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_STATUS_TO_RETRY: Final = frozenset({429, 503})
+# Shorter than the five seconds after which uvicorn closes an idle connection: a request that meets a closing
+# connection is lost, and one that may not be repeated is then an error for the user.
+_KEEPALIVE_S: Final = 4.0
+_RETRY_AFTER_MAX_S: Final = 60.0
+
+Query = Mapping[str, str | int | bool | list[str] | None]
+
+
+class BadEndpoint(Invalid):
+    """The endpoint is not an http or https URL."""
+
+
+class BadSegment(Invalid):
+    """A name that cannot be a part of a URL's path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    access_key_id: str
+    secret_access_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a repeatable call is sent at most, and how long to wait before the second and the later times."""
+
+    attempts: int = 5
+    first_wait_s: float = 0.2
+    wait_max_s: float = 5.0
+
+    def wait_s(self, failures: int, *, at_least_s: float = 0.0) -> float:
+        """Doubles with each failure, with jitter so that many clients do not come back together."""
+        longest = min(self.wait_max_s, self.first_wait_s * 2.0 ** (failures - 1))
+        # Jitter only spreads load: nothing secret hangs on it.
+        jittered = longest * random.uniform(0.5, 1.0)  # noqa: S311
+        return max(at_least_s, jittered)
+
+
+def api_path(*segments: str) -> str:
+    """`/api/v1/` and the segments, each encoded, slashes inside a segment too.
+
+    Raises:
+        BadSegment: a segment is empty, `.` or `..`.
+    """
+    for segment in segments:
+        if segment in {"", ".", ".."}:
+            raise BadSegment(f"{segment!r} cannot be a name", name=segment)
+    return "/".join([API, *(quote(segment, safe="~^@$") for segment in segments)])
+
+
+def query_string(query: Query) -> str:
+    """Percent-encoded, with %20 for a space; None is left out; booleans as JSON writes them; lists repeat the name."""
+    pairs = [(name, item) for name, value in query.items() for item in (value if isinstance(value, list) else [value])]
+    return urlencode([(name, _plain(value)) for name, value in pairs if value is not None], quote_via=quote, safe="")
+
+
+def _plain(value: str | int | bool) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+class Connection:
+    """A pool of connections to one endpoint, with credentials. May be used by many threads; close it when done.
+
+    `transport` and `sleep` are for tests. `timeout_s` is the longest silence of the server, not of a whole call.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        credentials: Credentials | None = None,
+        *,
+        retries: Retries = Retries(),
+        timeout_s: float = 60.0,
+        connections_max: int = 32,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.endpoint = _checked_endpoint(endpoint)
+        self._retries = retries
+        self._sleep = sleep
+        self._http = httpx.Client(
+            auth=(credentials.access_key_id, credentials.secret_access_key) if credentials else None,
+            timeout=httpx.Timeout(timeout_s, connect=10.0, pool=None),
+            limits=httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S),
+            follow_redirects=True,
+            transport=transport,
+            headers={"User-Agent": "lakebed"},
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        json: object = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        creates: bool = False,
+    ) -> httpx.Response:
+        """Send, retry as the head of this file says, and return the whole answer.
+
+        `content` is called once for each time the request is sent. `creates`: a conflict means the name is taken.
+
+        Raises:
+            ErrorAnswer: the server said no; see errors.py for the families.
+            Unreachable, AnswerLost: no answer.
+        """
+        with self.stream(
+            method,
+            path,
+            query=query,
+            json=json,
+            content=content,
+            headers=headers,
+            repeatable=repeatable,
+            creates=creates,
+        ) as response:
+            self._read(response, changes=method not in {"GET", "HEAD"})
+            return response
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        json: object = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        creates: bool = False,
+    ) -> Iterator[httpx.Response]:
+        """As `request`, but only status and headers have been read; the body is the caller's to iterate."""
+        url = self.endpoint + path + (f"?{query_string(query)}" if query else "")
+        again = method in _REPEATABLE_METHODS if repeatable is None else repeatable
+        own = {**(headers or {}), **({} if json is None else {"Content-Type": "application/json"})}
+        body = None if json is None else json_body(json)
+
+        def send() -> httpx.Response:
+            data = body if content is None else content()
+            return self._http.send(self._http.build_request(method, url, content=data, headers=own), stream=True)
+
+        response = self._send(send, request=f"{method} {path}", again=again, changes=method not in {"GET", "HEAD"})
+        try:
+            if response.status_code >= 300:
+                self._read(response, changes=False)
+                raise error_of(response.status_code, response.content, request=f"{method} {path}", creates=creates)
+            yield response
+        finally:
+            response.close()
+
+    def _send(self, send: Callable[[], httpx.Response], *, request: str, again: bool, changes: bool) -> httpx.Response:
+        failures = 0
+        while True:
+            last = not again or failures + 1 >= self._retries.attempts
+            wait_s = 0.0
+            try:
+                response = send()
+            except httpx.TransportError as error:
+                if last or isinstance(error, httpx.UnsupportedProtocol):
+                    raise self._lost(error, request=request, changes=changes) from error
+            else:
+                if last or response.status_code not in _STATUS_TO_RETRY:
+                    return response
+                wait_s = retry_after_s(response)
+                response.close()
+            failures += 1
+            self._sleep(self._retries.wait_s(failures, at_least_s=wait_s))
+
+    def _read(self, response: httpx.Response, *, changes: bool) -> None:
+        try:
+            response.read()
+        except httpx.TransportError as error:
+            raise self._lost(error, request=str(response.request.url.path), changes=changes) from error
+
+    def _lost(self, error: httpx.TransportError, *, request: str, changes: bool) -> Unreachable | AnswerLost:
+        why = str(error) or type(error).__name__
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+            return Unreachable(f"cannot reach {self.endpoint}: {why}", request=request)
+        if changes:
+            return AnswerLost(
+                f"the connection to {self.endpoint} broke before the answer came ({why}): "
+                "find out whether it happened before you repeat it",
+                request=request,
+            )
+        return Unreachable(f"the connection to {self.endpoint} broke: {why}", request=request)
+
+
+def json_body(value: object) -> bytes:
+    """JSON; of a record without the fields that are None: in the contract absent and null are not the same."""
+    plain = msgspec.to_builtins(value)
+    if isinstance(value, msgspec.Struct):
+        plain = {name: field for name, field in plain.items() if field is not None}
+    return msgspec.json.encode(plain)
+
+
+def decode(response: httpx.Response, type_: type[T]) -> T:
+    """The JSON body as a record.
+
+    Raises:
+        BadAnswer: the body is no such record.
+    """
+    try:
+        return msgspec.json.decode(response.content, type=type_)
+    except msgspec.DecodeError as error:
+        request = f"{response.request.method} {response.request.url.path}"
+        raise BadAnswer(f"unexpected answer to {request}: {error}", request=request) from error
+
+
+def retry_after_s(response: httpx.Response) -> float:
+    """Retry-After in seconds, at most a minute; 0 where it is absent or a date (we wait our own time then)."""
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), _RETRY_AFTER_MAX_S) if text.isascii() and text.isdigit() else 0.0
+
+
+def _checked_endpoint(endpoint: str) -> str:
+    """Without trailing slash, and without `/api/v1`, which people copy from other clients' settings."""
+    trimmed = endpoint.rstrip("/").removesuffix(API)
+    try:
+        url = httpx.URL(trimmed)
+    except httpx.InvalidURL as error:
+        raise BadEndpoint(f"endpoint {endpoint!r}: {error}", endpoint=endpoint) from error
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise BadEndpoint(f"endpoint {endpoint!r} is not of the form http://host:port", endpoint=endpoint)
+    return trimmed

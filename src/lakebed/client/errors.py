@@ -1,0 +1,133 @@
+"""What can go wrong between us and a server, in the families of `lakebed.base.errors`.
+
+    ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
+    ├── BadRequest             400 and other 4xx                 Invalid
+    ├── Refused                401, 403                          Denied
+    ├── Missing                404, 410                          NotFound
+    ├── Clash                  409, 412                          Conflict
+    ├── Taken                  409, 412 of a call that creates   AlreadyExists
+    ├── Busy                   429, 503                          Unavailable
+    └── ServerFault            other 5xx                         OutcomeUnknown
+    Unreachable                no connection, or no answer to a call that changes nothing   Unavailable
+    AnswerLost                 a call that changes something was sent and not answered      OutcomeUnknown
+    BadAnswer                  the answer is not what the contract says                     Corrupt
+    Damaged                    bytes contradict the size or checksum that came with them    Corrupt
+
+This file is the one table from status codes to families on the client's side.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from lakebed.base import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+
+
+class ErrorAnswer(LakebedError):
+    """The server answered with an error. The message is the server's own."""
+
+    def __init__(self, message: str, /, *, status: int, **facts: object) -> None:
+        super().__init__(message, status=status, **facts)
+        self.status = status
+
+
+class BadRequest(ErrorAnswer, Invalid):
+    """The server cannot make sense of the request."""
+
+
+class Refused(ErrorAnswer, Denied):
+    """The server does not know these credentials, or they may not do this."""
+
+
+class Missing(ErrorAnswer, NotFound):
+    """The server does not have what was named."""
+
+
+class Clash(ErrorAnswer, Conflict):
+    """What is there contradicts the request."""
+
+
+class Taken(ErrorAnswer, AlreadyExists):
+    """The name that should be made exists."""
+
+
+class Busy(ErrorAnswer, Unavailable):
+    """The server did nothing, and asks to come back."""
+
+
+class ServerFault(ErrorAnswer, OutcomeUnknown):
+    """The server failed while it worked on the request."""
+
+
+class Unreachable(Unavailable):
+    """There is no server at the endpoint, or it did not answer a call that changes nothing."""
+
+
+class AnswerLost(OutcomeUnknown):
+    """The request was sent, the connection broke, and the request may have been carried out."""
+
+
+class BadAnswer(Corrupt):
+    """The answer does not follow the contract. Often the endpoint is not a Lakebed server at all."""
+
+
+class Damaged(Corrupt):
+    """The bytes that arrived are not those that were sent."""
+
+
+class _Words(msgspec.Struct, frozen=True, kw_only=True):
+    message: str = ""
+
+
+_words = msgspec.json.Decoder(_Words).decode
+
+
+def error_of(status: int, body: bytes, *, request: str, creates: bool = False) -> ErrorAnswer:
+    """The error for an answer of this status. `request` (method and path) goes into the facts.
+
+    `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
+    """
+    return _family(status, creates)(_message(status, body), status=status, request=request)
+
+
+def _family(status: int, creates: bool) -> type[ErrorAnswer]:
+    match status:
+        case 401 | 403:
+            return Refused
+        case 404 | 410:
+            return Missing
+        case 409 | 412:
+            return Taken if creates else Clash
+        case 429 | 503:
+            return Busy
+        case _ if 400 <= status < 500:
+            return BadRequest
+        case _:
+            return ServerFault
+
+
+def _message(status: int, body: bytes) -> str:
+    try:
+        message = _words(body).message
+    except msgspec.DecodeError:
+        message = ""
+    return message or f"the server answered {status} {_phrase(status)}"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "(no standard status)"

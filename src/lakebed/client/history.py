@@ -1,0 +1,121 @@
+"""Commits: making them, merging them, looking back at them, comparing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from lakebed.wire import Commit, CommitCreation, CommitList, Diff, DiffList, FindMergeBaseResult, Merge, MergeResult
+
+from .connection import Connection, api_path, decode
+from .paging import listing
+
+Strategy = Literal["source-wins", "dest-wins"]
+
+
+class History:
+    """What can be done with commits. Got from `Client.history`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def commit(
+        self,
+        repository: str,
+        branch: str,
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        date_s: int | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Commit what is uncommitted on the branch. `date_s`: the Unix time the commit shall carry instead of now.
+
+        Sent once. When the answer is lost, compare the branch's head and its uncommitted changes before you repeat it.
+
+        Raises:
+            BadRequest: nothing to commit, unless `allow_empty`.
+        """
+        body = CommitCreation(message=message, metadata=dict(metadata or {}), date=date_s, allow_empty=allow_empty)
+        path = api_path("repositories", repository, "branches", branch, "commits")
+        return decode(self._connection.request("POST", path, json=body), Commit)
+
+    def get(self, repository: str, commit_id: str) -> Commit:
+        return decode(
+            self._connection.request("GET", api_path("repositories", repository, "commits", commit_id)), Commit
+        )
+
+    def log(
+        self,
+        repository: str,
+        ref: str,
+        *,
+        limit: int | None = None,
+        first_parent: bool = False,
+        objects: list[str] | None = None,
+        prefixes: list[str] | None = None,
+    ) -> Iterator[Commit]:
+        """Newest first. `objects` and `prefixes`: only commits that changed one of them."""
+        query = {"first_parent": first_parent or None, "objects": objects or None, "prefixes": prefixes or None}
+        path = api_path("repositories", repository, "refs", ref, "commits")
+        return listing(self._connection, path, CommitList, query, limit=limit)
+
+    def merge(
+        self,
+        repository: str,
+        source: str,
+        destination: str,
+        *,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        strategy: Strategy | None = None,
+        squash: bool = False,
+        allow_empty: bool = False,
+    ) -> str:
+        """Bring what `source` (a ref) has into `destination` (a branch); the id of the commit that resulted.
+
+        Raises:
+            Clash: both changed the same paths, and no strategy says who wins.
+            BadRequest: nothing to merge.
+        """
+        body = Merge(
+            message=message or None,
+            metadata=dict(metadata or {}),
+            strategy=strategy,
+            squash_merge=squash,
+            allow_empty=allow_empty,
+        )
+        path = api_path("repositories", repository, "refs", source, "merge", destination)
+        return decode(self._connection.request("POST", path, json=body), MergeResult).reference
+
+    def merge_base(self, repository: str, source: str, destination: str) -> FindMergeBaseResult:
+        path = api_path("repositories", repository, "refs", source, "merge", destination)
+        return decode(self._connection.request("GET", path), FindMergeBaseResult)
+
+    def uncommitted(
+        self, repository: str, branch: str, *, prefix: str = "", delimiter: str = "", limit: int | None = None
+    ) -> Iterator[Diff]:
+        """What the branch holds that its head does not, by path."""
+        path = api_path("repositories", repository, "branches", branch, "diff")
+        query = {"prefix": prefix or None, "delimiter": delimiter or None}
+        return listing(self._connection, path, DiffList, query, limit=limit)
+
+    def diff(
+        self,
+        repository: str,
+        left: str,
+        right: str,
+        *,
+        two_dot: bool = False,
+        prefix: str = "",
+        delimiter: str = "",
+        limit: int | None = None,
+    ) -> Iterator[Diff]:
+        """What changed on `right` since it parted from `left`, by path; or, `two_dot`, all that differs."""
+        path = api_path("repositories", repository, "refs", left, "diff", right)
+        query = {
+            "type": "two_dot" if two_dot else "three_dot",
+            "prefix": prefix or None,
+            "delimiter": delimiter or None,
+        }
+        return listing(self._connection, path, DiffList, query, limit=limit)

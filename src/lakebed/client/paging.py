@@ -1,0 +1,50 @@
+"""Listings, however long, as iterators that fetch a page when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+
+from lakebed.wire import Pagination
+
+from .connection import Connection, Query, decode
+from .errors import BadAnswer
+
+T_co = TypeVar("T_co", covariant=True)
+
+PAGE_MAX: Final = 1000
+"""The longest page the contract allows."""
+
+
+class Page(Protocol[T_co]):
+    """What all lists of the contract look like."""
+
+    @property
+    def pagination(self) -> Pagination: ...
+
+    @property
+    def results(self) -> Sequence[T_co]: ...
+
+
+def listing(
+    connection: Connection, path: str, page: type[Page[T_co]], query: Query, *, limit: int | None = None
+) -> Iterator[T_co]:
+    """All results in the server's order, or the first `limit`. One request for each thousand; reads no page ahead.
+
+    Raises:
+        BadAnswer: the server promises more but does not move on.
+    """
+    after = query.get("after") or ""
+    left = limit
+    while left is None or left > 0:
+        amount = PAGE_MAX if left is None else min(left, PAGE_MAX)
+        answer = decode(
+            connection.request("GET", path, query={**query, "after": after or None, "amount": amount}), page
+        )
+        yield from answer.results
+        if not answer.pagination.has_more:
+            return
+        if not answer.results or answer.pagination.next_offset == after:
+            raise BadAnswer(f"{path}: the server promises more results but its pages do not move on", path=path)
+        after = answer.pagination.next_offset
+        left = None if left is None else left - len(answer.results)

@@ -1,0 +1,75 @@
+"""Repositories and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lakebed.wire import Repository, RepositoryCreation, RepositoryList
+
+from .connection import Connection, api_path, decode
+from .paging import listing
+
+
+class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
+    branch_id: str
+    retention_days: int
+
+
+class GarbageCollectionRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a commit that a branch has left behind keeps its data, in days; by branch, and for all others."""
+
+    default_retention_days: int
+    branches: list[GarbageCollectionRule]
+
+
+class Repositories:
+    """What can be done with repositories. Got from `Client.repositories`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(
+        self, name: str, storage_namespace: str, *, default_branch: str = "main", read_only: bool = False
+    ) -> Repository:
+        """Make a repository over a namespace that nobody uses; with a first commit, and its default branch there.
+
+        Raises:
+            Taken: the name is taken.
+            BadRequest: a bad name, or a namespace that is in use.
+        """
+        body = RepositoryCreation(
+            name=name, storage_namespace=storage_namespace, default_branch=default_branch, read_only=read_only
+        )
+        answer = self._connection.request("POST", api_path("repositories"), json=body, creates=True)
+        return decode(answer, Repository)
+
+    def get(self, name: str) -> Repository:
+        return decode(self._connection.request("GET", api_path("repositories", name)), Repository)
+
+    def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Repository]:
+        """By name, ascending."""
+        query = {"prefix": prefix or None}
+        return listing(self._connection, api_path("repositories"), RepositoryList, query, limit=limit)
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """The records go, the objects stay in the storage namespace. `force`: even where it is read-only."""
+        self._connection.request("DELETE", api_path("repositories", name), query={"force": force or None})
+
+    def retention_rules(self, name: str) -> GarbageCollectionRules:
+        """
+        Raises:
+            Missing: no such repository, or it has no rules.
+        """
+        path = api_path("repositories", name, "settings", "gc_rules")
+        return decode(self._connection.request("GET", path), GarbageCollectionRules)
+
+    def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
+        """Replace all rules."""
+        path = api_path("repositories", name, "settings", "gc_rules")
+        self._connection.request("PUT", path, json=rules)
+
+    def delete_retention_rules(self, name: str) -> None:
+        """Without rules nothing that was committed is ever collected."""
+        self._connection.request("DELETE", api_path("repositories", name, "settings", "gc_rules"))

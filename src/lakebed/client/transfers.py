@@ -1,0 +1,273 @@
+"""Files to objects and back, in pieces, so that an object of any size passes through a megabyte of memory.
+
+Both directions are checked. An upload hashes what it sends and compares with the checksum the server answers. A
+download goes to a temporary file beside its target, is compared in size and checksum with the headers it came with,
+and only then takes the target's name: a reader of the target sees the old file or the whole new one, and a failed
+download leaves nothing behind. A connection that breaks in the middle of a download is taken up where it broke, if
+the object is still the same.
+
+The checksum is an MD5 where it looks like one. Objects that were sent in parts (or that another tool wrote) have
+checksums of other kinds; of those only the size is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO, Final
+
+import httpx
+
+from lakebed.base import Invalid, Unavailable
+from lakebed.wire import ObjectStats
+
+from .connection import Connection, api_path, decode
+from .errors import Damaged, Unreachable
+
+CHUNK_BYTES: Final = 1 << 20
+_RESUMES_MAX: Final = 5
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that moved since the last call; negative when a transfer starts again."""
+
+
+class FileChanged(Invalid):
+    """The file's size changed while it was being sent."""
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+class Files:
+    """What can be done with objects as files. Got from `Client.files`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def upload(
+        self,
+        repository: str,
+        branch: str,
+        path: str,
+        source: Path,
+        *,
+        content_type: str = "application/octet-stream",
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+        progress: Progress = _ignore,
+    ) -> ObjectStats:
+        """Send a file. Repeated from the start when the connection breaks, unless `if_absent`.
+
+        Raises:
+            Taken: `if_absent`, and the path exists.
+            FileChanged: the file grew or shrank meanwhile.
+            Damaged: the server stored other bytes than were sent.
+        """
+        size_bytes = source.stat().st_size
+        sent = _Moved(progress)
+
+        def content() -> Iterator[bytes]:
+            sent.restart()
+            with source.open("rb") as file:
+                while sent.size_bytes < size_bytes and (
+                    chunk := file.read(min(CHUNK_BYTES, size_bytes - sent.size_bytes))
+                ):
+                    sent.add(chunk)
+                    yield chunk
+                if sent.size_bytes < size_bytes or file.read(1):
+                    raise FileChanged(f"{source} changed while it was being sent", path=str(source))
+
+        headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
+        return self._upload(repository, branch, path, content, headers, sent, repeatable=not if_absent)
+
+    def upload_stream(
+        self,
+        repository: str,
+        branch: str,
+        path: str,
+        source: BinaryIO,
+        *,
+        content_type: str = "application/octet-stream",
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+        progress: Progress = _ignore,
+    ) -> ObjectStats:
+        """Send what can be read only once, of unknown length, such as a pipe. Never repeated.
+
+        Raises:
+            Taken, Damaged: as `upload`.
+        """
+        sent = _Moved(progress)
+
+        def content() -> Iterator[bytes]:
+            while chunk := source.read(CHUNK_BYTES):
+                sent.add(chunk)
+                yield chunk
+
+        headers = upload_headers(content_type, metadata, size_bytes=None, if_absent=if_absent)
+        return self._upload(repository, branch, path, content, headers, sent, repeatable=False)
+
+    def download(self, repository: str, ref: str, path: str, target: Path, *, progress: Progress = _ignore) -> int:
+        """Fetch an object into a file, all or nothing, as the head of this file says; its size in bytes.
+
+        Folders above the target must exist.
+
+        Raises:
+            Missing: no such object.
+            Damaged: what arrived is not what was announced.
+            Unreachable: the connection broke again and again.
+        """
+        with _replacing(target) as file:
+            return self.download_to(repository, ref, path, file, progress=progress, seekable=True)
+
+    def download_to(
+        self,
+        repository: str,
+        ref: str,
+        path: str,
+        file: IO[bytes],
+        *,
+        progress: Progress = _ignore,
+        seekable: bool = False,
+    ) -> int:
+        """Fetch an object into an open file, and check it at the end. Its size in bytes.
+
+        Where the file is not `seekable`, an object that changes while its connection breaks is an error; else it is
+        fetched again from its start.
+
+        Raises:
+            As `download`.
+        """
+        received, etag, size_bytes = _Moved(progress), "", None
+        for resumes in range(_RESUMES_MAX + 1):
+            try:
+                with self._open_at(repository, ref, path, received.size_bytes, etag) as response:
+                    if received.size_bytes and response.status_code == 200:
+                        _start_over(file, received, path, seekable=seekable)
+                    if not received.size_bytes:
+                        etag, size_bytes = _announced(response)
+                    for chunk in response.iter_raw(CHUNK_BYTES):
+                        file.write(chunk)
+                        received.add(chunk)
+                break
+            except httpx.TransportError as error:
+                if resumes == _RESUMES_MAX:
+                    raise Unreachable(
+                        f"{path}: the connection broke {resumes + 1} times: {error}", path=path
+                    ) from error
+        received.check(path, size_bytes, etag.strip('"'))
+        return received.size_bytes
+
+    def _upload(
+        self,
+        repository: str,
+        branch: str,
+        path: str,
+        content: Callable[[], Iterator[bytes]],
+        headers: Mapping[str, str],
+        sent: _Moved,
+        *,
+        repeatable: bool,
+    ) -> ObjectStats:
+        answer = self._connection.request(
+            "POST",
+            api_path("repositories", repository, "branches", branch, "objects"),
+            query={"path": path},
+            content=content,
+            headers=headers,
+            repeatable=repeatable,
+            creates="If-None-Match" in headers,
+        )
+        stats = decode(answer, ObjectStats)
+        sent.check(path, stats.size_bytes, stats.checksum)
+        return stats
+
+    @contextmanager
+    def _open_at(self, repository: str, ref: str, path: str, start: int, etag: str) -> Iterator[httpx.Response]:
+        """The object from `start` on if it is still the one of this etag (206), or whole (200)."""
+        # Without this httpx asks for compressed bytes, and neither sizes nor ranges would be those of the object.
+        headers = {"Accept-Encoding": "identity"}
+        if start and etag:
+            headers |= {"Range": byte_range(start, None), "If-Range": etag}
+        address = api_path("repositories", repository, "refs", ref, "objects")
+        with self._connection.stream("GET", address, query={"path": path}, headers=headers) as response:
+            if response.status_code == 206 and response.headers.get("ETag", "") != etag:
+                raise Unavailable(f"{path} changed while it was being fetched", path=path)
+            yield response
+
+
+class _Moved:
+    """Size and MD5 of the bytes that moved so far, told to the progress callback as they move."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self.size_bytes = 0
+
+    def restart(self) -> None:
+        if self.size_bytes:
+            self._progress(-self.size_bytes)
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self.size_bytes = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._md5.update(chunk)
+        self.size_bytes += len(chunk)
+        self._progress(len(chunk))
+
+    def check(self, path: str, size_bytes: int | None, checksum: str) -> None:
+        if size_bytes is not None and size_bytes != self.size_bytes:
+            raise Damaged(f"{path}: {self.size_bytes} bytes moved, but it is {size_bytes} bytes long", path=path)
+        if _MD5.fullmatch(checksum) and checksum != self._md5.hexdigest():
+            raise Damaged(f"{path}: its checksum is {checksum}, that of the bytes {self._md5.hexdigest()}", path=path)
+
+
+def byte_range(start: int, end: int | None) -> str:
+    """An HTTP Range header for the bytes from `start` up to, not including, `end`."""
+    return f"bytes={start}-{'' if end is None else end - 1}"
+
+
+def upload_headers(
+    content_type: str, metadata: Mapping[str, str] | None, *, size_bytes: int | None, if_absent: bool
+) -> dict[str, str]:
+    """Headers of an upload; without a size the body is sent in chunks."""
+    headers = {"Content-Type": content_type}
+    headers |= {f"x-lakefs-meta-{name}": value for name, value in (metadata or {}).items()}
+    if size_bytes is not None:
+        headers["Content-Length"] = str(size_bytes)
+    if if_absent:
+        headers["If-None-Match"] = "*"
+    return headers
+
+
+def _start_over(file: IO[bytes], received: _Moved, path: str, *, seekable: bool) -> None:
+    if not seekable:
+        raise Unavailable(f"{path} could not be taken up where its connection broke", path=path)
+    file.seek(0)
+    file.truncate()
+    received.restart()
+
+
+def _announced(response: httpx.Response) -> tuple[str, int | None]:
+    length = response.headers.get("Content-Length")
+    return response.headers.get("ETag", ""), None if length is None else int(length)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
+    """A temporary file beside `target` that takes its name when the block ends well, and else vanishes."""
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.part")
+    with temporary.open("xb") as file:
+        try:
+            yield file
+            file.close()
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
