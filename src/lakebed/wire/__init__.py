@@ -1,7 +1,7 @@
 """What travels over HTTP: request and response records, and how errors look. No behaviour, no I/O.
 
-One record per schema of the contract that we use, under the contract's name, so that a reader finds it there. Records of
-answers leave out optional fields that have no value; records of requests are decoded strictly by type but ignore
+One record per schema of the contract that we use, under the contract's name, so that a reader finds it there. Records
+of answers leave out optional fields that have no value; records of requests are decoded strictly by type but ignore
 fields they do not know, as the reference server does.
 """
 

@@ -12,7 +12,9 @@ class VersionConfig(msgspec.Struct, frozen=True, kw_only=True):
     version_context: str = "lakeFS"
 
 
-class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"validity_regex": "blockstore_namespace_ValidityRegex"}):
+class StorageConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"validity_regex": "blockstore_namespace_ValidityRegex"}
+):
     blockstore_description: str = ""
     blockstore_id: str = ""
     validity_regex: str

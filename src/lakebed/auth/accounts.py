@@ -1,0 +1,264 @@
+"""Users and their credentials over the key-value store, and the set-up that makes the first of both.
+
+IAM is small: whatever is asked by anything but its key is found by a scan (docs/design/0002-metadata-on-kv.md, "IAM").
+What depends on an entity is removed before it, so a crash leaves an entity with less, never a credential without owner.
+
+Access keys have the form that clients check: `AKIAJ`, 14 of A–Z0–9, `Q`. A secret key is 40 characters of the base64
+alphabet, 240 random bits. It is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lakebed.base import AlreadyExists, Invalid, NotFound, World
+from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
+
+from .keys import ServerKeys
+from .records import (
+    CREDENTIALS,
+    INSTALLATION,
+    PARTITION,
+    USERS,
+    CredentialsRecord,
+    InstallationRecord,
+    UserRecord,
+    decode,
+    encode,
+)
+
+_KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
+_USER_ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+
+
+class AlreadyInitialised(AlreadyExists):
+    """Set-up was done before."""
+
+
+class UserExists(AlreadyExists):
+    """There is a user of this id."""
+
+
+class UserNotFound(NotFound):
+    """There is no user of this id."""
+
+
+class CredentialsNotFound(NotFound):
+    """This user has no such access key."""
+
+
+class InvalidUser(Invalid):
+    """A user id or key that cannot be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCredentials:
+    """The only time a secret key leaves the server."""
+
+    access_key_id: str
+    secret_access_key: str
+    created_ms: int
+
+
+class Accounts:
+    """Users, credentials, set-up. Reads go to the store each time; `Authenticator` is what caches."""
+
+    def __init__(self, store: Store, world: World, keys: ServerKeys) -> None:
+        self._store = store
+        self._world = world
+        self._keys = keys
+
+    # Set-up
+
+    async def installation(self) -> InstallationRecord | None:
+        """The record of a set-up that is over; None before that."""
+        held = await self._store.get(PARTITION, INSTALLATION)
+        record = decode(InstallationRecord, held.value) if held else None
+        return record if record is not None and record.is_complete else None
+
+    async def set_up(
+        self, user_id: str, *, access_key_id: str | None = None, secret_access_key: str | None = None
+    ) -> IssuedCredentials:
+        """Make the first user, with the key pair given or a fresh one.
+
+        The installation record says that set-up is over only after user and credentials are stored: after a crash
+        in between the operator repeats it.
+
+        Raises:
+            AlreadyInitialised: it was done before.
+            InvalidUser: a name or key that cannot be taken.
+        """
+        _check_user_id(user_id)
+        if access_key_id is not None and not _ACCESS_KEY.fullmatch(access_key_id):
+            raise InvalidUser("an access key id has the form AKIAJ, 14 of A-Z0-9, Q", access_key_id=access_key_id)
+        if secret_access_key is not None and len(secret_access_key) < 8:
+            raise InvalidUser("a secret access key has at least 8 characters")
+        installation, predicate = await self._begin_set_up(user_id)
+        user = UserRecord(id=user_id, uid=installation.first_uid, created_ms=installation.created_ms)
+        issued = await self._store_credentials(user, access_key_id, secret_access_key)
+        await self._store.set(PARTITION, USERS + user_id.encode(), encode(user))
+        done = msgspec.structs.replace(installation, is_complete=True)
+        try:
+            await self._store.set_if(PARTITION, INSTALLATION, encode(done), predicate)
+        except PredicateFailed as error:
+            await self._store.delete(PARTITION, CREDENTIALS + issued.access_key_id.encode())
+            raise AlreadyInitialised("already initialized") from error
+        return issued
+
+    async def _begin_set_up(self, user_id: str) -> tuple[InstallationRecord, Predicate]:
+        """Say that set-up has begun. One that a crash left half done is taken over with its uid, so that the user
+        whom its late writes make is the one we make."""
+        held = await self._store.get(PARTITION, INSTALLATION)
+        before = decode(InstallationRecord, held.value) if held else None
+        if before is not None and before.is_complete:
+            raise AlreadyInitialised("already initialized")
+        record = InstallationRecord(
+            id=before.id if before else self._world.ids.fresh(),
+            attempt=self._world.ids.fresh(),
+            first_user=user_id,
+            first_uid=before.first_uid if before else self._world.ids.fresh(),
+            created_ms=self._world.clock.now_ms(),
+        )
+        try:
+            predicate = await self._store.set_if(
+                PARTITION, INSTALLATION, encode(record), held.predicate if held else None
+            )
+        except PredicateFailed as error:
+            raise AlreadyInitialised("already initialized") from error
+        return record, predicate
+
+    # Users
+
+    async def create_user(self, user_id: str) -> UserRecord:
+        """
+        Raises:
+            UserExists, InvalidUser.
+        """
+        _check_user_id(user_id)
+        record = self._new_user(user_id)
+        try:
+            await self._store.set_if(PARTITION, USERS + user_id.encode(), encode(record), None)
+        except PredicateFailed as error:
+            raise UserExists(f"user {user_id!r} exists", user=user_id) from error
+        return record
+
+    async def get_user(self, user_id: str) -> UserRecord:
+        held = await self._store.get(PARTITION, USERS + _check_user_id(user_id).encode())
+        if held is None:
+            raise UserNotFound(f"there is no user {user_id!r}", user=user_id)
+        return decode(UserRecord, held.value)
+
+    async def list_users(self, *, prefix: str, after: str, limit: int) -> tuple[list[UserRecord], bool]:
+        """Ascending by id; and whether there are more."""
+        users: list[UserRecord] = []
+        start = USERS + after.encode() + b"\x00" if after else b""
+        async for _, value in scan_prefix(self._store, PARTITION, USERS + prefix.encode(), start=start):
+            if len(users) == limit:
+                return users, True
+            users.append(decode(UserRecord, value))
+        return users, False
+
+    async def delete_user(self, user_id: str) -> None:
+        """Credentials first, then the user.
+
+        Raises:
+            UserNotFound: there is none.
+        """
+        record = await self.get_user(user_id)
+        stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
+        await self._store.delete_many(PARTITION, stale)
+        await self._store.delete(PARTITION, USERS + user_id.encode())
+
+    # Credentials
+
+    async def create_credentials(self, user_id: str) -> IssuedCredentials:
+        user = await self.get_user(user_id)
+        return await self._store_credentials(user, None, None)
+
+    async def get_credentials(self, user_id: str, access_key_id: str) -> CredentialsRecord:
+        user = await self.get_user(user_id)
+        record = await self.find_credentials(access_key_id)
+        if record is None or record.user_uid != user.uid:
+            raise CredentialsNotFound("credentials not found", user=user_id, access_key_id=access_key_id)
+        return record
+
+    async def list_credentials(
+        self, user_id: str, *, prefix: str, after: str, limit: int
+    ) -> tuple[list[CredentialsRecord], bool]:
+        """Ascending by access key; and whether there are more."""
+        user = await self.get_user(user_id)
+        found: list[CredentialsRecord] = []
+        async for _, record in self._all_credentials():
+            if record.user_uid != user.uid or record.access_key_id <= after:
+                continue
+            if not record.access_key_id.startswith(prefix):
+                continue
+            if len(found) == limit:
+                return found, True
+            found.append(record)
+        return found, False
+
+    async def delete_credentials(self, user_id: str, access_key_id: str) -> None:
+        await self.get_credentials(user_id, access_key_id)
+        await self._store.delete(PARTITION, CREDENTIALS + access_key_id.encode())
+
+    async def find_credentials(self, access_key_id: str) -> CredentialsRecord | None:
+        """By access key, whoever owns them. No key of another form is looked up."""
+        if not _ACCESS_KEY.fullmatch(access_key_id):
+            return None
+        held = await self._store.get(PARTITION, CREDENTIALS + access_key_id.encode())
+        return decode(CredentialsRecord, held.value) if held else None
+
+    async def find_user(self, user_id: str) -> UserRecord | None:
+        try:
+            return await self.get_user(user_id)
+        except UserNotFound:
+            return None
+
+    async def _all_credentials(self) -> AsyncIterator[tuple[bytes, CredentialsRecord]]:
+        async for key, value in scan_prefix(self._store, PARTITION, CREDENTIALS):
+            yield key, decode(CredentialsRecord, value)
+
+    def _new_user(self, user_id: str) -> UserRecord:
+        return UserRecord(id=user_id, uid=self._world.ids.fresh(), created_ms=self._world.clock.now_ms())
+
+    async def _store_credentials(
+        self, user: UserRecord, access_key_id: str | None, secret_access_key: str | None
+    ) -> IssuedCredentials:
+        issued = IssuedCredentials(
+            access_key_id=access_key_id or f"AKIAJ{self._characters(_KEY_ALPHABET, 14)}Q",
+            secret_access_key=secret_access_key or self._characters(_BASE64, 40),
+            created_ms=self._world.clock.now_ms(),
+        )
+        nonce = self._world.ids.bits(96).to_bytes(12, "big")
+        record = CredentialsRecord(
+            access_key_id=issued.access_key_id,
+            user_id=user.id,
+            user_uid=user.uid,
+            secret=self._keys.seal(issued.secret_access_key, access_key_id=issued.access_key_id, nonce=nonce),
+            created_ms=issued.created_ms,
+        )
+        await self._store.set(PARTITION, CREDENTIALS + issued.access_key_id.encode(), encode(record))
+        return issued
+
+    def _characters(self, alphabet: str, count: int) -> str:
+        """`count` characters, each as likely as any other: 64 spare bits make the remainder's bias immeasurable."""
+        number = self._world.ids.bits(count * 6 + 64)
+        characters = []
+        for _ in range(count):
+            number, digit = divmod(number, len(alphabet))
+            characters.append(alphabet[digit])
+        return "".join(characters)
+
+
+def _check_user_id(user_id: str) -> str:
+    if not _USER_ID.fullmatch(user_id):
+        raise InvalidUser("a user id has 1 to 128 characters, no control characters and no slash", user=user_id)
+    return user_id
