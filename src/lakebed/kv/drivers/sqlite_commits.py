@@ -1,0 +1,252 @@
+"""Group commit: one thread, and one transaction for all the writes that came while the last one was being synced.
+
+A write waits for the transaction under way, if there is one, and for its own; never for company. The thread takes all
+that is queued, reads what the conditions are about, works out in memory what each write does after those before it, and
+writes the net effect. So a failed condition fails only its own caller, and a group costs a handful of statements
+however many writes are in it. That matters beyond SQLite's time: between any two statements the thread must get
+Python's global lock back, for which a busy event loop can make it wait milliseconds.
+
+Answers return to the event loops of the callers with one wake-up for the whole group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias, TypeVar
+
+from lakebed.base import LakebedError, OutcomeUnknown
+from lakebed.kv.store import PredicateFailed, StoreUnavailable
+
+from .sqlite_file import is_busy, patiently, translate
+
+R = TypeVar("R")
+
+Place: TypeAlias = tuple[bytes, bytes]
+"""Partition and key."""
+
+ANYTHING: Final = object()
+"""The condition of a write that has none."""
+
+ROWS_A_STATEMENT: Final = 64
+GROUP_WEIGHT_MAX: Final = 8192
+"""No further write joins a group that has this many keys or KiB: the log stays small, and nobody waits for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One call's changes. `expected`: a value, None for absent, or ANYTHING; a conditional write has one change."""
+
+    answer: asyncio.Future[None]
+    partition: bytes
+    changes: Sequence[tuple[bytes, bytes | None]]
+    expected: object
+    weight: int
+
+
+class Committer:
+    """Owns the writing connection and its thread, until `close`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+        self._path = path
+        self._connection = connection
+        self._busy_timeout_s = busy_timeout_s
+        self._queue: SimpleQueue[Write | None] = SimpleQueue()
+        self._entry = threading.Lock()
+        self._closed = False
+        self._finishing = False
+        self._thread = threading.Thread(target=self._run, name=f"lakebed-kv {path.name}", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, partition: bytes, changes: Sequence[tuple[bytes, bytes | None]], expected: object, weight: int
+    ) -> asyncio.Future[None]:
+        """Queue a write of the running loop. The future ends when it is committed, or raises the write's own error."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._entry:  # nothing may be queued behind the end mark: nobody would answer it
+            if self._closed:
+                raise StoreUnavailable(f"{self._path}: this store is closed", path=str(self._path))
+            self._queue.put(Write(answer, partition, changes, expected, weight))
+        return answer
+
+    def close(self) -> None:
+        """Commit what is queued, then end the thread and close the connection. Blocks; twice is no error."""
+        with self._entry:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            group, running = self._take_group()
+            if group:
+                _answer(group, self._commit(group))
+
+    def _take_group(self) -> tuple[list[Write], bool]:
+        """Wait for a write, then take what is queued behind it; and whether there is more to come."""
+        group: list[Write] = []
+        weight = 0
+        write = self._queue.get()
+        while write is not None:
+            group.append(write)
+            weight += write.weight
+            if weight >= GROUP_WEIGHT_MAX:
+                return group, True
+            try:
+                write = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _commit(self, group: Sequence[Write]) -> list[LakebedError | None]:
+        """Do the group; None or an error for each."""
+        failure: LakebedError
+        apart = False
+        self._finishing = False
+        try:
+            return self._transact(group)
+        except sqlite3.Error as error:
+            failure = translate(self._path, error, committing=self._finishing)
+            apart = len(group) > 1 and isinstance(failure, StoreUnavailable) and not is_busy(error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave callers waiting for ever
+            failure = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {error!r}")
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        if apart:  # one that does not fit must not keep out those that do
+            return [self._commit([write])[0] for write in group]
+        # An error each: callers add their own tracebacks to it.
+        return [type(failure)(str(failure), **failure.facts) for _ in group]
+
+    def _transact(self, group: Sequence[Write]) -> list[LakebedError | None]:
+        conditions = sorted(
+            {(write.partition, write.changes[0][0]) for write in group if write.expected is not ANYTHING}
+        )
+        stored: dict[Place, bytes] = {}
+        if conditions:
+            self._begin()
+            stored = self._read(conditions)
+        errors, net = net_effect(group, stored)
+        statements = _statements(net)
+        if not conditions and len(statements) == 1:
+            self._finish(*statements[0])  # a transaction by itself, without two more statements
+            return errors
+        if not conditions:
+            self._begin()
+        for sql, values in statements:
+            self._connection.execute(sql, values)
+        self._finish("COMMIT", ())
+        return errors
+
+    def _begin(self) -> None:
+        patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), self._busy_timeout_s)
+
+    def _read(self, places: Sequence[Place]) -> dict[Place, bytes]:
+        found: dict[Place, bytes] = {}
+        for chunk in _chunks(places):
+            rows = self._connection.execute(_select_sql(len(chunk)), [part for place in chunk for part in place])
+            found.update({chunk[number]: value for number, value in rows})
+        return found
+
+    def _finish(self, sql: str, values: Sequence[bytes]) -> None:
+        """Execute what makes the transaction durable: COMMIT, or a statement outside any transaction."""
+        self._finishing = True
+        patiently(lambda: self._connection.execute(sql, values), self._busy_timeout_s)
+
+
+def net_effect(
+    group: Sequence[Write], stored: Mapping[Place, bytes]
+) -> tuple[list[LakebedError | None], dict[Place, bytes | None]]:
+    """What a group does, one write after the other, to a store where `stored` has the conditions' places.
+
+    Returns an error or None for each write, and each changed place's final value (None: absent).
+    """
+    errors: list[LakebedError | None] = []
+    net: dict[Place, bytes | None] = {}
+    for write in group:
+        partition = write.partition
+        if write.expected is not ANYTHING:
+            place = (partition, write.changes[0][0])
+            if (net[place] if place in net else stored.get(place)) != write.expected:
+                errors.append(predicate_failed(*place))
+                continue
+        for key, value in write.changes:
+            net[partition, key] = value
+        errors.append(None)
+    return errors, net
+
+
+def predicate_failed(partition: bytes, key: bytes) -> PredicateFailed:
+    return PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
+
+
+def _statements(net: Mapping[Place, bytes | None]) -> list[tuple[str, list[bytes]]]:
+    """In key order, which touches each page of the file once."""
+    sets: list[tuple[bytes, bytes, bytes]] = []
+    deletes: dict[bytes, list[bytes]] = {}
+    for (partition, key), value in sorted(net.items()):
+        if value is None:
+            deletes.setdefault(partition, []).append(key)
+        else:
+            sets.append((partition, key, value))
+    statements = [(_replace_sql(len(chunk)), [part for row in chunk for part in row]) for chunk in _chunks(sets)]
+    for partition, keys in deletes.items():
+        statements += [(_delete_sql(len(chunk)), [partition, *chunk]) for chunk in _chunks(keys)]
+    return statements
+
+
+def _chunks(rows: Sequence[R]) -> Iterator[Sequence[R]]:
+    for first in range(0, len(rows), ROWS_A_STATEMENT):
+        yield rows[first : first + ROWS_A_STATEMENT]
+
+
+# One text for each number of rows, so that sqlite3's cache finds the compiled statement.
+
+
+@cache
+def _replace_sql(rows: int) -> str:
+    marks = ",".join(["(?,?,?)"] * rows)
+    return f"REPLACE INTO kv (partition, key, value) VALUES {marks}"  # noqa: S608 - only marks
+
+
+@cache
+def _delete_sql(rows: int) -> str:
+    marks = ",".join("?" * rows)
+    return f"DELETE FROM kv WHERE partition = ? AND key IN ({marks})"  # noqa: S608 - only marks
+
+
+@cache
+def _select_sql(rows: int) -> str:
+    """Rows of (position of the place, value). A row-value IN would read the whole table; this is a seek each."""
+    marks = ",".join(f"({number},?,?)" for number in range(rows))
+    wanted = f"WITH wanted (number, p, k) AS (VALUES {marks})"
+    return f"{wanted} SELECT number, value FROM wanted CROSS JOIN kv ON partition = p AND key = k"  # noqa: S608 - as above
+
+
+def _answer(group: Sequence[Write], errors: Sequence[LakebedError | None]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], LakebedError | None]]] = {}
+    for write, error in zip(group, errors, strict=True):
+        by_loop.setdefault(write.answer.get_loop(), []).append((write.answer, error))
+    for loop, answers in by_loop.items():
+        with suppress(RuntimeError):  # that loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, answers)
+
+
+def _settle(answers: Sequence[tuple[asyncio.Future[None], LakebedError | None]]) -> None:
+    for answer, error in answers:
+        if answer.done():  # cancelled; the write is done nevertheless
+            continue
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)

@@ -1,0 +1,148 @@
+"""One SQLite file of ours: how it is laid out, opened and recognised, and what SQLite's errors mean.
+
+The layout is docs/formats/kv.md. A file that is not ours, or of a later format, is refused before anything is written
+to it. All connections are WAL with autocommit; transactions are begun in words, by the one place that writes.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from lakebed.base import LakebedError, OutcomeUnknown
+from lakebed.kv.store import StoreFormat, StoreUnavailable
+
+T = TypeVar("T")
+
+Synchronous: TypeAlias = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+"""SQLite's words. FULL (as EXTRA) outlives a power cut; NORMAL and OFF outlive `kill -9`, but a power cut may take the
+last writes back."""
+
+FORMAT: Final = 1
+APPLICATION_ID: Final = int.from_bytes(b"Lkbd", "big")
+
+_TABLE: Final = """
+CREATE TABLE kv (
+    partition BLOB NOT NULL,
+    key BLOB NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (partition, key)
+) WITHOUT ROWID
+"""
+_CACHE_KIB: Final = 32 * 1024
+
+# What SQLite did not do, even when COMMIT itself says so. With WAL a commit is done by writing its last frame: where
+# that could not be written for lack of space, or was never tried, nothing happened. After any other failure of a COMMIT
+# (a sync, most of all) the frame may be in the file, and a recovery may find it there.
+_NOTHING_HAPPENED: Final = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG}
+)
+
+
+def connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
+    """A connection for any thread, one at a time. It never waits for a lock itself: see `patiently`."""
+    with ExitStack() as opened:
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        opened.enter_context(closing(connection))
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        opened.pop_all()
+    return connection
+
+
+def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    """Make a new file ours, or check that an old one is; leaves no trace in one that is not.
+
+    Raises:
+        StoreFormat: not a database, somebody else's, or of a later format.
+        StoreUnavailable: read-only, locked, or on a file system without what WAL needs.
+    """
+    if not patiently(lambda: _is_ours(path, connection), busy_timeout_s):
+        patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"), busy_timeout_s)
+    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)  # fails if it cannot be written
+    try:
+        if not _is_ours(path, connection):  # asked again: another process may have been as new as we are
+            connection.execute(_TABLE)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(f"{path}: this file system cannot hold a write-ahead log", path=str(path), mode=mode)
+
+
+def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
+    """False for an empty file.
+
+    Raises:
+        StoreFormat: something else is in it.
+    """
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == APPLICATION_ID and version == FORMAT:
+        return True
+    if application_id == APPLICATION_ID:
+        raise StoreFormat(
+            f"{path}: written in format {version} by another release; this one reads and writes format {FORMAT}",
+            path=str(path),
+            format=version,
+        )
+    if application_id or version or objects:
+        raise StoreFormat(f"{path}: an SQLite database, but not one of ours", path=str(path))
+    return False
+
+
+def patiently(act: Callable[[], T], timeout_s: float) -> T:
+    """Do it again and again while another connection has the lock, for that long; for threads that may block.
+
+    The pauses are short and random, since the lock is held for a commit's length, typically under a millisecond;
+    SQLite's own pauses grow to 100 ms, with which one busy process starves another.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.0002, 0.002))  # noqa: S311 - jitter, no secret
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return primary_code(error) == sqlite3.SQLITE_BUSY
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension; SQLITE_ERROR for what the Python module itself complained of."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> LakebedError:
+    """The error of ours that says what the caller can do. `committing`: raised by a COMMIT, which may have worked."""
+    code = primary_code(error)
+    facts = {"path": str(path), "sqlite": getattr(error, "sqlite_errorname", type(error).__name__)}
+    if committing and code not in _NOTHING_HAPPENED:
+        return OutcomeUnknown(f"{path}: the commit failed, and may yet be found done: {error}", **facts)
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreUnavailable(f"{path}: locked by another program", **facts)
+        case sqlite3.SQLITE_READONLY:
+            return StoreUnavailable(f"{path}: the file or its folder is read-only", **facts)
+        case sqlite3.SQLITE_FULL:
+            return StoreUnavailable(f"{path}: the disk is full", **facts)
+        case sqlite3.SQLITE_NOTADB:
+            return StoreFormat(f"{path}: not an SQLite database", **facts)
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreFormat(f"{path}: the database is damaged", **facts)
+        case _:
+            return StoreUnavailable(f"{path}: {error}", **facts)
