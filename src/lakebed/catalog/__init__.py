@@ -1,1 +1,67 @@
+"""What users see: repositories and their objects, with the guards and the queue in front of `lakebed.versions`."""
 
+from .changes import Changes
+from .errors import (
+    AddressInNamespace,
+    CommitQueueTimeout,
+    DefaultBranchKept,
+    ForeignAddress,
+    NamespaceInUse,
+    ProtectedBranch,
+    ReadOnly,
+    RepositoryExists,
+    RepositoryNotFound,
+    SettingChanged,
+    TooManyPaths,
+    UploadMissing,
+)
+from .namespaces import Namespaces, OpenNamespace
+from .objects import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Objects, UploadTarget
+from .queue import BranchQueue
+from .records import (
+    DELETED_REPOSITORIES,
+    MARKER_KEY,
+    BranchProtection,
+    DeletedRecord,
+    HiddenBranch,
+    RepositoryRecord,
+    RepositoryState,
+)
+from .repositories import Catalog, CatalogOptions, MakeVersions
+from .repository import Repository
+from .settings import Settings
+
+__all__ = [
+    "DEFAULT_CONTENT_TYPE",
+    "DELETED_REPOSITORIES",
+    "DELETE_MANY_MAX",
+    "MARKER_KEY",
+    "AddressInNamespace",
+    "BranchProtection",
+    "BranchQueue",
+    "Catalog",
+    "CatalogOptions",
+    "Changes",
+    "CommitQueueTimeout",
+    "DefaultBranchKept",
+    "DeletedRecord",
+    "ForeignAddress",
+    "HiddenBranch",
+    "MakeVersions",
+    "NamespaceInUse",
+    "Namespaces",
+    "Objects",
+    "OpenNamespace",
+    "ProtectedBranch",
+    "ReadOnly",
+    "Repository",
+    "RepositoryExists",
+    "RepositoryNotFound",
+    "RepositoryRecord",
+    "RepositoryState",
+    "SettingChanged",
+    "Settings",
+    "TooManyPaths",
+    "UploadMissing",
+    "UploadTarget",
+]

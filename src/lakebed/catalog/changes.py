@@ -1,0 +1,218 @@
+"""Changes of branches and tags, with the guards and the queue in front of them.
+
+Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`). Whoever commits behind others is owed a
+commit of its own even when one of those took its data with it: a commit that found nothing to do, and whose branch
+moved since it arrived, is made with no change. Its tree holds every write acknowledged before it began, as promised,
+and history shows that it was asked for.
+
+Between processes there is no queue. A committer that finds sealed tokens of another one waits a little before it seals
+its own, for two that build at once make one of them build twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from lakebed.base import CommitId, World
+from lakebed.versions import Commit, CommitOvertaken, NoChanges
+
+from .errors import DefaultBranchKept
+from .queue import BranchQueue
+
+if TYPE_CHECKING:
+    from .repository import Repository
+
+T = TypeVar("T")
+
+POLITE_STEPS: Final = 20
+POLITE_STEP_S: Final = 0.02
+"""At most 0.4 s: a committer that died leaves sealed tokens until somebody commits, and that must not take long."""
+
+
+class Changes:
+    def __init__(self, repository: Repository, queue: BranchQueue, world: World) -> None:
+        self._repository = repository
+        self._versions = repository.versions
+        self._queue = queue
+        self._world = world
+
+    # Commits
+
+    async def commit(
+        self,
+        branch: str,
+        *,
+        message: str,
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+        created_ms: int | None = None,
+        allow_empty: bool = False,
+        force: bool = False,
+    ) -> Commit:
+        """Commit what is staged on a branch, after everybody who asked before.
+
+        Raises:
+            NoChanges: nothing was staged, and nobody else committed it meanwhile.
+            CommitQueueTimeout: the branch stayed busy.
+        """
+        await self._repository.check_branch_writable(branch, force=force)
+        head = (await self._versions.get_branch(branch)).commit_id
+
+        async def attempt(*, allow_empty: bool) -> Commit:
+            return await self._versions.commit(
+                branch,
+                message=message,
+                committer=committer,
+                metadata=dict(metadata) if metadata else {},
+                created_ms=created_ms,
+                allow_empty=allow_empty,
+            )
+
+        async def in_turn() -> Commit:
+            await self._be_polite(branch)
+            try:
+                return await attempt(allow_empty=allow_empty)
+            except CommitOvertaken:
+                return await attempt(allow_empty=True)
+            except NoChanges:
+                if (await self._versions.get_branch(branch)).commit_id == head:
+                    raise
+                return await attempt(allow_empty=True)
+
+        return await self._queue.run(branch, in_turn)
+
+    async def merge(
+        self,
+        source: str,
+        branch: str,
+        *,
+        message: str,
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+        strategy: str = "none",
+        allow_empty: bool = False,
+        squash: bool = False,
+        force: bool = False,
+    ) -> Commit:
+        """Protected branches are changed by merges and by nothing else, so no rule is asked here."""
+        self._repository.check_writable(force=force)
+        return await self._in_turn(
+            branch,
+            lambda: self._versions.merge(
+                source,
+                branch,
+                message=message,
+                committer=committer,
+                metadata=dict(metadata) if metadata else {},
+                strategy=strategy,
+                allow_empty=allow_empty,
+                squash=squash,
+            ),
+        )
+
+    async def revert(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int,
+        committer: str,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        allow_empty: bool = False,
+        force: bool = False,
+    ) -> Commit:
+        await self._repository.check_branch_writable(branch, force=force)
+        return await self._in_turn(
+            branch,
+            lambda: self._versions.revert(
+                branch,
+                ref,
+                parent_number=parent_number,
+                committer=committer,
+                message=message,
+                metadata=None if metadata is None else dict(metadata),
+                allow_empty=allow_empty,
+            ),
+        )
+
+    async def cherry_pick(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int | None,
+        committer: str,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> Commit:
+        await self._repository.check_branch_writable(branch, force=force)
+        return await self._in_turn(
+            branch,
+            lambda: self._versions.cherry_pick(
+                branch,
+                ref,
+                parent_number=parent_number,
+                committer=committer,
+                message=message,
+                metadata=None if metadata is None else dict(metadata),
+            ),
+        )
+
+    # Resets
+
+    async def reset(self, branch: str, *, force: bool = False) -> None:
+        """Drop everything that is staged."""
+        await self._repository.check_branch_writable(branch, force=force)
+        await self._versions.reset(branch)
+
+    async def reset_prefix(self, branch: str, prefix: str, *, force: bool = False) -> None:
+        await self._repository.check_branch_writable(branch, force=force)
+        await self._versions.reset_prefix(branch, prefix.encode())
+
+    async def reset_object(self, branch: str, key: bytes, *, force: bool = False) -> None:
+        await self._repository.check_branch_writable(branch, force=force)
+        await self._versions.reset_object(branch, key)
+
+    async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> None:
+        await self._repository.check_branch_writable(branch, force=force)
+        await self._in_turn(branch, lambda: self._versions.hard_reset(branch, ref))
+
+    # Branches and tags
+
+    async def create_branch(self, name: str, source: str, *, hidden: bool = False, force: bool = False) -> CommitId:
+        self._repository.check_writable(force=force)
+        commit_id = await self._versions.create_branch(name, source)
+        if hidden:
+            await self._repository.settings.hide_branch(name)
+        return commit_id
+
+    async def delete_branch(self, name: str, *, force: bool = False) -> None:
+        """
+        Raises:
+            DefaultBranchKept, ProtectedBranch, ReadOnly, BranchNotFound.
+        """
+        await self._repository.check_branch_writable(name, force=force)
+        if name == self._repository.record.default_branch:
+            raise DefaultBranchKept("cannot delete repository default branch", branch=name)
+        await self._versions.delete_branch(name)
+        await self._repository.settings.unhide_branch(name)
+
+    async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
+        self._repository.check_writable(force=force)
+        return await self._versions.create_tag(name, source)
+
+    async def delete_tag(self, name: str, *, force: bool = False) -> None:
+        self._repository.check_writable(force=force)
+        await self._versions.delete_tag(name)
+
+    async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
+        return await self._queue.run(branch, work)
+
+    async def _be_polite(self, branch: str) -> None:
+        for _ in range(POLITE_STEPS):
+            if not await self._versions.is_committing(branch):
+                return
+            await self._world.clock.sleep(POLITE_STEP_S)

@@ -1,0 +1,53 @@
+"""What can go wrong above versions. Families: lakebed.base.errors."""
+
+from __future__ import annotations
+
+from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, NotFound, Unavailable
+
+
+class RepositoryNotFound(NotFound):
+    """There is no repository of this id, or it is being made or deleted."""
+
+
+class RepositoryExists(AlreadyExists):
+    """There is a repository of this id."""
+
+
+class NamespaceInUse(Invalid):
+    """The storage namespace is a repository's, or lies inside one, or has one inside it. Facts: `namespace`."""
+
+
+class ReadOnly(Denied):
+    """The repository is read-only, and the caller did not force the change."""
+
+
+class ProtectedBranch(Denied):
+    """A protection rule matches the branch: only merges change it."""
+
+
+class DefaultBranchKept(Denied):
+    """A repository's default branch cannot be deleted."""
+
+
+class CommitQueueTimeout(Unavailable):
+    """The branch was busy with other commits for as long as we wait. Nothing happened. Facts: `waited_s`."""
+
+
+class SettingChanged(Conflict):
+    """The setting is not the one the caller had seen."""
+
+
+class TooManyPaths(Invalid):
+    """A batch names more paths than one request may."""
+
+
+class AddressInNamespace(Invalid):
+    """An address of this repository's namespace cannot be staged: only uploads and copies name those."""
+
+
+class UploadMissing(Invalid):
+    """Nothing was stored at the address that should be linked, or something of another size."""
+
+
+class ForeignAddress(Invalid):
+    """An entry's address is of a store that this server does not open."""

@@ -1,0 +1,237 @@
+"""Objects of a repository: upload, read, copy, stage, delete, and addresses handed out to clients.
+
+Bytes go to the namespace first, then the entry to the branch (`lakebed.versions`); an upload that fails in between
+leaves bytes that nobody names, which the uncommitted collector takes. Paths are strings here and keys below: nothing
+is normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lakebed.base import Entry, LakebedError, World, path_to_key
+from lakebed.blocks import BlockNotFound, BlockStore, Body
+from lakebed.versions import PathExists, PathNotFound
+
+from .errors import AddressInNamespace, TooManyPaths, UploadMissing
+from .namespaces import Namespaces
+
+if TYPE_CHECKING:
+    from .repository import Repository
+
+DELETE_MANY_MAX: Final = 1_000
+DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadTarget:
+    """An address handed out: relative, as a full URI, and a URL to put it with where the store signs such."""
+
+    address: str
+    full_address: str
+    presigned_url: str | None
+
+
+class Objects:
+    def __init__(self, repository: Repository, namespaces: Namespaces, world: World) -> None:
+        self._repository = repository
+        self._namespaces = namespaces
+        self._world = world
+
+    # Reading
+
+    async def get(self, ref: str, path: str) -> Entry:
+        return await self._repository.versions.get(ref, path_to_key(path))
+
+    def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """The object's bytes, from `start` to before `end`. BlockNotFound comes with the first chunk."""
+        blocks, key = self._locate(entry.address)
+        return blocks.stream(key, start=start, end=end)
+
+    async def read(self, entry: Entry, *, start: int = 0, end: int | None = None) -> bytes:
+        """The same in one piece: for small objects."""
+        blocks, key = self._locate(entry.address)
+        return await blocks.get(key, start=start, end=end)
+
+    async def presign_get(self, entry: Entry, *, expires_s: int) -> str | None:
+        blocks, key = self._locate(entry.address)
+        return await blocks.presign_get(key, expires_s=expires_s)
+
+    # Writing
+
+    async def upload(
+        self,
+        branch: str,
+        path: str,
+        body: Body,
+        *,
+        size_bytes: int | None = None,
+        content_type: str = DEFAULT_CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        force: bool = False,
+    ) -> Entry:
+        """Store a body and stage it. Nothing is staged when the body breaks off.
+
+        Raises:
+            BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
+            ShortBody: the body is not `size_bytes` long.
+            ReadOnly, ProtectedBranch: see `Repository.check_branch_writable`.
+        """
+        key = path_to_key(path)
+        await self._repository.check_branch_writable(branch, force=force)
+        if if_none_match:
+            # Only to spare the transfer; what decides is the same check beside the write.
+            await self._check_absent(branch, key)
+        blocks = self._repository.blocks
+
+        async def store_body(address: str) -> Entry:
+            stored = await blocks.put(address, body, size_bytes=size_bytes)
+            return Entry(
+                address=address,
+                size_bytes=stored.size_bytes,
+                checksum=stored.md5,
+                modified_ms=self._world.clock.now_ms(),
+                content_type=content_type,
+                metadata=dict(metadata) if metadata else {},
+            )
+
+        return await self._repository.versions.upload(
+            branch, key, store_body, if_none_match=if_none_match, if_match=if_match
+        )
+
+    async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False) -> Entry:
+        """Name an object that lies outside the namespace, by a full URI. Nobody looks whether it is there.
+
+        Raises:
+            AddressInNamespace: it lies inside.
+            ForeignAddress: no store of ours could ever read it.
+        """
+        await self._repository.check_branch_writable(branch, force=force)
+        if "://" not in entry.address or entry.address.startswith(self._repository.address_prefix):
+            raise AddressInNamespace(
+                "physical address must be a full URI outside the repository's storage namespace", address=entry.address
+            )
+        self._namespaces.locate(entry.address)
+        return await self._repository.versions.put(branch, path_to_key(path), entry)
+
+    async def copy(self, source_ref: str, source_path: str, branch: str, path: str, *, force: bool = False) -> Entry:
+        await self._repository.check_branch_writable(branch, force=force)
+        return await self._repository.versions.copy(source_ref, path_to_key(source_path), branch, path_to_key(path))
+
+    async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
+        """Replace the user metadata, as an upload of the same bytes: the store copies them to a fresh address.
+
+        A second cell with the old address would need the protocol of a copy; metadata changes are too rare for that.
+
+        Raises:
+            PathNotFound: nothing is at the path.
+            PreconditionFailed: it was overwritten meanwhile.
+        """
+        await self._repository.check_branch_writable(branch)
+        key = path_to_key(path)
+        old = await self._repository.versions.get(branch, key)
+        if "://" in old.address:
+            return await self._repository.versions.put(
+                branch, key, msgspec.structs.replace(old, metadata=dict(metadata))
+            )
+
+        async def store_body(address: str) -> Entry:
+            await self._repository.blocks.copy(old.address, address)
+            return msgspec.structs.replace(
+                old, address=address, metadata=dict(metadata), modified_ms=self._world.clock.now_ms()
+            )
+
+        return await self._repository.versions.upload(branch, key, store_body, if_match=old.checksum)
+
+    async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
+        """Absent afterwards, and no error if it was absent before."""
+        await self._repository.check_branch_writable(branch, force=force)
+        await self._repository.versions.delete(branch, path_to_key(path))
+
+    async def delete_many(
+        self, branch: str, paths: Sequence[str], *, force: bool = False
+    ) -> list[tuple[str, LakebedError]]:
+        """Delete up to 1,000 paths; returns those that failed, with their errors.
+
+        Raises:
+            TooManyPaths: more than that.
+        """
+        if len(paths) > DELETE_MANY_MAX:
+            raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
+        await self._repository.check_branch_writable(branch, force=force)
+        failed = await self._repository.versions.delete_many(branch, [path_to_key(path) for path in paths])
+        return [(key.decode(), error) for key, error in failed]
+
+    # Addresses handed out
+
+    async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
+        """A fresh address for a client that stores the bytes itself and links them then."""
+        await self._repository.check_branch_writable(branch)
+        address = await self._repository.versions.issue_upload(branch, path_to_key(path))
+        url = None
+        if presign_s is not None:
+            url = await self._repository.blocks.presign_put(address, expires_s=presign_s)
+        return UploadTarget(address=address, full_address=self._repository.full_address(address), presigned_url=url)
+
+    async def link_upload(
+        self,
+        branch: str,
+        path: str,
+        full_address: str,
+        *,
+        size_bytes: int,
+        checksum: str,
+        content_type: str = DEFAULT_CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+        if_none_match: bool = False,
+        force: bool = False,
+    ) -> Entry:
+        """Stage what a client stored at an address that `issue_upload` gave it.
+
+        Raises:
+            UploadMissing: nothing is there, or not that many bytes.
+            UploadRefused: the address was not issued here, has expired, or was used before.
+        """
+        key = path_to_key(path)
+        await self._repository.check_branch_writable(branch, force=force)
+        address = full_address.removeprefix(self._repository.address_prefix)
+        if "://" in address:
+            raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
+        if if_none_match:
+            await self._check_absent(branch, key)
+        await self._check_stored(self._repository.blocks, address, size_bytes)
+        entry = Entry(
+            address=address,
+            size_bytes=size_bytes,
+            checksum=checksum.strip('"'),
+            modified_ms=self._world.clock.now_ms(),
+            content_type=content_type,
+            metadata=dict(metadata) if metadata else {},
+        )
+        return await self._repository.versions.link_upload(branch, key, address, entry)
+
+    async def _check_stored(self, blocks: BlockStore, address: str, size_bytes: int) -> None:
+        try:
+            stat = await blocks.stat(address)
+        except BlockNotFound as error:
+            raise UploadMissing("nothing was stored at the address", address=address) from error
+        if stat.size_bytes != size_bytes:
+            raise UploadMissing(
+                f"the object stored has {stat.size_bytes} bytes, {size_bytes} were declared", address=address
+            )
+
+    async def _check_absent(self, branch: str, key: bytes) -> None:
+        try:
+            await self._repository.versions.get(branch, key)
+        except PathNotFound:
+            return
+        raise PathExists("path already exists", key=key)
+
+    def _locate(self, address: str) -> tuple[BlockStore, str]:
+        return self._namespaces.locate(address) if "://" in address else (self._repository.blocks, address)

@@ -1,0 +1,347 @@
+"""All repositories of an installation: making, finding, listing, changing and deleting them.
+
+A repository is made in this order, so that a crash anywhere leaves something that the next attempt can take over:
+1 the record, as `creating` (nobody can use it; its namespace counts as in use); 2 no other record's namespace overlaps;
+3 the marker object in the namespace; 4 first commit and default branch; 5 `set_if` creating → active. A `creating`
+record older than CREATING_AGE_MS, or one whose maker gave up, may be taken over by whoever creates the same repository
+again; the `set_if` says who won.
+
+It is deleted in this order: 1 `set_if` active → deleting, which makes it unusable; 2 a `DeletedRecord` that names its
+tokens; 3 cells, then the records of its partition; 4 the repository's record, with `delete_if`. Requests that began
+before may still write; the upkeep cleans once more when they must be over, then drops the DeletedRecord. Objects stay:
+taking them is a collector's work, on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lakebed.base import (
+    BranchName,
+    InvalidName,
+    LakebedError,
+    RepositoryId,
+    RepositoryUid,
+    RunId,
+    StagingToken,
+    World,
+    check_branch,
+    check_repository,
+)
+from lakebed.blocks import BlockStore
+from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
+from lakebed.versions import (
+    BRANCH,
+    CLAIM,
+    REPOSITORIES,
+    RUN,
+    BranchRecord,
+    ClaimRecord,
+    Versions,
+    condemned_partition,
+    decode_record,
+    encode_record,
+    repository_partition,
+    token_partition,
+)
+
+from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound
+from .namespaces import Namespaces, OpenNamespace, overlap
+from .queue import BranchQueue
+from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState
+from .repository import Open, Repository
+from .settings import Settings
+
+CREATING_AGE_MS: Final = 60_000
+DELETED_AGE_MS: Final = 3_600_000
+_PURGE_PAGE: Final = 1_000
+
+MakeVersions = Callable[[RepositoryUid, BlockStore], Versions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogOptions:
+    """`record_cache_ms` is how long a repository's record is believed without looking again."""
+
+    record_cache_ms: int = 1_000
+    queue_wait_s_max: float = 60.0
+
+
+class Catalog:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        world: World,
+        open_namespace: OpenNamespace,
+        make_versions: MakeVersions,
+        options: CatalogOptions | None = None,
+    ) -> None:
+        self.store = store
+        self.namespaces = Namespaces(open_namespace)
+        self._world = world
+        self._make_versions = make_versions
+        self._options = options or CatalogOptions()
+        self._handles: dict[str, tuple[Repository, int]] = {}
+        self._opened: dict[RepositoryUid, Open] = {}
+
+    # Finding
+
+    async def get(self, repository_id: str) -> Repository:
+        """A handle; costs a dictionary look-up where it was asked for within `record_cache_ms`.
+
+        Raises:
+            RepositoryNotFound: there is none, or it is not (or no longer) usable.
+        """
+        known = self._handles.get(repository_id)
+        now_ms = self._world.clock.now_ms()
+        if known is not None and 0 <= now_ms - known[1] < self._options.record_cache_ms:
+            return known[0]
+        found = await self._find(repository_id)
+        if found is None or found[0].state is not RepositoryState.ACTIVE:
+            self._handles.pop(repository_id, None)
+            raise RepositoryNotFound("repository not found", repository=repository_id)
+        record = found[0]
+        if known is not None and known[0].record == record:
+            handle = known[0]
+        else:
+            handle = Repository(RepositoryId(repository_id), record, self._open(record), self.namespaces, self._world)
+        self._handles[repository_id] = (handle, now_ms)
+        return handle
+
+    async def list(
+        self, *, prefix: str = "", search: str = "", after: str = "", limit: int = 1000
+    ) -> tuple[list[tuple[RepositoryId, RepositoryRecord]], bool]:
+        """Usable repositories, ascending by id, whose id begins with `prefix` and contains `search`; are there more?"""
+        found: list[tuple[RepositoryId, RepositoryRecord]] = []
+        start = after.encode() + b"\x00" if after else b""
+        async for key, value in scan_prefix(self.store, REPOSITORIES, prefix.encode(), start=start):
+            record = decode_record(RepositoryRecord, value)
+            if record.state is not RepositoryState.ACTIVE or search not in key.decode():
+                continue
+            if len(found) == limit:
+                return found, True
+            found.append((RepositoryId(key.decode()), record))
+        return found, False
+
+    # Making
+
+    async def create(
+        self, repository_id: str, *, storage_namespace: str, default_branch: str = "main", read_only: bool = False
+    ) -> Repository:
+        """
+        Raises:
+            InvalidName: of the repository or of its default branch.
+            InvalidNamespace: malformed, or of a store that this server does not use.
+            RepositoryExists: the id is taken.
+            NamespaceInUse: by another repository, a deleted one, or one around or inside it.
+        """
+        name = check_repository(repository_id)
+        branch = check_branch(default_branch)
+        blocks = self.namespaces.open(storage_namespace)
+        record, held = await self._reserve(name, storage_namespace, blocks.uri, branch, read_only=read_only)
+        try:
+            await self._check_no_overlap(name, blocks.uri)
+            await self.namespaces.mark(blocks, record.marker)
+        except LakebedError:
+            await self._withdraw(name, held)
+            raise
+        try:
+            await self._open(record).versions.initialise(branch)
+        except LakebedError:
+            # The marker is ours and stays, so the record must too: it says whose marker that is.
+            await self._give_up(name, record, held)
+            raise
+        active = msgspec.structs.replace(record, state=RepositoryState.ACTIVE)
+        try:
+            await self.store.set_if(REPOSITORIES, name.encode(), encode_record(active), held.predicate)
+        except PredicateFailed as error:
+            raise RepositoryExists("repository exists", repository=name) from error
+        return await self.get(name)
+
+    async def _reserve(
+        self, name: RepositoryId, namespace: str, uri: str, branch: BranchName, *, read_only: bool
+    ) -> tuple[RepositoryRecord, Held]:
+        uid = RepositoryUid(self._world.ids.fresh())
+        record = RepositoryRecord(
+            uid=uid,
+            marker=uid,
+            state=RepositoryState.CREATING,
+            storage_namespace=namespace,
+            namespace_uri=uri,
+            default_branch=branch,
+            created_ms=self._world.clock.now_ms(),
+            read_only=read_only,
+        )
+        found = await self._find(name)
+        if found is not None and found[0].state is RepositoryState.DELETING:
+            await self._finish_deletion(name, *found)
+            found = None
+        if found is not None:
+            dead, _ = found
+            age_ms = record.created_ms - dead.created_ms
+            if dead.state is not RepositoryState.CREATING or age_ms < CREATING_AGE_MS:
+                raise RepositoryExists("repository exists", repository=name)
+            if dead.namespace_uri == uri:
+                record = msgspec.structs.replace(record, marker=dead.marker)
+        value = encode_record(record)
+        try:
+            predicate = await self.store.set_if(
+                REPOSITORIES, name.encode(), value, found[1].predicate if found else None
+            )
+        except PredicateFailed as error:
+            raise RepositoryExists("repository exists", repository=name) from error
+        if found is not None:
+            await self._purge(found[0].uid)
+        return record, Held(value, predicate)
+
+    async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
+        # Our own record is written before we look: of two that are made at once, at least one sees the other.
+        async for key, value in scan_prefix(self.store, REPOSITORIES, b""):
+            other = decode_record(RepositoryRecord, value)
+            if key != name.encode() and overlap(uri, other.namespace_uri):
+                raise NamespaceInUse(f"namespace {uri} overlaps {other.namespace_uri}", namespace=other.namespace_uri)
+
+    async def _withdraw(self, name: RepositoryId, held: Held) -> None:
+        try:
+            await self.store.delete_if(REPOSITORIES, name.encode(), held.predicate)
+        except PredicateFailed:
+            return  # Taken over: it is not ours any more.
+
+    async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        """Let the next one who creates it take over at once."""
+        dead = msgspec.structs.replace(record, created_ms=0)
+        try:
+            await self.store.set_if(REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
+        except PredicateFailed:
+            return  # Taken over already.
+
+    # Changing
+
+    async def set_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
+        """Add or replace these keys, leave the others."""
+        await self._change_metadata(repository_id, lambda old: {**old, **metadata})
+
+    async def remove_metadata(self, repository_id: str, keys: Sequence[str]) -> None:
+        await self._change_metadata(
+            repository_id, lambda old: {key: value for key, value in old.items() if key not in keys}
+        )
+
+    async def _change_metadata(self, repository_id: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        while True:
+            record, held = await self._find_active(repository_id)
+            if record.read_only:
+                raise ReadOnly("read-only repository", repository=repository_id)
+            changed = msgspec.structs.replace(record, metadata=change(record.metadata))
+            try:
+                await self.store.set_if(REPOSITORIES, repository_id.encode(), encode_record(changed), held.predicate)
+            except PredicateFailed:
+                continue
+            self._handles.pop(repository_id, None)
+            return
+
+    # Deleting
+
+    async def delete(self, repository_id: str, *, force: bool = False) -> None:
+        """Unusable from the first step on; what is left by a crash after it is finished by the upkeep.
+
+        Raises:
+            RepositoryNotFound, ReadOnly.
+        """
+        record, held = await self._find_active(repository_id)
+        if record.read_only and not force:
+            raise ReadOnly("read-only repository", repository=repository_id)
+        deleting = msgspec.structs.replace(record, state=RepositoryState.DELETING)
+        value = encode_record(deleting)
+        try:
+            predicate = await self.store.set_if(REPOSITORIES, repository_id.encode(), value, held.predicate)
+        except PredicateFailed as error:
+            raise RepositoryNotFound("repository not found", repository=repository_id) from error
+        self._handles.pop(repository_id, None)
+        await self._finish_deletion(RepositoryId(repository_id), deleting, Held(value, predicate))
+
+    async def clean(self) -> None:
+        """Finish deletions that a crash left half done, and clean once more after old requests. For the upkeep."""
+        async for key, value in scan_prefix(self.store, REPOSITORIES, b""):
+            if decode_record(RepositoryRecord, value).state is RepositoryState.DELETING:
+                found = await self._find(key.decode())
+                if found is not None and found[0].state is RepositoryState.DELETING:
+                    await self._finish_deletion(RepositoryId(key.decode()), *found)
+        async for key, value in scan_prefix(self.store, DELETED_REPOSITORIES, b""):
+            deleted = decode_record(DeletedRecord, value)
+            if self._world.clock.now_ms() - deleted.deleted_ms >= DELETED_AGE_MS:
+                await self._purge(RepositoryUid(key.decode()))
+                await self.store.delete(DELETED_REPOSITORIES, key)
+
+    def opened(self) -> list[Versions]:
+        """The versions of every repository that this process has open: what its upkeep goes through."""
+        return [opened.versions for opened in self._opened.values()]
+
+    async def close(self) -> None:
+        await self.namespaces.close()
+
+    async def _finish_deletion(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        await self._purge(record.uid)
+        self._opened.pop(record.uid, None)
+        await self._withdraw(name, held)
+
+    async def _purge(self, uid: RepositoryUid) -> None:
+        """Remove everything that the key-value store holds of a repository that nobody can use any more."""
+        key = uid.encode()
+        held = await self.store.get(DELETED_REPOSITORIES, key)
+        tokens = decode_record(DeletedRecord, held.value).tokens if held else ()
+        found = tuple(dict.fromkeys((*tokens, *await self._tokens(uid))))
+        if held is None or found != tokens:
+            deleted = DeletedRecord(tokens=found, deleted_ms=self._world.clock.now_ms())
+            await self.store.set(DELETED_REPOSITORIES, key, encode_record(deleted))
+        for token in found:
+            await self._purge_partition(token_partition(uid, token))
+        async for run_key, _ in scan_prefix(self.store, repository_partition(uid), RUN):
+            await self._purge_partition(condemned_partition(uid, RunId(run_key[len(RUN) :].decode())))
+        await self._purge_partition(repository_partition(uid))
+
+    async def _tokens(self, uid: RepositoryUid) -> list[StagingToken]:
+        """Every token with an owner: a branch, or a claim."""
+        partition = repository_partition(uid)
+        tokens: list[StagingToken] = []
+        async for _, value in scan_prefix(self.store, partition, BRANCH):
+            tokens += decode_record(BranchRecord, value).tokens()
+        async for _, value in scan_prefix(self.store, partition, CLAIM):
+            tokens += decode_record(ClaimRecord, value).tokens
+        return tokens
+
+    async def _purge_partition(self, partition: bytes) -> None:
+        while (page := await self.store.scan(partition, b"", _PURGE_PAGE)).keys:
+            await self.store.delete_many(partition, page.keys)
+
+    # Records and handles
+
+    async def _find(self, repository_id: str) -> tuple[RepositoryRecord, Held] | None:
+        try:
+            check_repository(repository_id)
+        except InvalidName:
+            return None  # Whatever is no possible id is not looked up: it might not even be a possible key.
+        held = await self.store.get(REPOSITORIES, repository_id.encode())
+        return (decode_record(RepositoryRecord, held.value), held) if held else None
+
+    async def _find_active(self, repository_id: str) -> tuple[RepositoryRecord, Held]:
+        found = await self._find(repository_id)
+        if found is None or found[0].state is not RepositoryState.ACTIVE:
+            raise RepositoryNotFound("repository not found", repository=repository_id)
+        return found
+
+    def _open(self, record: RepositoryRecord) -> Open:
+        opened = self._opened.get(record.uid)
+        if opened is None:
+            blocks = self.namespaces.open(record.storage_namespace)
+            opened = self._opened[record.uid] = Open(
+                versions=self._make_versions(record.uid, blocks),
+                blocks=blocks,
+                settings=Settings(record.uid, self.store, self._world),
+                queue=BranchQueue(self._world, wait_s_max=self._options.queue_wait_s_max),
+            )
+        return opened

@@ -1,0 +1,88 @@
+"""A repository's settings: small records, last write wins unless the writer says what it had seen.
+
+Reads may be `CACHE_MS` old, writes by this process excepted: a protection rule counts everywhere that much later.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.base import RepositoryUid, World
+from lakebed.kv import PredicateFailed, Store, scan_prefix
+from lakebed.versions import SETTING, decode_record, encode_record, repository_partition
+
+from .errors import SettingChanged
+from .records import BranchProtection, HiddenBranch
+
+CACHE_MS: Final = 1_000
+_PROTECTION: Final = SETTING + b"branch_protection"
+_HIDDEN: Final = SETTING + b"hidden_branch/"
+
+
+class Settings:
+    """Settings of one repository."""
+
+    def __init__(self, uid: RepositoryUid, store: Store, world: World) -> None:
+        self._partition = repository_partition(uid)
+        self._store = store
+        self._world = world
+        self._protection: tuple[BranchProtection, int] | None = None
+
+    async def protection_patterns(self) -> tuple[tuple[str, ...], str]:
+        """The patterns as stored now, and their ETag; no patterns and an empty ETag where nothing is stored."""
+        held = await self._store.get(self._partition, _PROTECTION)
+        if held is None:
+            return (), ""
+        return decode_record(BranchProtection, held.value).patterns, _etag(held.value)
+
+    async def set_protection_patterns(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
+        """
+        Raises:
+            SettingChanged: the ETag stored is not `if_match` (empty: that nothing is stored).
+        """
+        value = encode_record(BranchProtection(patterns=tuple(patterns)))
+        self._protection = None
+        if if_match is None:
+            await self._store.set(self._partition, _PROTECTION, value)
+            return
+        held = await self._store.get(self._partition, _PROTECTION)
+        if (_etag(held.value) if held else "") != if_match:
+            raise SettingChanged("branch protection rules were changed", etag=if_match)
+        try:
+            await self._store.set_if(self._partition, _PROTECTION, value, held.predicate if held else None)
+        except PredicateFailed as error:
+            raise SettingChanged("branch protection rules were changed", etag=if_match) from error
+
+    async def is_protected(self, branch: str) -> bool:
+        now_ms = self._world.clock.now_ms()
+        known = self._protection
+        if known is None or not 0 <= now_ms - known[1] < CACHE_MS:
+            patterns, _ = await self.protection_patterns()
+            known = self._protection = (BranchProtection(patterns=patterns), now_ms)
+        return any(_pattern(pattern).match(branch) for pattern in known[0].patterns)
+
+    async def hide_branch(self, branch: str) -> None:
+        record = HiddenBranch(created_ms=self._world.clock.now_ms())
+        await self._store.set(self._partition, _HIDDEN + branch.encode(), encode_record(record))
+
+    async def unhide_branch(self, branch: str) -> None:
+        await self._store.delete(self._partition, _HIDDEN + branch.encode())
+
+    async def hidden_branches(self) -> frozenset[str]:
+        return frozenset(
+            [key[len(_HIDDEN) :].decode() async for key, _ in scan_prefix(self._store, self._partition, _HIDDEN)]
+        )
+
+
+def _etag(value: bytes) -> str:
+    return hashlib.blake2b(value, digest_size=16).hexdigest()
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(pattern))
