@@ -163,13 +163,17 @@ class UploadState(StrEnum):
 
 
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """An address handed out to a client. `stamp` names the runs that marked when a cleaner first saw it finished."""
+    """An address handed out to a client. `attempt` names the link that moved it to LINKING.
+
+    `stamp` names the runs that marked when a cleaner first saw it finished.
+    """
 
     state: UploadState
     branch: str
     issued_ms: int
     expires_ms: int
     multipart_id: str = ""
+    attempt: str = ""
     stamp: tuple[str, ...] | None = None
 
 
@@ -184,6 +188,7 @@ class CopyRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     address: str
     branch: str
     started_ms: int
+    attempt: str = ""
     stamp: tuple[str, ...] | None = None
 
 

@@ -1,0 +1,149 @@
+"""What nobody needs any more in the key-value store: retired tokens, finished records, refs half made.
+
+Cells go in the order that the proof needs (docs/design/protocols.md, "Commit", step 5): first the claims, then each
+branch, and what a branch still holds is left alone. A token leaves a branch once and never comes back, and it is
+claimed before it leaves; so a token that is claimed and not held is retired, however late the reading. The one
+exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
+touched, which makes a freeze that sleeps fail.
+
+A claim is kept until it is older than the branch cache and the longest request, because a writer with an old record
+may still put a cell into a retired token; its tokens are cleaned once more before it goes. That clock bounds garbage,
+never safety.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from lakebed.base import OutcomeUnknown, StagingToken
+from lakebed.kv import PredicateFailed
+
+from . import keys
+from .giving_up import GivingUp
+from .records import (
+    BranchRecord,
+    ClaimRecord,
+    CopyRecord,
+    CopyState,
+    HoldRecord,
+    RefState,
+    RunState,
+    TagRecord,
+    UploadRecord,
+    UploadState,
+    decode_record,
+    encode_record,
+)
+
+MARKING = frozenset({RunState.MARKING, RunState.CONDEMNING})
+"""A run marks from its first record until its `set_if` after its last read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """How many of each a pass removed."""
+
+    cells: int = 0
+    claims: int = 0
+    records: int = 0
+    refs: int = 0
+
+
+class Cleaning(GivingUp):
+    async def clean(self) -> Cleaned:
+        """One pass. Any number may run at once, and be stopped anywhere. Costs a scan of records and cells."""
+        cells, claims = await self._clean_claims()
+        return Cleaned(cells=cells, claims=claims, records=await self._clean_records(), refs=await self._clean_refs())
+
+    async def _clean_claims(self) -> tuple[int, int]:
+        now = self.world.clock.now_ms()
+        claims = [item async for item in self._records(ClaimRecord, keys.CLAIM)]
+        held: dict[str, frozenset[StagingToken]] = {}
+        for branch in sorted({claim.branch for _, claim in claims}):
+            held[branch] = await self._tokens_of(branch)
+        cells = dropped = 0
+        for key, claim in claims:
+            is_old = now - claim.created_ms >= self.options.claim_age_ms_max
+            retired = [token for token in claim.tokens if token not in held[claim.branch]]
+            if claim.building and retired:
+                if not is_old:
+                    continue
+                await self.touch(claim.branch)
+                now_held = await self._tokens_of(claim.branch)
+                retired = [token for token in retired if token not in now_held]
+            for token in retired:
+                cells += await self._wipe(token)
+            if is_old:
+                await self.store.delete(self.partition, key)
+                dropped += 1
+        return cells, dropped
+
+    async def _tokens_of(self, branch: str) -> frozenset[StagingToken]:
+        held = await self.store.get(self.partition, keys.BRANCH + branch.encode())
+        return frozenset() if held is None else frozenset(decode_record(BranchRecord, held.value).tokens())
+
+    async def _wipe(self, token: StagingToken) -> int:
+        partition = self._token_partition(token)
+        count = 0
+        start: bytes | None = b""
+        while start is not None:
+            page = await self.store.scan(partition, start, self.options.scan_page)
+            if page.keys:
+                await self.store.delete_many(partition, page.keys)
+            count += len(page.keys)
+            start = page.next_start
+        return count
+
+    async def _clean_records(self) -> int:
+        """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
+        now = self.world.clock.now_ms()
+        finished: list[tuple[bytes, UploadRecord | CopyRecord]] = []
+        async for key, upload in self._records(UploadRecord, keys.UPLOAD):
+            if upload.state is UploadState.ISSUED and upload.expires_ms <= now:
+                await self.expire_upload(key[len(keys.UPLOAD) :].decode())
+            elif upload.state in (UploadState.LINKING, UploadState.VOID):
+                if now - upload.expires_ms >= self.options.claim_age_ms_max:
+                    await self.give_up(UploadRecord, key)
+            elif upload.state is not UploadState.ISSUED:
+                finished.append((key, upload))
+        async for key, copy in self._records(CopyRecord, keys.COPY):
+            if copy.state is CopyState.DONE:
+                finished.append((key, copy))
+            elif now - copy.started_ms >= self.options.claim_age_ms_max:
+                await self.give_up(CopyRecord, key)
+        async for key, hold in self._records(HoldRecord, keys.HOLD):
+            if now - hold.created_ms >= self.options.claim_age_ms_max:
+                await self.give_up_hold(key)
+        # The runs are read after the records, never before: a run that begins later reads the cells that the finished
+        # records' owners wrote, a run that began earlier is seen here.
+        marking = tuple(run for run, record in await self.runs() if record.state in MARKING)
+        return sum([await self._remove_finished(key, record, marking) for key, record in finished])
+
+    async def _remove_finished(self, key: bytes, record: UploadRecord | CopyRecord, marking: tuple[str, ...]) -> bool:
+        """Remove it if no run marks that marked when it was first seen finished; else stamp it with those that do."""
+        held = await self.store.get(self.partition, key)
+        if held is None or decode_record(type(record), held.value) != record:
+            return False
+        waiting_for = marking if record.stamp is None else tuple(run for run in record.stamp if run in marking)
+        try:
+            if not waiting_for:
+                await self.store.delete_if(self.partition, key, held.predicate)
+                return True
+            if record.stamp is None:
+                stamped = encode_record(replace(record, stamp=waiting_for))
+                await self.store.set_if(self.partition, key, stamped, held.predicate)
+        except (PredicateFailed, OutcomeUnknown):
+            return False  # Another cleaner, or the next pass will see.
+        return False
+
+    async def _clean_refs(self) -> int:
+        removed = 0
+        async for key, branch in self._records(BranchRecord, keys.BRANCH):
+            if branch.state is RefState.CREATING:
+                removed += await self._remove_dead_ref(key, BranchRecord)
+        async for key, tag in self._records(TagRecord, keys.TAG):
+            if tag.state is RefState.CREATING:
+                removed += await self._remove_dead_ref(key, TagRecord)
+        return removed

@@ -1,0 +1,204 @@
+"""The committer: seal, build, claim, publish (document 002, "Committer flow"; docs/design/protocols.md, "Commit").
+
+Lock-free: somebody makes progress after three KV operations, and a commit starts again only for each commit that
+overtakes it, each touch and each freeze. What it promises: a commit holds every write acknowledged before it began; an
+acknowledged write is in a commit or still staged; the heads of a branch form a chain.
+
+    seal     set_if the branch: a fresh token; the old one, *mine*, in front of the sealed tokens
+    build    overlay *left* (mine and everything older that is still sealed) on the head; write ranges, commit record
+    claim    under a new key: branch, left, commit; so that a cleaner finds the tokens whoever dies where
+    publish  set_if the branch: the commit as head, only the tokens in front of mine still sealed
+    else     look: in its history, done; mine no longer sealed, overtaken; else claim and publish again, with the same
+             commit only if head and left are still those it was built from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
+from lakebed.kv import PredicateFailed
+from lakebed.ranges import CHANGES_SCHEMA, overlay
+
+from . import keys
+from .cells import changes_table
+from .errors import CommitOvertaken, NoChanges
+from .records import BranchRecord, Commit, Sealed
+from .repo import Seen
+from .tracking import Tracking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a person says of a commit. `created_ms` None: now."""
+
+    message: str
+    committer: str
+    metadata: Mapping[str, str]
+    created_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A commit, or None for no change, and all that it was built from."""
+
+    commit: Commit | None
+    commit_id: CommitId
+    head: CommitId
+    left: tuple[Sealed, ...]
+    touched: int
+
+    def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
+        """Whether it may be published on this record as it is.
+
+        Head *and* left: keeping the metarange and changing only the parent would lose what came between.
+        """
+        return self.head == record.commit_id and self.left == tuple(left) and self.touched == record.touched
+
+
+class Committing(Tracking):
+    async def commit(
+        self,
+        branch: str,
+        *,
+        message: str,
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+        created_ms: int | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Commit everything staged on the branch; returns the commit as it is in the branch's history.
+
+        Costs, undisturbed: one read, two `set_if`, two `set` and one scan of the cells, beside the range files.
+
+        Raises:
+            BranchNotFound: there is none, or it was deleted meanwhile.
+            NoChanges: what is staged changes nothing, and not `allow_empty`.
+            CommitOvertaken: another operation took what was sealed.
+        """
+        note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
+        mine, seen = await self._seal(branch)
+        commit = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
+        if commit is None:
+            raise NoChanges("commit: no changes", branch=branch)
+        return commit
+
+    async def _seal(self, branch: str) -> tuple[StagingToken, Seen]:
+        """Step 1. Lost or failed: from the start; a seal whose answer was lost leaves an area that is ours to take."""
+        while True:
+            seen = await self._fresh(branch)
+            mine = seen.record.staging_token
+            try:
+                return mine, await self._set_branch(branch, self._sealed(seen.record), seen)
+            except (PredicateFailed, OutcomeUnknown):
+                continue
+
+    def _sealed(self, record: BranchRecord) -> BranchRecord:
+        return replace(record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed))
+
+    async def _publish_sealed(
+        self, branch: str, mine: StagingToken, seen: Seen, note: Note, *, allow_empty: bool
+    ) -> Commit | None:
+        """Steps 2 to 4; None where there was no change."""
+        operation = self.world.ids.fresh()
+        built: Built | None = None
+        attempt = 0
+        while True:
+            place = find_mine(seen.record.sealed, mine)
+            if place is None:
+                raise CommitOvertaken("commit: another operation took what was being committed", branch=branch)
+            left = seen.record.sealed[place:]
+            if built is None or not built.is_from(seen.record, left):
+                built = await self._build(branch, seen.record, left, note, allow_empty=allow_empty)
+            attempt += 1
+            tokens = [sealed.token for sealed in left]
+            await self._claim(operation, attempt, branch, tokens, built.commit_id if built.commit else None)
+            published = replace(seen.record, commit_id=built.commit_id, sealed=seen.record.sealed[:place])
+            try:
+                await self._set_branch(branch, published, seen)
+                return await self._done(built)
+            except (PredicateFailed, OutcomeUnknown):
+                seen = await self._fresh(branch)
+            if built.commit and await self._is_in_chain(
+                built.commit_id, built.commit.generation, seen.record.commit_id
+            ):
+                return await self._done(built)
+
+    async def _done(self, built: Built) -> Commit | None:
+        if built.commit is not None:
+            await self._note_published(built.commit_id, built.commit)
+        return built.commit
+
+    async def _build(
+        self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
+    ) -> Built:
+        """Step 2. `record.touched` is from before the cells were read, so a touch in between fails the publication."""
+        base = await self._metarange(record.commit_id)
+        changes = await self._changes([sealed.token for sealed in left])
+        metarange = (await self.trees.apply(base, changes)).metarange_id
+        if metarange == base and not allow_empty:
+            # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
+            # committed every minute would grow a token a minute.
+            return Built(None, record.commit_id, record.commit_id, tuple(left), record.touched)
+        commit = await self._new_commit(branch, metarange, (record.commit_id,), note)
+        return Built(commit, await self._write_commit(commit), record.commit_id, tuple(left), record.touched)
+
+    async def _changes(self, tokens: Sequence[StagingToken]) -> pa.Table:
+        """The overlay of the tokens' cells (newest first), as columns. Each page becomes columns at once."""
+        layers = [await self._layer(token) for token in tokens]
+        layers = [layer for layer in layers if layer.num_rows]
+        if not layers:
+            return CHANGES_SCHEMA.empty_table()
+        return layers[0] if len(layers) == 1 else overlay(layers)
+
+    async def _layer(self, token: StagingToken) -> pa.Table:
+        partition = self._token_partition(token)
+        pages: list[pa.Table] = []
+        start: bytes | None = b""
+        while start is not None:
+            page = await self.store.scan(partition, start, self.options.scan_page)
+            pages.append(changes_table(page.keys, page.values))
+            start = page.next_start
+        return pages[0] if len(pages) == 1 else pa.concat_tables(pages)
+
+    async def _new_commit(
+        self, branch: str, metarange: MetarangeId, parents: tuple[CommitId, ...], note: Note
+    ) -> Commit:
+        generation = 1 + max([(await self._commit_record(parent)).generation for parent in parents], default=0)
+        return Commit(
+            generation=generation,
+            message=note.message,
+            committer=note.committer,
+            created_ms=self.world.clock.now_ms() if note.created_ms is None else note.created_ms,
+            metarange_id=metarange,
+            parents=parents,
+            metadata=dict(note.metadata),
+            made_for=branch,
+            nonce=self.world.ids.fresh(),
+        )
+
+    async def _write_commit(self, commit: Commit) -> CommitId:
+        commit_id = commit.id
+        await self._set_record(keys.COMMIT + commit_id.encode(), commit)
+        self._keep_commit(commit_id, commit)
+        return commit_id
+
+    async def initialise(self, default_branch: str) -> Commit:
+        """The first commit and the default branch of a new repository. Called once, before anybody can see it."""
+        note = Note(message="Repository created", committer="", metadata={})
+        commit = replace(await self._new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
+        commit_id = await self._write_commit(commit)
+        await self.create_branch(default_branch, commit_id)
+        return commit
+
+
+def find_mine(sealed: Sequence[Sealed], mine: StagingToken) -> int | None:
+    """Where my token is, or the frozen one that stands for it."""
+    for place, item in enumerate(sealed):
+        if mine == item.token or mine in item.stands_for:
+            return place
+    return None

@@ -1,0 +1,174 @@
+"""Giving up on an owner that died, and making sure that what it left in flight can no longer land.
+
+    1  set_if its slice open → fenced, its records linking or pending → void
+    2  freeze the record's branch; for a slice every branch
+    3  set_if fenced → settled, void → linked or done
+
+*Freeze*: whoever writes late must hit a token that nobody reads. So the current token is sealed, the overlay of all
+sealed tokens is copied into a fresh token that no writer has known, and that frozen token takes their place, marked
+with those it stands for. A fence checked only at the end of a write is not enough: the cell may be committed first.
+
+*Touch*: change a branch's record and nothing else, so that whoever acts on an older reading of it fails and looks
+again.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from lakebed.base import OutcomeUnknown, StagingToken
+from lakebed.kv import PredicateFailed
+
+from .cells import EXCLUSIVE, encode_cell
+from .diffs import Diffs
+from .errors import BranchNotFound
+from .records import (
+    CopyRecord,
+    CopyState,
+    HoldRecord,
+    Record,
+    Sealed,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadState,
+    decode_record,
+    encode_record,
+)
+from .repo import Seen
+
+Owned: TypeAlias = SliceRecord | UploadRecord | CopyRecord
+
+_FENCE: dict[type[Record], dict[object, object]] = {
+    SliceRecord: {SliceState.OPEN: SliceState.FENCED},
+    UploadRecord: {UploadState.LINKING: UploadState.VOID},
+    CopyRecord: {CopyState.PENDING: CopyState.VOID},
+}
+_SETTLE: dict[type[Record], dict[object, object]] = {
+    SliceRecord: {SliceState.FENCED: SliceState.SETTLED},
+    UploadRecord: {UploadState.VOID: UploadState.LINKED},
+    CopyRecord: {CopyState.VOID: CopyState.DONE},
+}
+
+
+class GivingUp(Diffs):
+    async def give_up(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> bool:
+        """Give up the owner of this record (a full KV key). False: it was not in a state to be given up.
+
+        Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
+        """
+        fenced = await self._move(kind, key, _FENCE[kind])
+        if fenced is None:
+            held = await self.store.get(self.partition, key)
+            if held is None or decode_record(kind, held.value).state not in _SETTLE[kind]:
+                return False
+            fenced = decode_record(kind, held.value)  # Somebody fenced it and died: go on from there.
+        if isinstance(fenced, SliceRecord):
+            for name, _ in await self.branch_records():
+                await self.freeze(name)
+        else:
+            await self.freeze(fenced.branch)
+        await self._move(kind, key, _SETTLE[kind])
+        return True
+
+    async def _move(
+        self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
+    ) -> Owned | None:
+        """One step along `moves`; None where the record is in another state."""
+        while True:
+            held = await self.store.get(self.partition, key)
+            if held is None:
+                return None
+            record: Owned = decode_record(kind, held.value)
+            target = moves.get(record.state)
+            if target is None:
+                return None
+            moved: Owned = replace(record, state=target)
+            try:
+                await self.store.set_if(self.partition, key, encode_record(moved), held.predicate)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown:
+                now = await self.store.get(self.partition, key)
+                if now is None or decode_record(kind, now.value) != moved:
+                    continue
+            return moved
+
+    async def freeze(self, branch: str) -> None:
+        """Done when no token of the start is left on the branch. A branch that is gone has none."""
+        try:
+            start = set((await self._fresh(branch)).record.tokens())
+            while True:
+                seen = await self._fresh(branch)
+                if start.isdisjoint(seen.record.tokens()):
+                    return
+                await self._freeze_once(branch, seen, start)
+        except BranchNotFound:
+            return
+
+    async def _freeze_once(self, branch: str, seen: Seen, start: set[StagingToken]) -> None:
+        record = seen.record
+        if record.staging_token in start:
+            sealed = replace(
+                record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed)
+            )
+            try:
+                await self._set_branch(branch, sealed, seen)
+            except (PredicateFailed, OutcomeUnknown):
+                return
+            return
+        frozen = self._fresh_token()
+        operation = self.world.ids.fresh()
+        retired = [item.token for item in record.sealed]
+        await self._claim(operation, 1, branch, [frozen], building=True)
+        await self._copy_overlay(retired, frozen)
+        await self._claim(operation, 2, branch, retired)
+        stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))
+        try:
+            await self._set_branch(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
+        except (PredicateFailed, OutcomeUnknown):
+            return
+
+    async def _copy_overlay(self, tokens: list[StagingToken], target: StagingToken) -> None:
+        """Cells of the overlay, none exclusive any more: the retired ones still name the same addresses."""
+        partition = self._token_partition(target)
+        start: bytes | None = b""
+        while start is not None:
+            span = await self._staged_span(tokens, start, self.options.scan_page)
+            items = [
+                (key, encode_cell(flags & ~EXCLUSIVE, row))
+                for key, (flags, row) in zip(span.keys, span.cells, strict=True)
+            ]
+            if items:
+                await self.store.set_many(partition, items)
+            start = span.next_start
+
+    async def touch(self, branch: str, *, only_sealed: bool = False) -> None:
+        """Add one to the branch's `touched`. With `only_sealed` a branch without sealed tokens is left alone.
+
+        Returns when the counter is certainly higher than when the call began, or the branch is gone.
+        """
+        before: int | None = None
+        while True:
+            try:
+                seen = await self._fresh(branch)
+            except BranchNotFound:
+                return
+            before = seen.record.touched if before is None else before
+            if (only_sealed and not seen.record.sealed) or seen.record.touched > before:
+                return
+            try:
+                await self._set_branch(branch, replace(seen.record, touched=seen.record.touched + 1), seen)
+            except (PredicateFailed, OutcomeUnknown):
+                continue
+            return
+
+    async def give_up_hold(self, key: bytes) -> None:
+        """A dead hard reset: touch its branch, so that its `set_if` fails if it sleeps, then remove the hold."""
+        held = await self.store.get(self.partition, key)
+        if held is None:
+            return
+        await self.touch(decode_record(HoldRecord, held.value).branch)
+        await self.store.delete(self.partition, key)

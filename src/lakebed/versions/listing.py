@@ -1,0 +1,149 @@
+"""Merging sorted layers, newest first, page by page: staged cells over older ones over the commit.
+
+A *horizon* is the last key up to which every layer has been read; what lies at or before it can be merged without
+seeing more. So a page costs one read a layer, and layers that are empty (sealed tokens nearly always are) cost one
+empty read and drop out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakebed.base import CommitId, MetarangeId, Row, StagingToken
+from lakebed.kv import prefix_end
+
+from .cells import Cell, decode_cells, is_gone
+from .records import BranchRecord
+from .repo import Repo
+
+LISTING_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Items in key order. A row of None stands for a common prefix, whose key ends with the delimiter."""
+
+    items: list[tuple[bytes, Row | None]]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader looks through: tokens, newest first, then a commit. A commit alone is a view without tokens."""
+
+    tokens: tuple[StagingToken, ...]
+    commit_id: CommitId
+
+    @staticmethod
+    def of(record: BranchRecord) -> View:
+        return View(record.tokens(), record.commit_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Cells or rows at or after a start, complete up to where `next_start` is; None: complete to the end."""
+
+    keys: list[bytes]
+    cells: list[Cell]
+    next_start: bytes | None
+
+
+class Layers(Repo):
+    """Reading what a view shows. No second look here: the callers see to consistency."""
+
+    async def _look_up(self, view: View, key: bytes) -> Row | None:
+        """The row at this path. Costs one `get` a token until one knows the path, then a look-up in the tree."""
+        staged = await self._look_up_staged(view.tokens, key)
+        if staged is not None:
+            flags, row = staged
+            return None if is_gone(flags) else row
+        return await self.trees.lookup(await self._metarange(view.commit_id), key)
+
+    async def _look_up_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
+        for token in tokens:
+            held = await self.store.get(self._token_partition(token), key)
+            if held is not None:
+                return decode_cells([held.value])[0]
+        return None
+
+    async def _staged_span(self, tokens: Sequence[StagingToken], start: bytes, limit: int) -> Span:
+        """The overlay of the tokens (newest first) at or after `start`, tombstones included, up to the horizon."""
+        spans: list[Span] = []
+        for token in tokens:
+            page = await self.store.scan(self._token_partition(token), start, limit)
+            if page.keys or page.next_start is not None:
+                spans.append(Span(page.keys, decode_cells(page.values), page.next_start))
+        return merge_spans(spans)
+
+    async def _page(self, view: View, start: bytes, limit: int) -> Span:
+        """Staging over the commit, up to the horizon; what is gone is left out."""
+        staged = await self._staged_span(view.tokens, start, limit)
+        committed = await self._committed_span(await self._metarange(view.commit_id), start, limit)
+        span = merge_spans([staged, committed]) if staged.keys or staged.next_start is not None else committed
+        if not any(flags for flags, _ in span.cells):
+            return span
+        kept = [(key, cell) for key, cell in zip(span.keys, span.cells, strict=True) if not is_gone(cell[0])]
+        return Span([key for key, _ in kept], [cell for _, cell in kept], span.next_start)
+
+    async def _committed_span(self, metarange: MetarangeId, start: bytes, limit: int) -> Span:
+        rows = await self.trees.scan(metarange, start, limit)
+        next_start = rows[-1][0] + b"\0" if len(rows) >= limit else None
+        return Span([key for key, _ in rows], [(0, row) for _, row in rows], next_start)
+
+    async def _list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
+        """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
+        items: list[tuple[bytes, Row | None]] = []
+        start: bytes | None = max(prefix, _first_after(after, prefix, delimiter))
+        while start is not None:
+            span = await self._page(view, start, min(limit - len(items) + 1, LISTING_PAGE))
+            start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
+            if len(items) > limit:
+                return Listing(items[:limit], has_more=True)
+        return Listing(items, has_more=False)
+
+
+def _first_after(after: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """Where a page resumes: after a common prefix it is after everything that the prefix stands for."""
+    if delimiter and after.startswith(prefix) and after.endswith(delimiter) and len(after) > len(prefix):
+        return prefix_end(after) or after + b"\xff" * 1024
+    return after + b"\0" if after else b""
+
+
+def _take(
+    span: Span, items: list[tuple[bytes, Row | None]], *, prefix: bytes, delimiter: bytes, limit: int
+) -> bytes | None:
+    """Move a span's entries into `items`, at most one more than `limit`; return where to go on, None at the end."""
+    skipped: bytes | None = None
+    for key, (_, row) in zip(span.keys, span.cells, strict=True):
+        if skipped is not None and key.startswith(skipped):
+            continue
+        if not key.startswith(prefix):
+            return None
+        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        if cut >= 0:
+            skipped = key[: cut + len(delimiter)]
+            items.append((skipped, None))
+        else:
+            items.append((key, row))
+        if len(items) > limit:
+            return None
+    if span.next_start is not None and not span.next_start.startswith(prefix) and span.next_start > prefix:
+        return None
+    if skipped is not None and span.next_start is not None and span.next_start.startswith(skipped):
+        return prefix_end(skipped)
+    return span.next_start
+
+
+def merge_spans(spans: Sequence[Span]) -> Span:
+    """Overlay spans, the first wins; complete up to the smallest `next_start`, which is the horizon."""
+    if not spans:
+        return Span([], [], None)
+    if len(spans) == 1:
+        return spans[0]
+    horizon = min((span.next_start for span in spans if span.next_start is not None), default=None)
+    merged: dict[bytes, Cell] = {}
+    for span in reversed(spans):
+        merged.update(zip(span.keys, span.cells, strict=True))
+    found = sorted(key for key in merged if horizon is None or key < horizon)
+    return Span(found, [merged[key] for key in found], horizon)

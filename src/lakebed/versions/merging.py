@@ -1,0 +1,156 @@
+"""Moves of a branch's head that take no token: merge, revert, cherry-pick.
+
+Each is one `set_if` of the head (docs/design/protocols.md, "Merge, revert, cherry-pick"): read the branch, write the
+commit record, check that no commit whose entries were used is condemned, replace the record that was read; if that
+fails, from the start. What is staged on the branch stays staged, on top of the new head. An answer that was lost and
+that the history does not prove is `OutcomeUnknown`, never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
+from lakebed.kv import PredicateFailed
+
+from .committing import Committing, Note
+from .errors import BadRef, MergeConflict, NoChanges
+from .records import Commit
+
+Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
+STRATEGY_KEY: Final = ".lakefs.merge.strategy"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A commit to publish, and the commits whose entries went into it."""
+
+    commit: Commit
+    used: tuple[CommitId, ...]
+
+
+class Merging(Committing):
+    async def merge(
+        self,
+        source: str,
+        branch: str,
+        *,
+        message: str = "",
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+        strategy: Strategy = "none",
+        allow_empty: bool = False,
+        squash: bool = False,
+    ) -> Commit:
+        """Bring what `source` changed since the merge base into the branch. `squash`: without the source as parent.
+
+        Raises:
+            MergeConflict: both changed a path, and no strategy says who wins.
+            NoChanges: the branch has it all, and not `allow_empty`.
+        """
+        source_id = await self.resolve_commit(source)
+        note = Note(
+            message=message or f"Merge '{source}' into '{branch}'",
+            committer=committer,
+            metadata={**(metadata or {}), STRATEGY_KEY: "default" if strategy == "none" else strategy},
+        )
+
+        async def plan(head: CommitId) -> Plan:
+            base = await self._merge_base(source_id, head)
+            if not allow_empty and base.metarange_id == await self._metarange(source_id):
+                raise NoChanges(f"update branch {branch}: no changes", branch=branch)
+            merged = await self._three_way(base.id, source_id, head, strategy)
+            parents = (head,) if squash else (head, source_id)
+            return Plan(await self._new_commit(branch, merged, parents, note), (base.id, source_id, head))
+
+        return await self._advance(branch, plan)
+
+    async def revert(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int = 0,
+        committer: str,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
+        commit = await self.get_commit(await self.resolve_commit(ref))
+        parent = _pick_parent(commit, parent_number)
+        note = Note(message=message or f"Revert {commit.id}", committer=committer, metadata=metadata or {})
+
+        async def plan(head: CommitId) -> Plan:
+            tree = await self._three_way(commit.id, parent, head, "none")
+            if tree == await self._metarange(head) and not allow_empty:
+                raise NoChanges(f"update branch {branch}: no changes", branch=branch)
+            return Plan(await self._new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+
+        return await self._advance(branch, plan)
+
+    async def cherry_pick(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent_number: int = 0,
+        committer: str,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Commit:
+        """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
+        commit = await self.get_commit(await self.resolve_commit(ref))
+        parent = _pick_parent(commit, parent_number)
+        note = Note(
+            message=message or commit.message, committer=committer, metadata={**commit.metadata, **(metadata or {})}
+        )
+
+        async def plan(head: CommitId) -> Plan:
+            tree = await self._three_way(parent, commit.id, head, "none")
+            if tree == await self._metarange(head):
+                raise NoChanges(f"update branch {branch}: no changes", branch=branch)
+            return Plan(await self._new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+
+        return await self._advance(branch, plan)
+
+    async def _three_way(self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy) -> MetarangeId:
+        merged = await self.trees.merge(
+            base=await self._metarange(base),
+            source=await self._metarange(source),
+            destination=await self._metarange(head),
+            strategy=strategy,
+        )
+        if merged.conflicts:
+            raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)
+        return merged.metarange_id
+
+    async def _advance(self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]]) -> Commit:
+        """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
+        while True:
+            seen = await self._fresh(branch)
+            planned = await plan(seen.record.commit_id)
+            commit_id = await self._write_commit(planned.commit)
+            await self.check_not_condemned(planned.used)
+            try:
+                await self._set_branch(branch, replace(seen.record, commit_id=commit_id), seen)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown:
+                now = await self._fresh(branch)
+                if not await self._is_in_chain(commit_id, planned.commit.generation, now.record.commit_id):
+                    raise
+            await self._note_published(commit_id, planned.commit)
+            return planned.commit
+
+
+def _pick_parent(commit: Commit, number: int) -> CommitId:
+    if number == 0 and len(commit.parents) > 1:
+        raise BadRef("this is a merge commit: say against which parent", commit=commit.id)
+    if not commit.parents or number > len(commit.parents):
+        raise BadRef(f"the commit has {len(commit.parents)} parents, not {max(number, 1)}", commit=commit.id)
+    return commit.parents[max(number, 1) - 1]

@@ -1,0 +1,128 @@
+"""Giving up what is staged: a whole branch, a prefix, one object; and moving a branch's head by hand.
+
+A reset claims the token and the sealed tokens, then replaces the record by one with a fresh token and none sealed: a
+commit that was about to take them finds itself overtaken. A hard reset also names a commit, so it first writes a hold
+where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset").
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, OutcomeUnknown, StagingToken
+from lakebed.kv import PredicateFailed
+
+from . import keys
+from .cells import TOMBSTONE, TOMBSTONE_ROW
+from .errors import UncommittedChanges
+from .merging import Merging
+from .records import BranchRecord, HoldRecord, encode_record
+from .repo import Seen
+
+
+class Resetting(Merging):
+    async def reset(self, branch: str) -> None:
+        """Nothing is staged afterwards, but for what is written meanwhile.
+
+        Raises:
+            OutcomeUnknown: the answer was lost and the record proves nothing.
+        """
+        operation = self.world.ids.fresh()
+        attempt = 0
+        while True:
+            attempt += 1
+            if await self._drop_staged(branch, await self._fresh(branch), operation, attempt):
+                return
+
+    async def _drop_staged(
+        self, branch: str, seen: Seen, operation: str, attempt: int, *, commit_id: CommitId | None = None
+    ) -> bool:
+        """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
+        await self._claim(operation, attempt, branch, seen.record.tokens())
+        fresh = replace(
+            seen.record,
+            staging_token=self._fresh_token(),
+            sealed=(),
+            commit_id=commit_id if commit_id is not None else seen.record.commit_id,
+        )
+        try:
+            await self._set_branch(branch, fresh, seen)
+        except PredicateFailed:
+            return False
+        except OutcomeUnknown:
+            # Its token was never anybody else's: if it is there, current or sealed since, the reset was done.
+            now = await self._fresh(branch)
+            if fresh.staging_token not in now.record.tokens():
+                raise
+        return True
+
+    async def reset_object(self, branch: str, key: bytes) -> None:
+        """What is staged at this path is given up; no error if nothing is."""
+        while True:
+            seen = await self._fresh(branch)
+            if not await self._is_staged_below(seen.record, key):
+                if await self._remove_cell(seen.record.staging_token, key):
+                    now = await self._fresh(branch)
+                    if now.record.staging_token == seen.record.staging_token:
+                        return
+                continue
+            # A commit under way has it sealed and may or may not go through. On top of it goes what the branch's commit
+            # says, which is no change if the commit fails, and undoes this path if it succeeds.
+            row = await self.trees.lookup(await self._metarange(seen.record.commit_id), key)
+            await self._write(branch, key, TOMBSTONE if row is None else 0, TOMBSTONE_ROW if row is None else row)
+            return
+
+    async def _is_staged_below(self, record: BranchRecord, key: bytes) -> bool:
+        sealed = [item.token for item in record.sealed]
+        return await self._look_up_staged(sealed, key) is not None
+
+    async def _remove_cell(self, token: StagingToken, key: bytes) -> bool:
+        """Take away exactly the cell that is there now. False: it was replaced meanwhile, or the answer was lost."""
+        partition = self._token_partition(token)
+        held = await self.store.get(partition, key)
+        if held is None:
+            return True
+        try:
+            await self.store.delete_if(partition, key, held.predicate)
+        except (PredicateFailed, OutcomeUnknown):
+            return False
+        return True
+
+    async def reset_prefix(self, branch: str, prefix: bytes) -> int:
+        """Give up everything staged under a prefix; returns how many paths that was. Not atomic."""
+        count = 0
+        start: bytes | None = prefix
+        while start is not None:
+            seen = await self._fresh(branch)
+            span = await self._staged_span(seen.record.tokens(), start, self.options.scan_page)
+            inside = [key for key in span.keys if key.startswith(prefix)]
+            await self.world.tasks.gather([self.reset_object(branch, key) for key in inside])
+            count += len(inside)
+            start = span.next_start if len(inside) == len(span.keys) else None
+        return count
+
+    async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> CommitId:
+        """Move the branch's head to a commit and give up what is staged.
+
+        Raises:
+            UncommittedChanges: something is staged, and not `force`.
+            Condemned: a collection gave that commit up.
+            OutcomeUnknown: the answer was lost and the record proves nothing.
+        """
+        commit_id = await self.resolve_commit(ref)
+        operation = self.world.ids.fresh()
+        hold = keys.HOLD + operation.encode()
+        attempt = 0
+        try:
+            while True:
+                seen = await self._fresh(branch)
+                if not force and (await self._staged_span(seen.record.tokens(), b"", 1)).keys:
+                    raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
+                attempt += 1
+                record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
+                await self.store.set(self.partition, hold, encode_record(record))
+                await self.check_not_condemned([commit_id])
+                if await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id):
+                    return commit_id
+        finally:
+            await self.store.delete(self.partition, hold)

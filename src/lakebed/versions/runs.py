@@ -1,0 +1,52 @@
+"""What a collection of committed data means to everybody else: which commits may no longer be named.
+
+Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, a hold, a commit
+record), then checks here; a run first publishes what it condemns, then looks there. So one of the two sees the other
+(docs/design/protocols.md, "Naming a commit while a collection of committed data runs").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakebed.base import CommitId, RunId
+
+from . import keys
+from .errors import Condemned
+from .records import RunRecord, RunState, SweptRecord, decode_record
+from .repo import Repo
+
+TAKING = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+
+
+class Runs(Repo):
+    async def check_not_condemned(self, commits: Iterable[CommitId]) -> None:
+        """Costs a scan of the runs, and for each commit one `get` and one more for each run that condemns just now.
+
+        Raises:
+            Condemned: a run took, or is about to take, the data of one of these commits.
+        """
+        wanted = sorted(set(commits) - {CommitId("")})
+        taking = [run for run, record in await self.runs() if record.state in TAKING]
+        for run in taking:
+            partition = keys.condemned_partition(self.uid, run)
+            for commit, held in zip(
+                wanted, await self.store.get_many(partition, [commit.encode() for commit in wanted]), strict=True
+            ):
+                if held is not None:
+                    raise _condemned(commit, run)
+        # After the runs, never before: a run writes these before it ends, so one of the two looks finds it.
+        swept = await self.store.get_many(self.partition, [keys.SWEPT + commit.encode() for commit in wanted])
+        for commit, held in zip(wanted, swept, strict=True):
+            if held is not None:
+                raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
+
+    async def runs(self) -> list[tuple[RunId, RunRecord]]:
+        """Every run, oldest first."""
+        return [
+            (RunId(key[len(keys.RUN) :].decode()), record) async for key, record in self._records(RunRecord, keys.RUN)
+        ]
+
+
+def _condemned(commit: CommitId, run: str) -> Condemned:
+    return Condemned(f"commit {commit[:12]} was given up by collection run {run}", commit=commit, run=run)

@@ -1,0 +1,125 @@
+"""Slices: where this server instance puts the bytes of uploads (docs/design/protocols.md, "Slices").
+
+A slice has one owner, and its record is `open` before its first object. Addresses in it are a dense count that lives in
+memory only: an instance that starts again takes a new slice, so no number is ever handed out twice. A slice ends after
+an hour or at its size limit; its record becomes `settled` when every upload in it has ended, well or badly, and only
+settled slices are listed by collectors. An owner that died leaves its slices open until a collector gives it up, which
+fences the slice first: an upload that finds its slice fenced starts again at a fresh address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakebed.base import format_address, slice_name, slice_number
+from lakebed.kv import PredicateFailed
+
+from . import keys
+from .listing import Layers
+from .records import SliceRecord, SliceState, decode_record, encode_record
+
+
+@dataclass(slots=True)
+class OpenSlice:
+    """A slice of this instance. `uploads` counts those under way in it."""
+
+    number: int
+    opened_ms: int
+    next_sequence: int = 0
+    uploads: int = 0
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address that nobody had before, and its slice."""
+
+    address: str
+    slice_: OpenSlice
+
+
+class Slices(Layers):
+    _open_slice: OpenSlice | None = None
+
+    async def _place(self) -> Place:
+        """A fresh address. The caller must `_leave` it, whatever happens. One `set_if` a slice."""
+        current = self._open_slice
+        if current is None or self._is_full(current):
+            if current is not None:
+                await self._close(current)
+            current = self._open_slice
+            if current is None or self._is_full(current):
+                current = await self._open()
+        sequence = current.next_sequence
+        current.next_sequence += 1
+        current.uploads += 1
+        return Place(format_address(current.number, sequence), current)
+
+    async def _leave(self, place: Place) -> None:
+        """This upload ended: its cell is set, or never will be."""
+        place.slice_.uploads -= 1
+        await self._settle_if_over(place.slice_)
+
+    async def _is_open(self, place: Place) -> bool:
+        """Read the slice's record, after this call began."""
+        found = await self._read(SliceRecord, _key(place.slice_.number))
+        is_open = found is not None and found[0].state is SliceState.OPEN
+        if not is_open and self._open_slice is place.slice_:
+            self._open_slice = None
+        return is_open
+
+    async def close_slices(self) -> None:
+        """End the current slice; it settles when its last upload does. For an orderly shutdown."""
+        if self._open_slice is not None:
+            await self._close(self._open_slice)
+
+    def _is_full(self, slice_: OpenSlice) -> bool:
+        age_ms = self.world.clock.now_ms() - slice_.opened_ms
+        return (
+            slice_.closed
+            or slice_.next_sequence >= self.options.slice_size_max
+            or not 0 <= age_ms < self.options.slice_age_ms_max
+        )
+
+    async def _open(self) -> OpenSlice:
+        while True:
+            now = self.world.clock.now_ms()
+            number = slice_number(opened_at_ms=now, random_bits=self.world.ids.bits(22))
+            record = SliceRecord(state=SliceState.OPEN, owner=self.options.owner, opened_ms=now)
+            try:
+                await self.store.set_if(self.partition, _key(number), encode_record(record), None)
+            except PredicateFailed:
+                continue  # The random bits met another slice of this millisecond.
+            other = self._open_slice
+            opened = OpenSlice(number, now)
+            if other is not None and not self._is_full(other):
+                # Somebody opened one while we waited: theirs is used, ours ends empty.
+                await self._close(opened)
+                return other
+            self._open_slice = opened
+            return opened
+
+    async def _close(self, slice_: OpenSlice) -> None:
+        if self._open_slice is slice_:
+            self._open_slice = None
+        slice_.closed = True
+        await self._settle_if_over(slice_)
+
+    async def _settle_if_over(self, slice_: OpenSlice) -> None:
+        """open → settled; a slice that was fenced meanwhile is its fencer's to settle."""
+        if not slice_.closed or slice_.uploads:
+            return
+        held = await self.store.get(self.partition, _key(slice_.number))
+        if held is None:
+            return
+        record = decode_record(SliceRecord, held.value)
+        if record.state is SliceState.OPEN:
+            settled = SliceRecord(state=SliceState.SETTLED, owner=record.owner, opened_ms=record.opened_ms)
+            try:
+                await self.store.set_if(self.partition, _key(slice_.number), encode_record(settled), held.predicate)
+            except PredicateFailed:
+                return
+
+
+def _key(number: int) -> bytes:
+    return keys.SLICE + slice_name(number).encode()

@@ -1,0 +1,291 @@
+"""Writing and reading entries: document 002's writer and reader flows, and the ways in which an address gets into a
+cell.
+
+The writer (docs/design/protocols.md, "Write"): set the cell in the current token, then read the branch again, never
+from the cache. Same token: acknowledged, because no commit sealed it before the cell was there. Another token, even if
+ours is still among the sealed: the same entry again in the new token. If the first cell did get into the commit, the
+second equals it and is no change.
+
+Cells are replaced by `set_if`, so every write knows what it replaced; and a cell knows whether it is exclusive. Nothing
+here uses either yet: online hard delete will, without a change of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from lakebed.base import (
+    Entry,
+    LakebedError,
+    OutcomeUnknown,
+    Row,
+    StagingToken,
+    from_row,
+    is_absolute,
+    to_row,
+)
+from lakebed.blocks import BlockNotFound
+from lakebed.kv import PredicateFailed
+
+from .cells import EXCLUSIVE, TOMBSTONE, TOMBSTONE_ROW, decode_cell, encode_cell, is_gone
+from .errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
+from .listing import Listing, View
+from .records import BranchRecord
+from .refs import Refs
+from .slices import Place, Slices
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be at the path for a write to go ahead: nothing, or an entry of this checksum."""
+
+    if_none_match: bool = False
+    if_match: str | None = None
+
+    def check(self, visible: Row | None) -> None:
+        """
+        Raises:
+            PathExists: something is there.
+            PreconditionFailed: nothing, or something else, is there.
+        """
+        if self.if_none_match and visible is not None:
+            raise PathExists("path already exists")
+        if self.if_match is not None and (visible is None or visible[5] != self.if_match):
+            raise PreconditionFailed("the object at this path is not the one named in If-Match")
+
+    @property
+    def is_any(self) -> bool:
+        return not self.if_none_match and self.if_match is None
+
+
+ANY = Condition()
+
+
+class Fenced(LakebedError):
+    """Our slice was given up while we wrote. Never leaves this package: the upload starts again at a fresh address."""
+
+
+class Staging(Slices, Refs):
+    # Reading
+
+    async def get(self, ref: str, key: bytes) -> Entry:
+        """
+        Raises:
+            RefNotFound: the expression names nothing.
+            PathNotFound: nothing is at this path.
+        """
+        row = await self.get_row(ref, key)
+        if row is None:
+            raise PathNotFound("not found", key=key)
+        return from_row(row)
+
+    async def get_row(self, ref: str, key: bytes) -> Row | None:
+        resolved = await self.resolve(ref)
+        if resolved.branch is not None:
+            return await self._consistent(resolved.branch, lambda record: self._look_up(View.of(record), key))
+        return await self.trees.lookup(await self._metarange(resolved.commit_id), key)
+
+    async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
+        """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
+        resolved = await self.resolve(ref)
+        if resolved.branch is None:
+            rows = await self.trees.lookup_many(await self._metarange(resolved.commit_id), keys)
+        else:
+            rows = await self._consistent(resolved.branch, lambda record: self._look_up_many(record, keys))
+        return [None if row is None else from_row(row) for row in rows]
+
+    async def _look_up_many(self, record: BranchRecord, keys: Sequence[bytes]) -> list[Row | None]:
+        rows = await self.trees.lookup_many(await self._metarange(record.commit_id), keys)
+        for token in reversed(record.tokens()):
+            for index, held in enumerate(await self.store.get_many(self._token_partition(token), keys)):
+                if held is not None:
+                    flags, row = decode_cell(held.value)
+                    rows[index] = None if is_gone(flags) else row
+        return rows
+
+    # Writing
+
+    async def upload(
+        self,
+        branch: str,
+        key: bytes,
+        store_body: Callable[[str], Awaitable[Entry]],
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+    ) -> Entry:
+        """Have `store_body` put bytes at a fresh address, then stage the entry it returns.
+
+        Costs, beside the body: two reads of the branch, one of the slice, one of the cell, one `set_if`; all of it
+        again, but for the body, for every commit that began meanwhile.
+
+        Raises:
+            BranchNotFound: there is no such branch, or it was deleted meanwhile.
+            PathExists, PreconditionFailed: the condition does not hold.
+        """
+        condition = Condition(if_none_match, if_match)
+        await self._cached(branch)  # An unknown branch is an error before the body is read, not after.
+        place = await self._place()
+        try:
+            entry = await store_body(place.address)
+            assert entry.address == place.address, "the body went elsewhere"
+        except BaseException:
+            await self._leave(place)
+            raise
+        return await self._stage_placed(branch, key, entry, place, condition)
+
+    async def _stage_placed(self, branch: str, key: bytes, entry: Entry, place: Place, condition: Condition) -> Entry:
+        while True:
+            here = place
+
+            async def slice_is_open(_: BranchRecord, here: Place = here) -> None:
+                if not await self._is_open(here):
+                    raise Fenced("slice given up", address=here.address)
+
+            try:
+                await self._write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
+            except Fenced:
+                place, entry = await self._move_to_fresh_place(place, entry)
+            except BaseException:
+                await self._leave(place)
+                raise
+            else:
+                await self._leave(place)
+                return entry
+
+    async def _move_to_fresh_place(self, place: Place, entry: Entry) -> tuple[Place, Entry]:
+        """The body was read once and is gone: copy the bytes. Fails where a collector was faster."""
+        fresh = await self._place()
+        try:
+            await self.blocks.copy(place.address, fresh.address)
+        except BlockNotFound as error:
+            await self._leave(fresh)
+            raise PreconditionFailed("the upload took too long and was given up; send it again") from error
+        except BaseException:
+            await self._leave(fresh)
+            raise
+        finally:
+            await self._leave(place)
+        return fresh, _at(entry, fresh.address)
+
+    async def put(self, branch: str, key: bytes, entry: Entry) -> Entry:
+        """Stage an address outside the namespace, which no collector ever deletes.
+
+        Raises:
+            AddressNotAllowed: the address is inside the namespace (document 001, "StageObject").
+        """
+        if not is_absolute(entry.address) or is_inside(entry.address, self.blocks.uri):
+            raise AddressNotAllowed("address is inside the repository's storage namespace", address=entry.address)
+        await self._write(branch, key, 0, to_row(key, entry))
+        return entry
+
+    async def delete(self, branch: str, key: bytes) -> None:
+        """Nothing is at this path afterwards. It is no error, and no write, if nothing was."""
+        if await self._consistent(branch, lambda record: self._look_up(View.of(record), key)) is not None:
+            await self._write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
+
+    async def delete_many(self, branch: str, keys: Sequence[bytes]) -> list[tuple[bytes, LakebedError]]:
+        """Delete each key; return those that failed, and why. Not atomic."""
+
+        async def attempt(key: bytes) -> LakebedError | None:
+            try:
+                await self._write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
+            except LakebedError as error:
+                return error
+            return None
+
+        rows = await self._consistent(branch, lambda record: self._look_up_many(record, keys))
+        present = [key for key, row in zip(keys, rows, strict=True) if row is not None]
+        outcomes = await self.world.tasks.gather([attempt(key) for key in present])
+        return [(key, error) for key, error in zip(present, outcomes, strict=True) if error is not None]
+
+    async def _write(
+        self,
+        branch: str,
+        key: bytes,
+        flags: int,
+        row: Row,
+        *,
+        before: Callable[[BranchRecord], Awaitable[None]] | None = None,
+        condition: Condition = ANY,
+    ) -> None:
+        """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write."""
+        seen = await self._cached(branch)
+        while True:
+            if before is not None:
+                await before(seen.record)
+            await self._set_cell(seen.record, key, flags, row, condition)
+            again = await self._fresh(branch)
+            if again.record.staging_token == seen.record.staging_token:
+                return
+            if flags & EXCLUSIVE:
+                # Two cells will name the address: neither may claim it for itself.
+                await self._share_cell(seen.record.staging_token, key, row)
+                flags &= ~EXCLUSIVE
+            seen = again
+
+    async def _set_cell(self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition) -> None:
+        """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won."""
+        partition = self._token_partition(record.staging_token)
+        value = encode_cell(flags, row)
+        while True:
+            old = await self.store.get(partition, key)
+            if old is not None and old.value == value:
+                return  # An earlier attempt whose answer was lost.
+            if not condition.is_any:
+                visible = await self._visible(record, key, old.value if old is not None else None)
+                if visible != row:  # Our own, from a token sealed meanwhile, is no obstacle.
+                    condition.check(visible)
+            try:
+                await self.store.set_if(partition, key, value, old.predicate if old is not None else None)
+            except (PredicateFailed, OutcomeUnknown):
+                continue
+            return
+
+    async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
+        if cell is None:
+            return await self._look_up(View.of(record), key)
+        flags, row = decode_cell(cell)
+        return None if is_gone(flags) else row
+
+    async def _share_cell(self, token: StagingToken, key: bytes, row: Row) -> None:
+        """Take the exclusive mark off our cell in a token we leave, unless somebody replaced it."""
+        partition = self._token_partition(token)
+        held = await self.store.get(partition, key)
+        if held is not None and decode_cell(held.value) == (EXCLUSIVE, row):
+            try:
+                await self.store.set_if(partition, key, encode_cell(0, row), held.predicate)
+            except (PredicateFailed, OutcomeUnknown):
+                return
+
+    # Last, because its name hides the type in what follows it.
+
+    async def list(
+        self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
+    ) -> Listing:
+        """One page, in key order. A branch's page is of one state of it; the next page may be of a later one."""
+        resolved = await self.resolve(ref)
+        if resolved.branch is None:
+            view = View((), resolved.commit_id)  # Nothing of it ever changes: no second look is needed.
+            return await self._list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+        return await self._consistent(
+            resolved.branch,
+            lambda record: self._list(View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit),
+        )
+
+
+def is_inside(address: str, namespace: str) -> bool:
+    """Whether an absolute address lies in a namespace (given without a slash at its end)."""
+    return address == namespace or address.startswith(namespace + "/")
+
+
+def _at(entry: Entry, address: str) -> Entry:
+    return Entry(
+        address=address,
+        size_bytes=entry.size_bytes,
+        checksum=entry.checksum,
+        modified_ms=entry.modified_ms,
+        content_type=entry.content_type,
+        metadata=entry.metadata,
+    )
