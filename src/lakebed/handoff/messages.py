@@ -118,8 +118,8 @@ class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` (table DOOMED) was made from the inputs of the last `Condemnation`, whose `commits` comes back here: a plan
-    made from an earlier one is refused. Sent again for a run that sweeps already, it resumes that run.
+    """`plan` (table DOOMED) was made from the inputs of the last `Condemnation`, whose `commits` comes back here: a
+    plan made from an earlier one is refused. Sent again for a run that sweeps already, it resumes that run.
     """
 
     plan: Manifest
