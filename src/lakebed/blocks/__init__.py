@@ -1,10 +1,14 @@
 """Immutable bytes: the BlockStore port, the drivers behind it, and how to open a storage namespace."""
 
+from .drivers.memory import MemoryBlocks
+from .keys import BLOCK_KEY_BYTES_MAX, check_block_key, is_block_key
+from .opening import BlockOptions, namespaces_overlap, normalise_namespace, open_blocks, options_from_environment
 from .store import (
     CHUNK_BYTES,
     BlockCorrupt,
     BlockExists,
     BlockNotFound,
+    BlockOutcomeUnknown,
     BlockStat,
     BlockStore,
     BlocksUnavailable,
@@ -17,10 +21,13 @@ from .store import (
 )
 
 __all__ = [
+    "BLOCK_KEY_BYTES_MAX",
     "CHUNK_BYTES",
     "BlockCorrupt",
     "BlockExists",
     "BlockNotFound",
+    "BlockOptions",
+    "BlockOutcomeUnknown",
     "BlockStat",
     "BlockStore",
     "BlocksUnavailable",
@@ -28,6 +35,13 @@ __all__ = [
     "DeleteFailure",
     "InvalidBlockKey",
     "InvalidNamespace",
+    "MemoryBlocks",
     "ShortBody",
     "Stored",
+    "check_block_key",
+    "is_block_key",
+    "namespaces_overlap",
+    "normalise_namespace",
+    "open_blocks",
+    "options_from_environment",
 ]

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, Unavailable
+from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
 
 Body: TypeAlias = bytes | AsyncIterable[bytes]
 
@@ -44,6 +44,10 @@ class ShortBody(Invalid):
 
 class BlocksUnavailable(Unavailable):
     """The object store cannot be reached, refused us, or is full. Nothing happened."""
+
+
+class BlockOutcomeUnknown(OutcomeUnknown):
+    """The answer to a put was lost, or the disk failed after the object became visible: it may be there or not."""
 
 
 class BlockCorrupt(Corrupt):

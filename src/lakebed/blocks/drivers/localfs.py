@@ -1,0 +1,398 @@
+"""A BlockStore in a local folder, durable: a put that returned outlasts `kill -9` and a loss of power.
+
+An object is a file whose path is its key. How it comes into being is in `_drafts.py`, how directories are reached in
+`_folders.py`. Deletes are unlinks; a directory they leave empty is removed, and a put that races with that makes it
+again. Listings walk in byte order of full keys, reading only the directories the prefix and `start_after` leave over.
+
+Which thread: an fsync takes from a tenth of a millisecond to tens of them, so a durable put of a small body is one call
+in a worker thread, whole. Without `durable` it is done at once on the event loop, since the hop would cost more than
+the put. Reads of what the kernel has in memory are done at once too: RWF_NOWAIT says when it has not.
+
+Costs of a small put: open, write, fsync, rename, fsync of the directory. No path is resolved, no stat made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from lakebed.base import LakebedError
+from lakebed.blocks.bodies import gather
+from lakebed.blocks.keys import check_block_key, is_block_key
+from lakebed.blocks.store import (
+    CHUNK_BYTES,
+    BlockCorrupt,
+    BlockNotFound,
+    BlockStat,
+    BlocksUnavailable,
+    Body,
+    DeleteFailure,
+    InvalidBlockKey,
+    Stored,
+)
+
+from ._drafts import Draft, remove_leftovers, taken
+from ._folders import Descriptor, Folder, Folders, enter, kind
+
+T = TypeVar("T")
+
+INLINE_BYTES: Final = 1 << 16
+"""Up to this size bytes are read, and written where no fsync follows, on the event loop's own thread."""
+
+PAGE_KEYS: Final = 1000
+_WORKERS: Final = 16
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    """One pool for all stores of the process: its size is how many fsyncs wait at once."""
+    return ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakebed-blocks")
+
+
+class LocalBlocks:
+    """The namespace is the directory `base/inside…`, made by the first put. `base` must be trusted: links in it are
+    followed; below it none is.
+
+    `durable=False` leaves out every fsync, for tests: an object is as atomic as ever, but a loss of power may take it.
+    Each store keeps up to 8 directories open until `close`.
+    """
+
+    def __init__(self, uri: str, base: Path, inside: tuple[str, ...] = (), *, durable: bool = True) -> None:
+        self._uri = uri
+        self._durable = durable
+        self._folders = Folders(base, inside, durable=durable)
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        check_block_key(key)
+        if if_absent and not isinstance(body, bytes):
+            # Spares the transfer of a body whose name is taken. What decides is the link at its end.
+            await _in_thread(partial(self._check_absent, key))
+        head, rest = await gather(body, size_bytes, small_bytes=INLINE_BYTES)
+        draft = Draft(self._folders, durable=self._durable)
+        if rest is None:
+            whole = partial(self._put_whole, draft, key, head, if_absent=if_absent)
+            if self._durable or len(head) > INLINE_BYTES:
+                return await _outlasting(draft, whole)
+            return _translated(whole)
+        try:
+            await self._write_rest(draft, head, rest)
+            return await _outlasting(draft, partial(_publish, draft, key, if_absent=if_absent))
+        finally:
+            await _outlasting(draft, draft.discard)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        file, size_bytes = _translated(partial(self._open, key))
+        start, end = _cut(start, end, size_bytes)
+        data = _read_cached(file, start, end - start) if end - start <= INLINE_BYTES else None
+        if data is None:
+            data = await _in_thread(partial(_read, file, start, end - start))
+        return _whole(key, data, end - start)
+
+    async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        file, size_bytes = _translated(partial(self._open, key))
+        start, end = _cut(start, end, size_bytes)
+        for offset in range(start, end, CHUNK_BYTES):
+            length = min(CHUNK_BYTES, end - offset)
+            yield _whole(key, await _in_thread(partial(_read, file, offset, length)), length)
+
+    async def stat(self, key: str) -> BlockStat:
+        check_block_key(key)
+        found = _translated(partial(self._at, key, _stat))
+        if stat.S_ISLNK(found.st_mode):
+            raise _translate(OSError(errno.ELOOP, key))
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_found(key)
+        return _block_stat(key, found)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+        walk = self._walk(prefix, start_after)
+        while page := await _in_thread(lambda: [*islice(walk, PAGE_KEYS)]):
+            yield page
+
+    async def copy(self, source: str, target: str) -> None:
+        check_block_key(source)
+        check_block_key(target)
+        draft = Draft(self._folders, durable=self._durable)
+        await _outlasting(draft, partial(self._copy, draft, source, target))
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """Directories left empty go too. What it removed stays removed after a loss of power."""
+        for key in keys:
+            check_block_key(key)
+        failures: list[DeleteFailure] = []
+        for first in range(0, len(keys), PAGE_KEYS):
+            failures += await _in_thread(partial(self._delete, sorted(keys[first : first + PAGE_KEYS])))
+        return failures
+
+    async def presign_get(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
+        check_block_key(key)
+        return None
+
+    async def presign_put(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
+        check_block_key(key)
+        return None
+
+    async def close(self) -> None:
+        self._folders.close()
+
+    async def remove_leftovers(self) -> int:
+        """Remove what killed processes left unfinished, and return how many files that were. Hurts no running put."""
+        return await _in_thread(partial(remove_leftovers, self._folders))
+
+    def _put_whole(self, draft: Draft, key: str, data: bytes, *, if_absent: bool) -> Stored:
+        if if_absent:
+            self._check_absent(key)
+        try:
+            draft.write([data])
+            return _publish(draft, key, if_absent=if_absent)
+        finally:
+            draft.discard()
+
+    def _check_absent(self, key: str) -> None:
+        path, _, name = key.rpartition("/")
+        folder = self._folders.cached(path) or self._folders.find(path)
+        if folder is not None and kind(folder, name.encode()) is not None:
+            raise taken(self._folders, folder, name.encode())
+
+    async def _write_rest(self, draft: Draft, head: bytes, rest: AsyncIterator[bytes]) -> None:
+        """Write in pieces of about CHUNK_BYTES, one hop each; the body's next piece is fetched while one is written."""
+        waiting, waiting_bytes = [head], len(head)
+        writing: asyncio.Future[None] | None = None
+        try:
+            async for chunk in rest:
+                waiting.append(chunk)
+                waiting_bytes += len(chunk)
+                if waiting_bytes >= CHUNK_BYTES:
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.ensure_future(_outlasting(draft, partial(draft.write, waiting)))
+                    waiting, waiting_bytes = [], 0
+        finally:
+            if writing is not None:
+                await writing
+        await _outlasting(draft, partial(draft.write, waiting))
+
+    def _copy(self, draft: Draft, source: str, target: str) -> None:
+        file, size_bytes = self._open(source)
+        try:
+            draft.copy_from(file, size_bytes)
+            _publish(draft, target, if_absent=False)
+        finally:
+            draft.discard()
+
+    def _open(self, key: str) -> tuple[Descriptor, int]:
+        file = self._at(check_block_key(key), _open)
+        found = os.fstat(file.fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_found(key)
+        return file, found.st_size
+
+    def _at(self, key: str, act: Callable[[Folder, bytes], T]) -> T:
+        """`act` on the key's directory and name; once more on a fresh walk if a cached directory did not know it."""
+        path, _, name = key.rpartition("/")
+        folder = self._folders.cached(path)
+        if folder is not None:
+            with contextlib.suppress(FileNotFoundError):
+                return act(folder, name.encode())
+        folder = self._folders.find(path)
+        if folder is None:
+            raise _not_found(key)
+        try:
+            return act(folder, name.encode())
+        except FileNotFoundError:
+            raise _not_found(key) from None
+
+    def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        failures: list[DeleteFailure] = []
+        by_path: dict[str, list[str]] = {}
+        for key in keys:
+            by_path.setdefault(key.rpartition("/")[0], []).append(key)
+        for path, group in by_path.items():
+            try:
+                folder = self._folders.find(path)
+                if folder is None:
+                    continue
+                failures += [failure for key in group if (failure := _unlink(folder, key))]
+                self._folders.sync(folder)
+            except (OSError, InvalidBlockKey) as error:
+                failed = {failure.key for failure in failures}
+                failures += [DeleteFailure(key=key, reason=str(error)) for key in group if key not in failed]
+            else:
+                self._tidy(path)
+        return failures
+
+    def _tidy(self, path: str) -> None:
+        """Remove this directory if it is empty, then its parent if that is, up to the namespace, which stays."""
+        while path:
+            parent, _, name = path.rpartition("/")
+            folder = self._folders.find(parent)
+            if folder is None:
+                return
+            try:
+                os.rmdir(name.encode(), dir_fd=folder.fd)
+            except OSError:  # not empty, most of the time; whatever else it is, an empty directory does no harm
+                return
+            self._folders.forget(path)
+            path = parent
+
+    def _walk(self, prefix: str, start_after: str) -> Iterator[BlockStat]:
+        path, slash, _ = prefix.rpartition("/")
+        if path and not is_block_key(path):
+            return  # no key begins like this
+        folder = self._folders.find(path)
+        if folder is not None:
+            yield from _walk_folder(folder, path + slash, prefix, start_after)
+
+
+def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> Iterator[BlockStat]:
+    """Objects below a directory whose keys begin with `above`. A directory sorts as its name with a slash at the end:
+    so `a-b` comes before what is in `a`, and `a0` after it, as the bytes of full keys say.
+    """
+    entries: list[tuple[str, os.DirEntry[str]]] = []
+    with os.scandir(folder.fd) as scan:
+        for entry in scan:
+            key = above + _decoded(entry.name)
+            if not is_block_key(key):
+                continue  # put there by somebody else, or the directory of temporary files
+            if entry.is_dir(follow_symlinks=False):
+                key += "/"
+                if key.startswith(prefix) and (key > start_after or start_after.startswith(key)):
+                    entries.append((key, entry))
+            elif key > start_after and key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                entries.append((key, entry))
+    entries.sort(key=lambda pair: pair[0])
+    for key, entry in entries:
+        if key.endswith("/"):
+            below = enter(folder, os.fsencode(entry.name))
+            if below is not None:
+                yield from _walk_folder(below, key, prefix, start_after)
+        else:
+            with contextlib.suppress(FileNotFoundError):  # deleted while we walk
+                yield _block_stat(key, entry.stat(follow_symlinks=False))
+
+
+def _decoded(name: str) -> str:
+    """The name as UTF-8, whatever the locale's encoding. What is not UTF-8 keeps lone surrogates, and is no key."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def _publish(draft: Draft, key: str, *, if_absent: bool) -> Stored:
+    path, _, name = key.rpartition("/")
+    draft.publish(path, name, if_absent=if_absent)
+    return draft.stored()
+
+
+def _open(folder: Folder, name: bytes) -> Descriptor:
+    # Without O_NONBLOCK a pipe somebody left there would hold up the event loop.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    return Descriptor(os.open(name, flags, dir_fd=folder.fd))
+
+
+def _stat(folder: Folder, name: bytes) -> os.stat_result:
+    return os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
+
+
+def _unlink(folder: Folder, key: str) -> DeleteFailure | None:
+    name = key.rpartition("/")[2].encode()
+    try:
+        found = kind(folder, name)
+        if found == stat.S_IFREG:
+            os.unlink(name, dir_fd=folder.fd)
+        elif found not in {None, stat.S_IFDIR}:
+            return DeleteFailure(key=key, reason="it is no regular file, so no object of ours")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return DeleteFailure(key=key, reason=str(error))
+    return None
+
+
+def _block_stat(key: str, found: os.stat_result) -> BlockStat:
+    return BlockStat(key=key, size_bytes=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)
+
+
+def _cut(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
+    end = size_bytes if end is None else min(end, size_bytes)
+    return min(start, end), end
+
+
+def _read_cached(file: Descriptor, start: int, length: int) -> bytes | None:
+    """The bytes if the kernel has all of them in memory; None where it would have to wait for the disk."""
+    buffer = bytearray(length)
+    try:
+        return bytes(buffer) if os.preadv(file.fd, [buffer], start, os.RWF_NOWAIT) == length else None
+    except OSError:  # BlockingIOError, or a file system that knows no such flag; the other way to read will tell
+        return None
+
+
+def _read(file: Descriptor, start: int, length: int) -> bytes:
+    """As many of these bytes as there are."""
+    data = os.pread(file.fd, length, start)
+    while len(data) < length and (more := os.pread(file.fd, length - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def _whole(key: str, data: bytes, length: int) -> bytes:
+    if len(data) != length:
+        raise BlockCorrupt(f"{key!r} became shorter while it was read", key=key, missing_bytes=length - len(data))
+    return data
+
+
+def _not_found(key: str) -> BlockNotFound:
+    return BlockNotFound(f"there is no object {key!r}", key=key)
+
+
+def _translated(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OSError as error:
+        raise _translate(error) from error
+
+
+def _translate(error: OSError) -> LakebedError:
+    if error.errno == errno.ELOOP:
+        return InvalidBlockKey("a symbolic link lies where an object should be, and no key may lead through one")
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidBlockKey("a segment of the key is too long for this file system")
+    reason = "the disk is full" if error.errno in _FULL else "the folder refused us"
+    return BlocksUnavailable(f"{reason}: {error}", errno=error.errno)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
+
+
+async def _outlasting(draft: Draft, work: Callable[[], T]) -> T:
+    """Do a draft's work in a thread. A caller who is cancelled abandons the draft, and leaves only when the thread has
+    seen that: nothing of a cancelled put happens after its CancelledError came out.
+    """
+    future = asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            draft.abandon()
+            cancelled = error
+    if cancelled is not None:
+        future.exception()
+        raise cancelled
+    return future.result()
+
+
+os.register_at_fork(after_in_child=_workers.cache_clear)
