@@ -1,0 +1,22 @@
+"""Where the command line starts: `lakebed` and `python -m lakebed`. Only this file reads the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .failures import INTERRUPTED
+from .tree import app
+
+
+def main() -> None:
+    """Run one command and exit with its code (docs/guide/cli.md lists them)."""
+    try:
+        # `obj` is what every command finds in its context: settings come from here and nowhere else.
+        app(prog_name="lakebed", obj=dict(os.environ))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

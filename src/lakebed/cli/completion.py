@@ -1,0 +1,85 @@
+"""Completion of URIs in a shell: repositories, then branches and tags, then paths, as the server knows them.
+
+A shell that completes must not wait or complain: half a second for the server, and silence on any error.
+
+Bash splits words at colons, and hands over the part of a URI behind `lakefs:`; what it gets back replaces that part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from lakebed.base import LakebedError
+
+from .settings import effective_settings
+from .uris import SCHEME
+
+if TYPE_CHECKING:
+    from lakebed.client import Client
+
+_TIMEOUT_S: Final = 0.5
+_SHOWN_MAX: Final = 100
+_BEHIND_COLON: Final = "//"
+
+
+def complete_repository(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, _repositories)
+
+
+def complete_ref(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, _refs)
+
+
+def complete_object(context: typer.Context, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, _objects)
+
+
+def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]) -> list[str]:
+    """Candidates without scheme in the form that the shell showed us what was typed."""
+    if incomplete.startswith(_BEHIND_COLON):
+        shown, typed = _BEHIND_COLON, incomplete.removeprefix(_BEHIND_COLON)
+    elif incomplete.startswith(SCHEME):
+        shown, typed = SCHEME, incomplete.removeprefix(SCHEME)
+    else:
+        return [SCHEME] if SCHEME.startswith(incomplete) else []
+    try:
+        with _patient_client(context) as client:
+            found = itertools.islice(candidates(client, typed), _SHOWN_MAX)
+            return [shown + candidate for candidate in found]
+    except (LakebedError, OSError):
+        return []
+
+
+def _patient_client(context: typer.Context) -> Client:
+    from lakebed.client import Client, Credentials, Retries
+
+    settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
+    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
+    return Client(settings.endpoint, credentials, retries=Retries(attempts=1), timeout_s=_TIMEOUT_S)
+
+
+def _repositories(client: Client, typed: str) -> Iterator[str]:
+    return (repository.id for repository in client.repositories.list(prefix=typed))
+
+
+def _refs(client: Client, typed: str) -> Iterator[str]:
+    repository, slash, name = typed.partition("/")
+    if not slash:
+        yield from (found + "/" for found in _repositories(client, typed))
+        return
+    for refs in (client.branches.list(repository, prefix=name), client.tags.list(repository, prefix=name)):
+        yield from (f"{repository}/{ref.id}" for ref in refs)
+
+
+def _objects(client: Client, typed: str) -> Iterator[str]:
+    repository, _, rest = typed.partition("/")
+    ref, slash, path = rest.partition("/")
+    if not slash:
+        yield from (found if found.endswith("/") else found + "/" for found in _refs(client, typed))
+        return
+    for found in client.objects.list(repository, ref, prefix=path, delimiter="/", limit=_SHOWN_MAX):
+        yield f"{repository}/{ref}/{found.path}"

@@ -1,0 +1,250 @@
+"""`lakebed object`: objects at paths. Moving bytes is in transfers.py; this is what the person types and sees."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lakebed.wire import ObjectStats
+
+from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta
+from .branch import same_repository
+from .completion import complete_object
+from .failures import Misuse
+from .output import count_of, fields, human_size, human_time, printable
+from .progress import bar
+from .session import Session, command
+from .transfers import Moved, SomeFailed, download_tree, folder_of, upload_tree
+from .tree import noun
+from .uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
+
+app = noun("Upload, download, list, show, copy and delete objects.")
+
+STANDARD_STREAM: Final = "-"
+DELETE_BATCH: Final = 1000
+
+SourceFile = Annotated[str, typer.Argument(metavar="FILE", help="A file, - for standard input, or a folder with -r.")]
+TargetFile = Annotated[str, typer.Argument(metavar="FILE", help="A file or folder; - for standard output.")]
+PrefixArgument = Annotated[
+    str, typer.Argument(metavar="URI", help="lakefs://repository/ref/prefix", autocompletion=complete_object)
+]
+RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="All that is below.")]
+ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="So many files at a time.")]
+ContentTypeOption = Annotated[str, typer.Option("--content-type", help="The type of what is uploaded.")]
+
+
+@app.command("upload")
+@command
+def upload(
+    session: Session,
+    source: SourceFile,
+    destination: PrefixArgument,
+    recursive: RecursiveOption = False,
+    parallel: ParallelOption = 8,
+    content_type: ContentTypeOption = "application/octet-stream",
+    meta: MetaOption = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
+) -> None:
+    """Upload a file, standard input, or all files of a folder. A path that ends in / gets the file's name."""
+    target = parse_prefix(destination)
+    metadata = parse_meta(meta)
+    if recursive:
+        if source == STANDARD_STREAM:
+            raise Misuse("- is one stream: it cannot be uploaded with --recursive")
+        moved = upload_tree(
+            session,
+            Path(source),
+            target,
+            parallel=parallel,
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=if_absent,
+        )
+        _report(session, f"uploaded {source} to {target}", moved)
+        return
+    made = _upload_one(session, source, target, content_type, metadata, if_absent)
+    uri = f"{SCHEME}{target.repository}/{target.ref}/{made.path}"
+    session.show(made, lambda _: f"uploaded {uri} ({human_size(made.size_bytes or 0)})")
+
+
+def _upload_one(
+    session: Session, source: str, target: ObjectUri, content_type: str, metadata: dict[str, str], if_absent: bool
+) -> ObjectStats:
+    files = session.client.files
+    if source == STANDARD_STREAM:
+        path = parse_object(str(target)).path
+        return files.upload_stream(
+            target.repository,
+            target.ref,
+            path,
+            sys.stdin.buffer,
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=if_absent,
+        )
+    file = Path(source)
+    if file.is_dir():
+        raise Misuse(f"{source} is a folder: give --recursive")
+    path = target.path if target.path and not target.path.endswith("/") else target.path + file.name
+    with bar(f"uploading {file.name}", file.stat().st_size, visible=session.shows_progress) as shown:
+        return files.upload(
+            target.repository,
+            target.ref,
+            path,
+            file,
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=if_absent,
+            progress=shown.advance,
+        )
+
+
+@app.command("download")
+@command
+def download(
+    session: Session,
+    uri: PrefixArgument,
+    target: TargetFile = ".",
+    recursive: RecursiveOption = False,
+    parallel: ParallelOption = 8,
+) -> None:
+    """Download an object to a file or folder, or with -r all below a folder. Files that exist are replaced."""
+    source = parse_prefix(uri)
+    if recursive:
+        if target == STANDARD_STREAM:
+            raise Misuse("- is one stream: nothing can be downloaded to it with --recursive")
+        _report(
+            session, f"downloaded {source} to {target}", download_tree(session, source, Path(target), parallel=parallel)
+        )
+        return
+    source = parse_object(uri)
+    if target == STANDARD_STREAM:
+        _to_stdout(session, source)
+        return
+    file = Path(target)
+    if file.is_dir() or target.endswith("/"):
+        file = file / _base_name(source)
+    total = session.client.objects.stat(source.repository, source.ref, source.path).size_bytes or 0
+    with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
+        moved = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
+    session.done(f"downloaded {source} to {file} ({human_size(moved)})", file=str(file), size_bytes=moved)
+
+
+@app.command("cat")
+@command
+def cat(session: Session, uri: ObjectArgument) -> None:
+    """Write an object to standard output."""
+    _to_stdout(session, parse_object(uri))
+
+
+@app.command("ls")
+@command
+def ls(
+    session: Session,
+    uri: PrefixArgument,
+    recursive: RecursiveOption = False,
+    delimiter: Annotated[str, typer.Option("--delimiter", help="What separates folders.")] = "/",
+    limit: LimitOption = None,
+) -> None:
+    """List what is at a prefix: paths, and common prefixes as folders; with -r all paths."""
+    place = parse_prefix(uri)
+    found = session.client.objects.list(
+        place.repository, place.ref, prefix=place.path, delimiter="" if recursive else delimiter, limit=limit
+    )
+    session.show_all(found, _ls_lines)
+
+
+@app.command("stat")
+@command
+def stat(session: Session, uri: ObjectArgument) -> None:
+    """Show all that is known about an object."""
+    place = parse_object(uri)
+    session.show(session.client.objects.stat(place.repository, place.ref, place.path), _describe)
+
+
+@app.command("rm")
+@command
+def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False, yes: YesOption = False) -> None:
+    """Delete an object, or with -r all below a folder. Commits keep what they hold."""
+    objects = session.client.objects
+    if recursive:
+        place = parse_prefix(uri)
+        folder = folder_of(place.path)
+        session.confirm(f"Delete all objects below {place.repository}/{place.ref}/{folder}?", yes=yes)
+        deleted = _delete_below(session, place, folder)
+        session.done(f"deleted {count_of(deleted, 'object')} below {place}", deleted=deleted)
+        return
+    place = parse_object(uri)
+    # Deleting what is not there succeeds; a mistyped path should not.
+    objects.stat(place.repository, place.ref, place.path)
+    session.confirm(f"Delete {place}?", yes=yes)
+    objects.delete(place.repository, place.ref, place.path)
+    session.done(f"deleted {place}", deleted=1)
+
+
+@app.command("cp")
+@command
+def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) -> None:
+    """Copy an object within a repository, on the server."""
+    here, there = parse_object(source), parse_object(destination)
+    repository = same_repository(RefUri(here.repository, here.ref), RefUri(there.repository, there.ref))
+    made = session.client.objects.copy(
+        repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
+    )
+    session.show(made, lambda _: f"copied {here} to {there}")
+
+
+def _delete_below(session: Session, place: ObjectUri, folder: str) -> int:
+    objects = session.client.objects
+    found = (one.path for one in objects.list(place.repository, place.ref, prefix=folder))
+    deleted = 0
+    while batch := list(itertools.islice(found, DELETE_BATCH)):
+        errors = objects.delete_many(place.repository, place.ref, batch)
+        deleted += len(batch) - len(errors)
+        if errors:
+            raise SomeFailed(f"{printable(errors[0].path)}: {errors[0].message}; {count_of(deleted, 'object')} deleted")
+    return deleted
+
+
+def _to_stdout(session: Session, place: ObjectUri) -> None:
+    session.client.files.download_to(place.repository, place.ref, place.path, sys.stdout.buffer)
+
+
+def _base_name(place: ObjectUri) -> str:
+    name = place.path.rpartition("/")[2]
+    if name in {"", ".", ".."}:
+        raise Misuse(f"{place}: its last segment is no file name: name the file to write")
+    return name
+
+
+def _report(session: Session, what: str, moved: Moved) -> None:
+    text = f"{what}: {count_of(moved.files, 'file')}, {human_size(moved.size_bytes)}"
+    session.done(text, files=moved.files, size_bytes=moved.size_bytes)
+
+
+def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:
+    for one in found:
+        if one.path_type == "common_prefix":
+            yield f"{'':20}  {'':>9}  {printable(one.path)}"
+        else:
+            yield f"{human_time(one.mtime)}  {human_size(one.size_bytes or 0):>9}  {printable(one.path)}"
+
+
+def _describe(one: ObjectStats) -> Iterator[str]:
+    metadata = [(f"  {printable(name)}", printable(value)) for name, value in sorted((one.metadata or {}).items())]
+    return fields(
+        [
+            ("Path", printable(one.path)),
+            ("Size", f"{human_size(one.size_bytes or 0)} ({one.size_bytes or 0:,} bytes)"),
+            ("Modified", human_time(one.mtime)),
+            ("Checksum", one.checksum),
+            ("Content type", one.content_type or ""),
+            ("Address", printable(one.physical_address)),
+            *metadata,
+        ]
+    )

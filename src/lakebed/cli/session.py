@@ -1,0 +1,184 @@
+"""What every command stands on: its settings, its client, how it answers and how it fails.
+
+A command is a function whose first parameter is a `Session`, under the decorator `command`:
+
+    @app.command("show")
+    @command
+    def show(session: Session, uri: Annotated[str, typer.Argument(...)]) -> None:
+        session.show(session.client.repositories.get(parse_repository(uri)), text=describe_repository)
+
+The decorator gives it `--endpoint` and `-o`, makes the session and closes it, and turns errors into a line on stderr
+and an exit code (failures.py). Results go to stdout, everything else to stderr, so that output can be piped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+import typer
+
+from lakebed.base import LakebedError
+
+from .failures import INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, exit_code
+from .output import json_array, json_record
+from .settings import effective_settings
+
+if TYPE_CHECKING:
+    # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
+    from lakebed.client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Session:
+    """One command being carried out."""
+
+    def __init__(self, environment: Mapping[str, str], *, endpoint: str | None, output: Format) -> None:
+        self.environment = environment
+        self.endpoint_given = endpoint or ""
+        self.output = output
+        self.settings = effective_settings(environment, endpoint=endpoint)
+
+    @cached_property
+    def client(self) -> Client:
+        """Speaks to the configured server with the configured credentials; made when first asked for."""
+        return connect(self.settings.endpoint, self.settings.access_key_id, self.settings.secret_access_key)
+
+    def close(self) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
+    @property
+    def is_json(self) -> bool:
+        return self.output is Format.JSON
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether somebody watches who would like to see it."""
+        return sys.stderr.isatty() and not self.is_json
+
+    def show(self, record: R, text: Callable[[R], Iterable[str] | str]) -> None:
+        """Answer with one record."""
+        if self.is_json:
+            typer.echo(json_record(record))
+            return
+        shown = text(record)
+        for line in [shown] if isinstance(shown, str) else shown:
+            typer.echo(line)
+
+    def show_all(self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]]) -> None:
+        """Answer with a list, each record as soon as it is there."""
+        for line in json_array(records) if self.is_json else text(records):
+            typer.echo(line)
+
+    def done(self, message: str, **facts: object) -> None:
+        """Answer that it is done: a sentence, or its facts as JSON."""
+        typer.echo(json_record(facts) if self.is_json else message)
+
+    def note(self, message: str) -> None:
+        """Say something that is no result."""
+        typer.echo(message, err=True)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Return if the answer to something destructive is yes.
+
+        Raises:
+            Misuse: there is nobody to ask, and `--yes` was not given.
+            Declined: the answer is no.
+        """
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise Misuse(f"{question} Nobody is there to ask: give --yes")
+        if not typer.confirm(question, err=True):
+            raise Declined("nothing was done")
+
+
+def connect(endpoint: str, access_key_id: str, secret_access_key: str) -> Client:
+    """A client, without credentials where either half is empty: some calls need none."""
+    from lakebed.client import Client, Credentials
+
+    if not (access_key_id and secret_access_key):
+        return Client(endpoint)
+    return Client(endpoint, Credentials(access_key_id=access_key_id, secret_access_key=secret_access_key))
+
+
+EndpointOption = Annotated[
+    str | None,
+    typer.Option("--endpoint", metavar="URL", help="The server. Default: from environment or configuration."),
+]
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="For people, or for programs.")]
+
+
+def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+    """Make a function over a `Session` a Typer command; see the head of this file."""
+
+    def run(context: typer.Context, endpoint: str | None, output: Format, *args: P.args, **kwargs: P.kwargs) -> None:
+        with ending_well():
+            session = Session(context.obj or {}, endpoint=endpoint, output=output)
+            try:
+                function(session, *args, **kwargs)
+                sys.stdout.flush()
+            finally:
+                session.close()
+
+    return _with_signature(run, function)
+
+
+def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> Callable[..., None]:
+    """`run` under the name, help and parameters of `function`; those that every command has replace the session.
+
+    Typer reads parameters from the signature; annotations are resolved here, where the module of `function` is known.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    _, *own = inspect.signature(function).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("context", keyword, annotation=typer.Context),
+        *[parameter.replace(kind=keyword, annotation=hints[parameter.name]) for parameter in own],
+        inspect.Parameter("endpoint", keyword, annotation=EndpointOption, default=None),
+        inspect.Parameter("output", keyword, annotation=OutputOption, default=Format.TEXT),
+    ]
+
+    @functools.wraps(function)
+    def call(**kwargs: Any) -> None:
+        run(**kwargs)
+
+    del call.__dict__["__wrapped__"]
+    call.__dict__["__signature__"] = inspect.Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+@contextlib.contextmanager
+def ending_well() -> Iterator[None]:
+    """Turn what can go wrong inside into a line on stderr and an exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whatever is still buffered would raise again when Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except LakebedError as error:
+        typer.secho(f"error: {describe(error)}", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    except OSError as error:
+        typer.secho(f"error: {describe(error)}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,42 @@
+"""`lakebed setup`: the first user of a new server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .output import fields
+from .session import Session, command
+from .settings import Settings, settings_path, write_settings
+from .tree import noun
+
+app = noun("Make the first user of a new server.")
+
+
+@app.command()
+@command
+def setup(
+    session: Session,
+    user: Annotated[str, typer.Option("--user", "-u", help="The name of the first user.")] = "admin",
+    store: Annotated[
+        bool, typer.Option("--store/--no-store", help="Keep the credentials as `config set` does.")
+    ] = True,
+) -> None:
+    """Make the first user of a new server, and show the credentials: the secret is told this once."""
+    made = session.client.setup(user)
+    path = settings_path(session.environment)
+    if store:
+        # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
+        write_settings(
+            path,
+            Settings(
+                endpoint=session.settings.endpoint,
+                access_key_id=made.access_key_id,
+                secret_access_key=made.secret_access_key,
+            ),
+        )
+        session.note(f"stored in {path}")
+    session.show(
+        made, lambda _: fields([("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)])
+    )

@@ -1,0 +1,212 @@
+"""Whole folders to and from a repository, several files at a time.
+
+A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. What stops
+everything is an error that the next file would meet too: no server, no permission, Ctrl-C.
+
+A path that would not be a file below the target folder (`a//b`, `../a`, one that ends in `/`) is not downloaded: it is
+noted like any other failure. Nothing is ever written outside the target folder on the word of a path.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable
+
+from .failures import Misuse, describe
+from .output import count_of, human_size, printable
+from .progress import Bar, bar
+from .session import Session
+from .uris import ObjectUri
+
+
+class SomeFailed(LakebedError):
+    """Some files were moved, and some were not; each of these was named on stderr."""
+
+
+class NotAFile(Invalid):
+    """The path cannot be a file below the target folder, or the file's name no path."""
+
+
+class _Stopped(LakebedError):
+    """Somebody else failed in a way that ends everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What was moved."""
+
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One file to move; `move` is told a progress callback and answers the size in bytes."""
+
+    name: str
+    size_bytes: int
+    move: Callable[[Callable[[int], None]], int]
+
+
+def upload_tree(
+    session: Session,
+    source: Path,
+    target: ObjectUri,
+    *,
+    parallel: int,
+    content_type: str,
+    metadata: Mapping[str, str],
+    if_absent: bool,
+) -> Moved:
+    """Upload all files below a folder to the same places below the target. Links to folders are not followed.
+
+    Raises:
+        Misuse: the source is no folder.
+        SomeFailed: some files could not be read or written.
+    """
+    if not source.is_dir():
+        raise Misuse(f"{source} is not a folder")
+    files, folder = session.client.files, folder_of(target.path)
+
+    def send(file: Path, name: str, advance: Callable[[int], None]) -> int:
+        check_encodable(name)
+        stats = files.upload(
+            target.repository,
+            target.ref,
+            folder + name,
+            file,
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=if_absent,
+            progress=advance,
+        )
+        return stats.size_bytes or 0
+
+    tasks = (
+        _Task(name=str(file), size_bytes=file.lstat().st_size, move=partial(send, file, name))
+        for file, name in files_below(source)
+    )
+    return _move_all(session, f"uploading {source.name}", tasks, parallel)
+
+
+def download_tree(session: Session, source: ObjectUri, target: Path, *, parallel: int) -> Moved:
+    """Download all objects below a folder to the same places below the target, which is made where missing.
+
+    Raises:
+        SomeFailed: some objects could not be read, or cannot be files.
+    """
+    client, folder = session.client, folder_of(source.path)
+
+    def fetch(path: str, advance: Callable[[int], None]) -> int:
+        file = file_below(target, path.removeprefix(folder))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return client.files.download(source.repository, source.ref, path, file, progress=advance)
+
+    target.mkdir(parents=True, exist_ok=True)
+    tasks = (
+        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path))
+        for found in client.objects.list(source.repository, source.ref, prefix=folder)
+    )
+    return _move_all(session, f"downloading {folder or source.ref}", tasks, parallel)
+
+
+def folder_of(path: str) -> str:
+    """The prefix of all that is below a path taken as a folder: `data` means `data/`, nothing means everything."""
+    return path if not path or path.endswith("/") else path + "/"
+
+
+def files_below(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Regular files below a folder, each with its path from there, in a stable order."""
+    for here, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(here, name)
+            if file.is_file():
+                yield file, file.relative_to(folder).as_posix()
+
+
+def check_encodable(name: str) -> None:
+    """
+    Raises:
+        NotAFile: the name holds bytes that are no Unicode.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise NotAFile("the name is not valid Unicode, so it cannot be a path") from error
+
+
+def file_below(target: Path, path: str) -> Path:
+    """Where below `target` the object at this path goes.
+
+    Raises:
+        NotAFile: the path has an empty segment, `.` or `..`, or a zero byte.
+    """
+    segments = path.split("/")
+    if any(segment in {"", ".", ".."} for segment in segments) or "\0" in path:
+        raise NotAFile("the path cannot be a file below a folder")
+    return target.joinpath(*segments)
+
+
+def _move_all(session: Session, description: str, tasks: Iterable[_Task], parallel: int) -> Moved:
+    with bar(description, visible=session.shows_progress) as shown:
+        mover = _Mover(shown)
+        mover.run(tasks, parallel)
+    for name, error in mover.failures:
+        session.note(f"error: {printable(name)}: {describe(error)}")
+    done = f"{count_of(mover.files, 'file')}, {human_size(mover.size_bytes)}"
+    if mover.failures:
+        raise SomeFailed(f"{count_of(len(mover.failures), 'file')} failed; {done} were moved")
+    return Moved(files=mover.files, size_bytes=mover.size_bytes)
+
+
+class _Mover:
+    """Runs tasks in threads, a bounded number ahead, and sums up what came of them."""
+
+    def __init__(self, shown: Bar) -> None:
+        self._shown = shown
+        self._stop = threading.Event()
+        self.files = 0
+        self.size_bytes = 0
+        self.failures: list[tuple[str, LakebedError | OSError]] = []
+
+    def run(self, tasks: Iterable[_Task], parallel: int) -> None:
+        running: dict[Future[int], str] = {}
+        with ThreadPoolExecutor(parallel) as pool:
+            try:
+                for task in tasks:
+                    self._shown.expect(task.size_bytes)
+                    running[pool.submit(task.move, self._advance)] = task.name
+                    if len(running) >= 2 * parallel:
+                        self._collect(running)
+                while running:
+                    self._collect(running)
+            except BaseException:
+                # Files on their way notice at their next chunk; those that wait never begin.
+                self._stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _advance(self, amount: int) -> None:
+        if self._stop.is_set():
+            raise _Stopped("stopped")
+        self._shown.advance(amount)
+
+    def _collect(self, running: dict[Future[int], str]) -> None:
+        """Wait for the next task to end, and count it."""
+        for ended in wait(running, return_when=FIRST_COMPLETED).done:
+            name = running.pop(ended)
+            try:
+                self.size_bytes += ended.result()
+                self.files += 1
+            except (Unavailable, OutcomeUnknown, Denied):
+                raise
+            except (LakebedError, OSError) as error:
+                self.failures.append((name, error))

@@ -1,0 +1,78 @@
+"""The command tree. Each noun is a file; it is imported when its command is asked for: the others cost nothing.
+
+`COMMANDS` is the registration point: a name, and the file whose `app` it is: a group for a noun, a command for a verb.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+COMMANDS: Final = {
+    "setup": "setup",
+    "config": "config",
+    "repo": "repo",
+    "branch": "branch",
+    "tag": "tag",
+    "commit": "commit",
+    "log": "log",
+    "diff": "diff",
+    "merge": "merge",
+    "object": "objects",
+}
+"""Command to file, in the order of the help: set-up first, then from repositories down to objects."""
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are the applications of the files in `COMMANDS`."""
+
+    # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - Typer's signature
+        if cmd_name not in COMMANDS:
+            return None
+        found = get_command(importlib.import_module(f"lakebed.cli.{COMMANDS[cmd_name]}").app)
+        found.name = cmd_name
+        return found
+
+
+def noun(help_text: str) -> typer.Typer:
+    """An application with the manners of all of ours."""
+    return typer.Typer(help=help_text, add_completion=False, **_MANNERS)
+
+
+_MANNERS: Final[dict[str, Any]] = {
+    "no_args_is_help": True,
+    # Help without rich: to import it would double the time of every mistyped command.
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
+}
+
+app = typer.Typer(cls=LazyGroup, **_MANNERS)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"lakebed {version('lakebed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Version control for a data lake that gives back what nobody can reach any more.
+
+    Exit codes: 0 done, 1 failed, 2 misused, 3 not found, 4 conflict, 5 unavailable.
+    """

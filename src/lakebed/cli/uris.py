@@ -1,0 +1,112 @@
+"""`lakefs://repository/ref/path`: the one place where URIs are taken apart.
+
+The first two segments end at the first slashes after them; all that follows is the path, byte for byte: `//` in it,
+a slash at its end, percent signs and spaces mean themselves. A ref is anything a server resolves (`main`, `v1~2`, part
+of a commit id); only a tag's name may hold slashes, so only `parse_tag` takes the rest of a URI as a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.base import InvalidName, check_repository
+
+from .failures import Misuse
+
+SCHEME: Final = "lakefs://"
+
+
+class BadUri(Misuse):
+    """Not a URI of the form that the command needs. The message says which form."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefUri:
+    """A branch, a tag or any other ref of a repository."""
+
+    repository: str
+    ref: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.repository}/{self.ref}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectUri:
+    """A path at a ref. The path may be empty where a prefix is meant."""
+
+    repository: str
+    ref: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.repository}/{self.ref}/{self.path}"
+
+
+def is_uri(text: str) -> bool:
+    """Whether this means an object rather than a local file."""
+    return text.startswith(SCHEME)
+
+
+def parse_repository(text: str) -> str:
+    """`lakefs://repository`"""
+    repository, _, rest = _split(text, "lakefs://repository")
+    if rest:
+        raise BadUri(f"{text}: a repository is wanted here, without /{rest}", uri=text)
+    return repository
+
+
+def parse_ref(text: str) -> RefUri:
+    """`lakefs://repository/ref`"""
+    form = "lakefs://repository/ref"
+    repository, ref, rest = _take_ref(text, form)
+    if rest:
+        raise BadUri(f"{text}: a ref is wanted here ({form}), without /{rest}", uri=text)
+    return RefUri(repository, ref)
+
+
+def parse_tag(text: str) -> RefUri:
+    """`lakefs://repository/tag`, where the tag's name may hold slashes."""
+    form = "lakefs://repository/tag"
+    repository, _, name = _split(text, form)
+    if not name:
+        raise BadUri(f"{text}: the tag is missing ({form})", uri=text)
+    return RefUri(repository, name)
+
+
+def parse_object(text: str) -> ObjectUri:
+    """`lakefs://repository/ref/path`, with a path."""
+    uri = parse_prefix(text)
+    if not uri.path:
+        raise BadUri(f"{text}: the path is missing (lakefs://repository/ref/path)", uri=text)
+    return uri
+
+
+def parse_prefix(text: str) -> ObjectUri:
+    """`lakefs://repository/ref/path`, where the path may be missing: then all paths of the ref are meant."""
+    return ObjectUri(*_take_ref(text, "lakefs://repository/ref/path"))
+
+
+def _take_ref(text: str, form: str) -> tuple[str, str, str]:
+    repository, _, rest = _split(text, form)
+    ref, _, path = rest.partition("/")
+    if not ref:
+        raise BadUri(f"{text}: the ref is missing ({form})", uri=text)
+    return repository, ref, path
+
+
+def _split(text: str, form: str) -> tuple[str, str, str]:
+    if not is_uri(text):
+        raise BadUri(f"{text!r} is not a URI of the form {form}", uri=text)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadUri(f"{text!a} is not valid Unicode", uri=ascii(text)) from error
+    repository, slash, rest = text.removeprefix(SCHEME).partition("/")
+    try:
+        check_repository(repository)
+    except InvalidName as error:
+        raise BadUri(f"{text}: {error}", uri=text) from error
+    return repository, slash, rest
