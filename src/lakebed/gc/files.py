@@ -1,0 +1,140 @@
+"""The repository's storage namespace, as drivers and workers reach it: one value that travels, one loop that runs.
+
+A `Lake` says where the bytes lie; it is small, so it can be sent to every task. `Files` is for Spark's driver: a
+blocking face for the few small files of a run. Tasks use `in_tasks`: each partition runs one event loop over one
+BlockStore, so that every storage driver exists once, for the server and for Spark alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+from typing import Final, Self, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from lakebed.base import NotFound
+from lakebed.blocks import BlockOptions, BlockStore, open_blocks
+
+from .tables import Table
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[BlockStore, Iterator[pa.RecordBatch]], AsyncIterator[pa.Table]]
+"""What a task does with its share of rows (at least one): read or write, and yield Arrow rows."""
+
+PARALLEL: Final = 16
+"""How many requests one task has under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lake:
+    """A storage namespace, and what its URI leaves open: credentials, the root of local folders."""
+
+    uri: str
+    options: BlockOptions
+
+    def open(self) -> BlockStore:
+        return open_blocks(self.uri, self.options)
+
+
+class Files:
+    """Blocking reads and writes of small files. A context manager; keys are relative to the namespace."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._runner = asyncio.Runner()
+        self._store = lake.open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def read(self, key: str) -> bytes:
+        return self._runner.run(self._store.get(key))
+
+    def find(self, key: str) -> bytes | None:
+        """None where there is no such file."""
+        try:
+            return self.read(key)
+        except NotFound:
+            return None
+
+    def read_all(self, keys: Sequence[str]) -> list[bytes]:
+        """In the order of `keys`."""
+        return self._runner.run(_read_all(self._store, keys))
+
+    def write(self, key: str, data: bytes) -> None:
+        self._runner.run(_put(self._store, key, data))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Everything below `prefix`, by what follows it, in byte order."""
+        return self._runner.run(_sizes(self._store, prefix))
+
+
+async def _put(store: BlockStore, key: str, data: bytes) -> None:
+    await store.put(key, data)
+
+
+async def _sizes(store: BlockStore, prefix: str) -> dict[str, int]:
+    return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}
+
+
+async def _read_all(store: BlockStore, keys: Sequence[str]) -> list[bytes]:
+    return [data async for _, data in ahead(keys, store.get)]
+
+
+async def ahead(items: Sequence[str], read: Callable[[str], Awaitable[T]]) -> AsyncIterator[tuple[str, T]]:
+    """Each item with what `read` gave for it, in order, with PARALLEL reads under way. The first error ends it."""
+
+    async def one(item: str) -> T:
+        return await read(item)
+
+    waiting: list[asyncio.Task[T]] = []
+    try:
+        for position, item in enumerate(items):
+            later = items[position + len(waiting) : position + PARALLEL]
+            waiting += [asyncio.create_task(one(next_item)) for next_item in later]
+            yield item, await waiting.pop(0)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def in_tasks(lake: Lake, work: Work, table: Table) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What `mapInArrow` wants: `work` runs over a partition's rows on an event loop of its own, and what it yields
+    goes out as rows of `table` while it goes on. A partition without rows costs nothing.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        share = (batch for batch in batches if batch.num_rows)
+        first = next(share, None)
+        if first is not None:
+            yield from table.batches(_stepwise(lake, work, chain([first], share)))
+
+    return run
+
+
+def whole(share: Iterator[pa.RecordBatch]) -> pa.Table:
+    """All rows of a task at once: for shares that name files or folders, of which there are few."""
+    return pa.Table.from_batches(list(share))
+
+
+def _stepwise(lake: Lake, work: Work, share: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    with asyncio.Runner() as runner:
+        store = lake.open()
+        rows = work(store, share)
+        try:
+            while (found := runner.run(_next(rows))) is not None:
+                yield found
+        finally:
+            runner.run(store.close())
+
+
+async def _next(rows: AsyncIterator[T]) -> T | None:
+    return await anext(rows, None)

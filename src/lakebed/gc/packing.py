@@ -1,0 +1,161 @@
+"""Objects packed by bucket, and bitmaps: how addresses cross a shuffle. Pure; plain functions over numpy and Arrow.
+
+A *bucket* is a slice number (0 and up), or `foreign_bucket` of a key that is no slice-and-sequence (below 0): hash
+classes, so that a foreign key meets its like in one place and is there compared as a whole string. A slice's live set
+is one bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little"`), and the last byte is not zero.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .places import Place
+from .tables import CANDIDATES, LIVE
+
+FOREIGN_BUCKETS: Final = 256
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+def foreign_bucket(key: str) -> int:
+    return -1 - zlib.crc32(key.encode()) % FOREIGN_BUCKETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why candidates go, if nothing names them: what a plan says of each."""
+
+    reason: str
+    rule: str = ""
+    branch: str = ""
+
+
+def pack_numbered(
+    slices: Integers, sequences: Integers, sizes: Integers, seen_ms: Integers, cause: Cause, prefix: str = ""
+) -> pa.Table:
+    """CANDIDATES of slices: one row a slice. The four arrays run in parallel, in any order."""
+    order = np.argsort(slices, kind="stable")
+    slices = slices[order]
+    starts = _starts(slices)
+    packed = (
+        _cuts(array[order], starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8"))
+    )
+    return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix)
+
+
+def pack_foreign(
+    keys: Sequence[str], sizes: Sequence[int], seen_ms: Sequence[int], cause: Cause, prefix: str = ""
+) -> pa.Table:
+    """CANDIDATES of foreign buckets: one row a bucket. The three run in parallel, in any order."""
+    buckets = np.array([foreign_bucket(key) for key in keys], np.int64)
+    order = np.argsort(buckets, kind="stable")
+    buckets = buckets[order]
+    starts = _starts(buckets)
+    names = [[keys[i] for i in part] for part in np.split(order, starts[1:])] if len(starts) else []
+    numbers = [_cuts(np.asarray(array, np.int64)[order], starts, "<i8") for array in (sizes, seen_ms)]
+    return _candidates(buckets[starts].tolist(), ([b"" for _ in starts], *numbers), names, cause, prefix)
+
+
+def _starts(ordered: Integers) -> Integers:
+    """Where each run of equal numbers begins."""
+    return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, np.int64)
+
+
+def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
+    return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
+
+
+def _candidates(
+    buckets: list[int], packed: Iterable[list[bytes]], addresses: list[list[str]], cause: Cause, prefix: str
+) -> pa.Table:
+    sequences, sizes, seen_ms = packed
+    count = len(buckets)
+    return CANDIDATES.rows(
+        {
+            "bucket": buckets,
+            "sequences": sequences,
+            "addresses": addresses,
+            "sizes": sizes,
+            "seen_ms": seen_ms,
+            "reason": [cause.reason] * count,
+            "rule": [cause.rule] * count,
+            "branch": [cause.branch] * count,
+            "prefix": [prefix] * count,
+        }
+    )
+
+
+class LiveSet:
+    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, npt.NDArray[np.uint64]] = {}
+        self._keys: set[str] = set()
+
+    def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
+        """The slice's bitmap, at least so many 64-bit words long, to set bits in. Good until the next call."""
+        have = self._words.get(slice_)
+        if have is None or len(have) < words:
+            grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)
+            if have is not None:
+                grown[: len(have)] = have
+            self._words[slice_] = have = grown
+        return have
+
+    def add_numbers(self, slices: Integers, sequences: Integers) -> None:
+        """Two arrays in parallel."""
+        order = np.argsort(slices, kind="stable")
+        slices, sequences = slices[order], sequences[order]
+        starts = _starts(slices)
+        for slice_, part in zip(slices[starts].tolist(), np.split(sequences, starts[1:]), strict=False):
+            bits = bitmap_of(part)
+            self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+
+    def add(self, place: Place) -> None:
+        """One object; outside the namespace is nothing to us."""
+        match place:
+            case (slice_, sequence):
+                self.add_numbers(np.array([slice_]), np.array([sequence]))
+            case str(key):
+                self._keys.add(key)
+            case None:
+                pass
+
+    def rows(self) -> pa.Table:
+        """LIVE: one row a bucket, ascending."""
+        foreign: dict[int, list[str]] = {}
+        for key in sorted(self._keys):
+            foreign.setdefault(foreign_bucket(key), []).append(key)
+        slices = sorted(self._words)
+        buckets = sorted(foreign)
+        return LIVE.rows(
+            {
+                "bucket": buckets + slices,
+                "bitmap": [b""] * len(buckets) + [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices],
+                "addresses": [foreign[bucket] for bucket in buckets] + [[] for _ in slices],
+            }
+        )
+
+
+def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bitmap with these bits set; `sequences` are at least 0, in any order, and may repeat."""
+    if not len(sequences):
+        return np.empty(0, np.uint8)
+    bits = np.zeros(int(sequences.max()) + 1, np.bool_)
+    bits[sequences] = True
+    return np.packbits(bits, bitorder="little")
+
+
+def is_set(bitmap: npt.NDArray[np.uint8], sequences: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """For each sequence whether its bit is set; beyond the end none is."""
+    inside = sequences < 8 * len(bitmap)
+    result = np.zeros(len(sequences), np.bool_)
+    found = sequences[inside]
+    result[inside] = (bitmap[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 1
+    return result

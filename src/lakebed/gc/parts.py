@@ -1,0 +1,86 @@
+"""Parquet parts in a run's folder: written by tasks, named and digested for a manifest, and checked when read back.
+
+Whatever a run writes between two of its steps goes through here, so a part that is missing, cut short or changed stops
+the run with its name, whoever made it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed import handoff
+from lakebed.base import NotFound
+from lakebed.blocks import BlockStore
+
+from .tables import PARTS, Table
+
+
+async def write_part(store: BlockStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:
+    """Store the part, and return its PARTS row. A task that is run again writes the same bytes under the same name."""
+    part = handoff.part_of(name, data, rows=rows)
+    await store.put(folder + name, data)
+    return rows_of_parts([part], notes=[msgspec.json.encode(note)])
+
+
+async def read_part(store: BlockStore, folder: str, part: handoff.Part) -> bytes:
+    """The bytes of a part, as its manifest describes them.
+
+    Raises:
+        BadInput: missing, of another size, or of another digest.
+    """
+    try:
+        data = await store.get(folder + part.name)
+    except NotFound as error:
+        raise handoff.BadInput(f"{folder}{part.name} is missing", part=part.name) from error
+    if handoff.part_of(part.name, data, rows=part.rows) != part:
+        raise handoff.BadInput(f"{folder}{part.name} contradicts its size or digest", part=part.name)
+    return data
+
+
+def encode(table: Table, rows: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(rows.cast(table.schema), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def decode(table: Table, data: bytes, part: handoff.Part) -> pa.Table:
+    """
+    Raises:
+        BadInput: not Parquet, not this table, or another number of rows.
+    """
+    try:
+        rows = pq.read_table(io.BytesIO(data)).select(table.schema.names).cast(table.schema)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise handoff.BadInput(f"{part.name} is no table of {table.meaning}: {error}", part=part.name) from error
+    if rows.num_rows != part.rows:
+        raise handoff.BadInput(f"{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
+    return rows
+
+
+def rows_of_parts(parts: Sequence[handoff.Part], notes: Sequence[bytes] = ()) -> pa.Table:
+    return PARTS.rows(
+        {
+            "name": [part.name for part in parts],
+            "rows": [part.rows for part in parts],
+            "size_bytes": [part.size_bytes for part in parts],
+            "sha256": [part.sha256 for part in parts],
+            "note": list(notes) or [b""] * len(parts),
+        }
+    )
+
+
+def parts_of(rows: pa.Table) -> list[handoff.Part]:
+    columns = rows.select(["name", "rows", "size_bytes", "sha256"]).to_pylist()
+    return [handoff.Part(**row) for row in columns]
+
+
+def spread(spark: SparkSession, table: Table, rows: pa.Table, *, tasks: int) -> DataFrame:
+    """Rows that each stand for a file or a folder, dealt out to at most `tasks` tasks."""
+    df = spark.createDataFrame(rows.select(table.schema.names), table.spark)
+    return df.repartition(max(1, min(tasks, rows.num_rows)))

@@ -1,0 +1,16 @@
+"""What exists and what is named, as DataFrames: the namespace's listing, the ranges of commits, uncommitted data."""
+
+from .listing import Found, list_slices, listed_objects
+from .ranges import expired_objects, live_objects, named_ranges
+from .uncommitted import check_table, uncommitted_objects
+
+__all__ = [
+    "Found",
+    "check_table",
+    "expired_objects",
+    "list_slices",
+    "listed_objects",
+    "live_objects",
+    "named_ranges",
+    "uncommitted_objects",
+]

@@ -1,0 +1,128 @@
+"""The namespace, listed by settled slice: what lies there, whoever names it.
+
+Slices spread over tasks; each task lists several of its slices at once and writes what it found into the run's folder
+(`listed/`, docs/formats/gc-plan.md). Written down because it must be counted before it is used, and because a plan must
+be able to show what it was made from. Listed first of all, before anything that names objects is read
+(docs/design/protocols.md, "A collection of uncommitted data").
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed.base import parse_slice_name, slice_name
+from lakebed.blocks import BlockStat, BlockStore
+from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
+from lakebed.gc.packing import Cause, pack_numbered
+from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.tables import CANDIDATES, PARTS, SETTLED
+from lakebed.handoff import DATA_PREFIX, Part
+
+UNREFERENCED: Final = Cause(reason="unreferenced")
+OBJECTS_PER_PART: Final = 1 << 20
+STRAYS_MAX: Final = 1000
+"""How many strange keys of a slice are named; the others are only counted."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found beside the rows themselves."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    slices: int = 0
+    strays: tuple[str, ...] = ()
+    strays_count: int = 0
+
+    def plus(self, more: Found) -> Found:
+        return Found(
+            objects=self.objects + more.objects,
+            size_bytes=self.size_bytes + more.size_bytes,
+            slices=self.slices + more.slices,
+            strays=(self.strays + more.strays)[:STRAYS_MAX],
+            strays_count=self.strays_count + more.strays_count,
+        )
+
+
+def list_slices(spark: SparkSession, lake: Lake, slices: Sequence[int], *, folder: str, tasks: int) -> DataFrame:
+    """PARTS written into `folder`, each with a `Found` as its note. One listing of the namespace, when it is run."""
+    settled = spread(spark, SETTLED, SETTLED.rows({"bucket": sorted(slices)}), tasks=tasks)
+    return PARTS.of(settled.mapInArrow(in_tasks(lake, _list_into(folder), PARTS), PARTS.spark))
+
+
+def listed_objects(spark: SparkSession, lake: Lake, parts: Sequence[Part], *, folder: str, tasks: int) -> DataFrame:
+    """CANDIDATES: everything that `list_slices` found. A part that is missing or differs stops the job, named."""
+    named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
+    return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_from(folder), CANDIDATES), CANDIDATES.spark))
+
+
+def _list_into(folder: str) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        async def flush() -> pa.Table:
+            table = pa.concat_tables(rows)
+            name = f"slices-{slice_name(first)}.parquet"
+            return await write_part(store, folder, name, encode(CANDIDATES, table), rows=table.num_rows, note=found)
+
+        names = [slice_name(number) for number in whole(share)["bucket"].to_pylist()]
+        rows: list[pa.Table] = []
+        found = Found()
+        async for name, (packed, more) in ahead(names, lambda name: list_slice(store, name)):
+            if not rows:
+                first = _number(name)
+            rows.append(packed)
+            found = found.plus(more)
+            if found.objects >= OBJECTS_PER_PART:
+                yield await flush()
+                rows, found = [], Found()
+        if rows:
+            yield await flush()
+
+    return work
+
+
+def _read_from(folder: str) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        for part in parts_of(whole(share)):
+            yield decode(CANDIDATES, await read_part(store, folder, part), part)
+
+    return work
+
+
+async def list_slice(store: BlockStore, name: str) -> tuple[pa.Table, Found]:
+    """CANDIDATES of one slice (no row where it is empty), and what was found."""
+    prefix = f"{DATA_PREFIX}{name}/"
+    ours: list[BlockStat] = []
+    strays: list[str] = []
+    async for page in store.list(prefix):
+        for stat in page:
+            digits = stat.key[len(prefix) :]
+            if len(digits) == 8 and digits.isascii() and digits.isdigit():
+                ours.append(stat)
+            else:
+                strays.append(stat.key)
+    sizes = np.array([stat.size_bytes for stat in ours], np.int64)
+    packed = pack_numbered(
+        np.full(len(ours), _number(name), np.int64),
+        np.array([int(stat.key[len(prefix) :]) for stat in ours], np.int64),
+        sizes,
+        np.array([stat.modified_ms for stat in ours], np.int64),
+        UNREFERENCED,
+    )
+    return packed, Found(
+        objects=len(ours),
+        size_bytes=int(sizes.sum()),
+        slices=1,
+        strays=tuple(strays[:STRAYS_MAX]),
+        strays_count=len(strays),
+    )
+
+
+def _number(name: str) -> int:
+    number = parse_slice_name(name)
+    assert number is not None, name
+    return number

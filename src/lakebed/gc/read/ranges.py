@@ -1,0 +1,199 @@
+"""What commits name: metaranges, then the distinct ranges in them, then the objects of those.
+
+Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
+file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range
+whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
+kept and expired counts as kept and is never read for what may go (docs/design/0004-committed-retention.md, step 5).
+
+A file that is missing, cut short or changed stops the job with an error that names it: `RangeCorrupt`,
+`MetarangeCorrupt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+
+from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
+from lakebed.blocks import BlockStore
+from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
+from lakebed.gc.packing import Cause, LiveSet, pack_foreign, pack_numbered
+from lakebed.gc.parts import spread
+from lakebed.gc.places import Namespace, may_be_deleted
+from lakebed.gc.tables import CANDIDATES, LIVE, METARANGES, RANGES
+from lakebed.ranges import (
+    MetarangeCorrupt,
+    RangeCorrupt,
+    decode_metarange,
+    decode_range,
+    footer_size,
+    metarange_key,
+    range_key,
+    summary_of,
+)
+
+TAIL_BYTES: Final = 1 << 16
+"""How much of a range's end is asked for at first: more than the footer of nearly all."""
+
+PREFIXES_MAX: Final = 64
+"""A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
+memory."""
+
+_CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
+
+
+def named_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks: int) -> DataFrame:
+    """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest."""
+    found = spread(spark, METARANGES, metaranges, tasks=tasks).mapInArrow(
+        in_tasks(lake, _read_metaranges, RANGES), RANGES.spark
+    )
+    newest = F.max(F.struct(*_CAUSE)).alias("newest")
+    each = found.groupBy("range_id").agg(
+        F.max("count").alias("count"),
+        F.max("file_bytes").alias("file_bytes"),
+        F.max("is_live").alias("is_live"),
+        newest,
+    )
+    return RANGES.of(each.select("range_id", "count", "file_bytes", "is_live", "newest.*"))
+
+
+def live_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
+    """LIVE: everything that the ranges (RANGES) name, whether marked live or not."""
+    named = spread(spark, RANGES, ranges, tasks=tasks)
+    return LIVE.of(named.mapInArrow(in_tasks(lake, _read_live(lake.uri), LIVE), LIVE.spark))
+
+
+def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
+    """CANDIDATES: every object that the ranges (RANGES) name and a collector may ever take."""
+    named = spread(spark, RANGES, ranges, tasks=tasks)
+    return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_expired(lake.uri), CANDIDATES), CANDIDATES.spark))
+
+
+async def _read_metaranges(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    rows = {row["metarange_id"]: row for row in whole(share).to_pylist()}
+    best: dict[str, tuple[Any, ...]] = {}
+    async for name, data in ahead([*rows], lambda id_: _get_metarange(store, MetarangeId(id_))):
+        row = rows[name]
+        rank = (row["is_live"], *(row[column] for column in _CAUSE))
+        for info in decode_metarange(MetarangeId(name), data):
+            have = best.get(info.id)
+            if have is None or have[2:] < rank:
+                best[info.id] = (info.count, info.file_bytes, *rank)
+    columns = zip(*((id_, *facts) for id_, facts in best.items()), strict=True)
+    yield RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
+
+
+async def _get_metarange(store: BlockStore, id_: MetarangeId) -> bytes:
+    try:
+        return await store.get(metarange_key(id_))
+    except NotFound as error:
+        raise MetarangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+
+
+async def _get_range(store: BlockStore, id_: RangeId, *, start: int = 0) -> bytes:
+    try:
+        return await store.get(range_key(id_), start=start)
+    except NotFound as error:
+        raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+
+
+def _read_live(uri: str) -> Work:
+    namespace = Namespace(uri)
+
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        table = whole(share)
+        ids = table["range_id"].to_pylist()
+        starts = dict(zip(ids, (max(0, size - TAIL_BYTES) for size in table["file_bytes"].to_pylist()), strict=True))
+        live = LiveSet()
+
+        async def tail(name: str) -> bytes:
+            return await _get_tail(store, RangeId(name), starts[name])
+
+        async for name, data in ahead(ids, tail):
+            summary = summary_of(RangeId(name), data)
+            for bitmap in summary.bitmaps:
+                bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
+            if summary.foreign:
+                for address in await _foreign_addresses(store, RangeId(name)):
+                    live.add(namespace.place_of(address))
+        yield live.rows()
+
+    return work
+
+
+async def _get_tail(store: BlockStore, id_: RangeId, start: int) -> bytes:
+    """An end of the file that holds its footer. `start` is a guess: file sizes in a metarange are estimates."""
+    data = await _get_range(store, id_, start=start)
+    if start and (len(data) < 8 or footer_size(id_, data[-8:]) > len(data)):
+        data = await _get_range(store, id_)
+    return data
+
+
+async def _foreign_addresses(store: BlockStore, id_: RangeId) -> list[str]:
+    rows = decode_range(id_, await _get_range(store, id_), ["slice", "address"])
+    addresses: list[str] = rows.filter(pc.equal(rows["slice"], FOREIGN_SLICE))["address"].to_pylist()
+    return addresses
+
+
+def _read_expired(uri: str) -> Work:
+    namespace = Namespace(uri)
+
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        facts = {row["range_id"]: row for row in whole(share).to_pylist()}
+        async for name, data in ahead([*facts], lambda id_: _get_range(store, RangeId(id_))):
+            fact = facts[name]
+            rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
+            if rows.num_rows != fact["count"]:
+                raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
+            cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
+            for packed in _pack(rows, cause, fact["seen_ms"], namespace):
+                yield packed
+
+    return work
+
+
+def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
+    """CANDIDATES of a range, in one table for each first folder."""
+    keys = rows["key"].to_pylist()
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
+    sizes = rows["size_bytes"].to_numpy()
+    for prefix, start, stop in _prefixes(keys):
+        part = slice(start, stop)
+        own = slices[part] != FOREIGN_SLICE
+        seen = np.full(int(own.sum()), seen_ms, np.int64)
+        yield pack_numbered(slices[part][own], sequences[part][own], sizes[part][own], seen, cause, prefix)
+        if not own.all():
+            addresses = rows["address"].slice(start, stop - start).filter(pa.array(~own)).to_pylist()
+            yield from _pack_foreign(addresses, sizes[part][~own].tolist(), seen_ms, cause, prefix, namespace)
+
+
+def _pack_foreign(
+    addresses: list[str], sizes: list[int], seen_ms: int, cause: Cause, prefix: str, namespace: Namespace
+) -> Iterator[pa.Table]:
+    places = [(namespace.place_of(address), size) for address, size in zip(addresses, sizes, strict=True)]
+    keys = [(place, size) for place, size in places if isinstance(place, str) and may_be_deleted(place)]
+    if keys:
+        names, bytes_ = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, [seen_ms] * len(keys), cause, prefix)
+    numbers = [(*place, size) for place, size in places if isinstance(place, tuple)]
+    if numbers:
+        columns = np.array(numbers, np.int64).T
+        yield pack_numbered(columns[0], columns[1], columns[2], np.full(len(numbers), seen_ms), cause, prefix)
+
+
+def _prefixes(keys: list[bytes]) -> list[tuple[str, int, int]]:
+    """(first folder with its slash, or nothing; start; end) for each run of keys that share it."""
+    firsts = [key[: key.find(b"/") + 1] for key in keys]
+    starts = [0, *(at for at in range(1, len(firsts)) if firsts[at] != firsts[at - 1])] if firsts else []
+    if len(starts) > PREFIXES_MAX:
+        return [("", 0, len(keys))]
+    return [
+        (firsts[start].decode(errors="replace"), start, stop)
+        for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
+    ]

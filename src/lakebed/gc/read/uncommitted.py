@@ -1,0 +1,57 @@
+"""What nobody has committed yet: the addresses that the server wrote for this run (table UNCOMMITTED).
+
+The server read cells first, touched the branches, then read uploads and copies (docs/design/protocols.md). Every part
+is checked against the manifest that came with the answer: a part less would read as "nobody names these objects".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE
+from lakebed.blocks import BlockStore
+from lakebed.gc.files import Lake, Work, in_tasks, whole
+from lakebed.gc.packing import LiveSet
+from lakebed.gc.parts import parts_of, read_part, rows_of_parts, spread
+from lakebed.gc.places import Namespace
+from lakebed.gc.tables import LIVE, PARTS
+
+
+def uncommitted_objects(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
+    """LIVE: every address in the input, relative or absolute.
+
+    Raises:
+        BadInput: the manifest is not one of the table UNCOMMITTED. Parts that differ from it stop the job.
+    """
+    check_table(manifest, handoff.UNCOMMITTED)
+    named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
+    return LIVE.of(named.mapInArrow(in_tasks(lake, _read(manifest, lake.uri), LIVE), LIVE.spark))
+
+
+def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
+    if handoff.check_manifest(manifest, name=manifest.folder) is not table:
+        raise handoff.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
+
+
+def _read(manifest: handoff.Manifest, uri: str) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        live = LiveSet()
+        for part in parts_of(whole(share)):
+            data = await read_part(store, manifest.folder, part)
+            add_named(live, handoff.read_part(manifest, handoff.UNCOMMITTED, part, data), Namespace(uri))
+        yield live.rows()
+
+    return work
+
+
+def add_named(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
+    """Add what `rows` (columns slice, sequence, address as entries have them) name inside the namespace."""
+    slices = rows["slice"].to_numpy()
+    numbered = slices != FOREIGN_SLICE
+    live.add_numbers(slices[numbered], rows["sequence"].to_numpy()[numbered])
+    for address in rows["address"].filter(pa.array(~numbered)).to_pylist():
+        live.add(namespace.place_of(address))

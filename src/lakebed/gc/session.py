@@ -1,0 +1,173 @@
+"""A Spark session of our own, for a machine that may have neither Spark nor Java installed.
+
+On a cluster the session is the cluster's: hand it to `lakebed.gc.plan` and nothing here runs. Elsewhere `local_session`
+starts Spark inside this machine and stops it without a trace:
+
+- every socket (driver, block manager, Python workers) listens on 127.0.0.1 only, and there is no web UI;
+- times are UTC, workers run this very Python, data crosses to them as Arrow;
+- whatever Spark would leave in the current folder (spark-warehouse, metastore_db, derby.log, artifacts) lies in one
+  temporary folder that goes with the session; the JVM has ended when the block ends;
+- it says nothing unless something is wrong.
+
+Starting takes 5 to 10 seconds of two cores, most of it the JVM loading classes: one session a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakebed.base import Invalid, Unavailable
+
+from .java import Java, find_java, shim_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG4J = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
+"""
+
+
+class SparkDidNotStart(Unavailable):
+    """The JVM ended before it could be talked to. The message holds the end of what it said."""
+
+
+class SessionRunning(Invalid):
+    """This process has a Spark session already; a second one would share its settings and its fate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """`cores` 0 takes all. `memory_mb` bounds the JVM's heap; what Python workers take comes on top."""
+
+    cores: int = 0
+    memory_mb: int = 1024
+    shuffle_partitions: int = 8
+    bundled_java: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSession:
+    spark: SparkSession
+    java: Java
+    start_s: float
+    """How long starting took, by the clock on the wall."""
+
+
+@contextlib.contextmanager
+def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterator[LocalSession]:
+    """A session on this machine, stopped with its JVM and its files when the block ends, also by an error.
+
+    While it starts, JAVA_HOME and PYSPARK_PYTHON of this process are set, for Spark reads them there; afterwards they
+    are as before.
+
+    Raises:
+        NoJava: there is no Java to run it.
+        SparkDidNotStart: there is, and it failed.
+        SessionRunning: this process has one.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public question would start one
+        raise SessionRunning("this process has a Spark session already: pass it on instead of starting another")
+    java = find_java(environ, bundled_only=options.bundled_java)
+    interrupt = signal.getsignal(signal.SIGINT)
+    with tempfile.TemporaryDirectory(prefix="lakebed-spark-", ignore_cleanup_errors=True) as folder:
+        started = time.perf_counter()
+        place = Path(folder)
+        with _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}):
+            gateway = _launch(_settings(options, place), place / "spark.log")
+            spark = SparkSession(SparkContext(gateway=gateway))
+        try:
+            yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
+        finally:
+            _stop(spark, gateway)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, interrupt)  # Spark replaced it, and its handler needs a session
+
+
+def _settings(options: SessionOptions, folder: Path) -> dict[str, str]:
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    java_options = (
+        f"-Dlog4j2.configurationFile=file:{log4j} -Djava.io.tmpdir={folder} -Dderby.system.home={folder}"
+        " -Djava.net.preferIPv4Stack=true -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+    )
+    return {
+        "spark.master": f"local[{options.cores or '*'}]",
+        "spark.app.name": "lakebed gc",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{options.memory_mb}m",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.local.dir": str(folder),
+        "spark.log.level": "ERROR",
+        "spark.sql.artifact.copyFromLocalToFs.allowDestLocal": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(options.shuffle_partitions),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.submit.deployMode": "client",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _launch(settings: Mapping[str, str], log: Path) -> Any:
+    """The JVM, and the gateway to it. What the JVM says goes to `log`, which is read when it does not start."""
+    from pyspark import SparkConf
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    with log.open("wb") as stderr:
+        try:
+            launch: Any = launch_gateway
+            return launch(conf, popen_kwargs={"stderr": stderr})
+        except PySparkRuntimeError as error:
+            raise SparkDidNotStart(f"Spark's JVM did not start: {log.read_text(errors='replace')[-2000:]}") from error
+
+
+def _stop(spark: SparkSession, gateway: Any) -> None:
+    """Stop Spark, then its JVM. `SparkSession.stop` leaves the JVM running until Python ends, with its sockets."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway.shutdown()
+    SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
+    SparkContext._jvm = None  # noqa: SLF001 - the same
+    gateway.proc.stdin.close()  # the JVM ends when this pipe does
+    gateway.proc.wait()

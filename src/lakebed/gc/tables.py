@@ -1,0 +1,159 @@
+"""Every table that the jobs pass between their steps, declared once: what a row means, and its columns.
+
+A table is declared as an Arrow schema, for that is what Python workers read and write; Spark's schema follows from it.
+Tables that travel to or from the server are those of `lakebed.handoff`; the rest never leaves a run.
+
+Two of them are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, where addresses are numbers,
+or one of a fixed number of hash classes of foreign addresses (negative; see packing.py). So one shuffle by bucket
+brings together everything that can speak of an object, and what crosses it is bitmaps and arrays rather than rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
+
+from lakebed import handoff
+from lakebed.base import Invalid
+
+_SPARK_TYPES: Final = {
+    pa.bool_(): T.BooleanType(),
+    pa.int32(): T.IntegerType(),
+    pa.int64(): T.LongType(),
+    pa.string(): T.StringType(),
+    pa.binary(): T.BinaryType(),
+    pa.timestamp("us", tz="UTC"): T.TimestampType(),
+}
+_STRINGS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
+
+
+class SchemaMismatch(Invalid):
+    """A DataFrame is not the table it is handed in as. `columns` are those that are missing or of another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    meaning: str
+    schema: pa.Schema
+
+    @property
+    def spark(self) -> T.StructType:
+        return T.StructType([T.StructField(f.name, _spark_type(f.type), f.nullable) for f in self.schema])
+
+    def of(self, df: DataFrame) -> DataFrame:
+        """`df` with exactly these columns. Reads no rows.
+
+        Raises:
+            SchemaMismatch: a column is missing or of another type.
+        """
+        found = {field.name: field.dataType for field in df.schema}
+        wrong = [field.name for field in self.spark if not _same_type(found.get(field.name), field.dataType)]
+        if wrong:
+            raise SchemaMismatch(f"not a table of {self.meaning}: {', '.join(wrong)}", columns=wrong)
+        return df.select(*self.schema.names)
+
+    def rows(self, columns: dict[str, object]) -> pa.Table:
+        """Arrow rows of this table from columns by name, in any order."""
+        return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
+
+    def batches(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """What a worker hands back to Spark, which wants exactly the declared schema."""
+        for table in tables:
+            yield from table.select(self.schema.names).cast(self.schema).to_batches()
+
+
+def _spark_type(type_: pa.DataType) -> T.DataType:
+    return T.ArrayType(T.StringType(), containsNull=False) if pa.types.is_list(type_) else _SPARK_TYPES[type_]
+
+
+def _same_type(found: T.DataType | None, wanted: T.DataType) -> bool:
+    if isinstance(found, T.ArrayType) and isinstance(wanted, T.ArrayType):
+        return found.elementType == wanted.elementType
+    return found == wanted
+
+
+def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, type_, nullable=False) for name, type_ in columns])
+
+
+def _of_handoff(table: handoff.Table) -> pa.Schema:
+    """The table as Spark holds it: instants in microseconds, which is the only precision it has."""
+    micros = pa.timestamp("us", tz="UTC")
+    fields = [f.with_type(micros) if pa.types.is_timestamp(f.type) else f for f in handoff.arrow_schema(table)]
+    return pa.schema(fields)
+
+
+DOOMED: Final = Table(handoff.DOOMED.meaning, _of_handoff(handoff.DOOMED))
+
+VERDICTS: Final = Table(
+    "doomed objects, with what the totals of a plan are summed by: branch and first folder of a path that had it",
+    pa.schema([*DOOMED.schema, *_required(("branch", pa.string()), ("prefix", pa.string()))]),
+)
+
+CANDIDATES: Final = Table(
+    "packed: objects of one bucket that go unless something names them, and why; an object may come several times",
+    _required(
+        ("bucket", pa.int64()),
+        ("sequences", pa.binary()),  # uint32, little-endian; empty in a foreign bucket
+        ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
+        ("sizes", pa.binary()),  # int64, little-endian, in the order of the sequences or addresses
+        ("seen_ms", pa.binary()),  # int64, likewise: when it was last written, or the newest commit that had it
+        ("reason", pa.string()),
+        ("rule", pa.string()),
+        ("branch", pa.string()),
+        ("prefix", pa.string()),
+    ),
+)
+
+LIVE: Final = Table(
+    "packed: objects of one bucket that something names; a bucket may come several times",
+    _required(
+        ("bucket", pa.int64()),
+        ("bitmap", pa.binary()),  # bit s % 8 of byte s // 8 is sequence s; empty in a foreign bucket
+        ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
+    ),
+)
+
+SETTLED: Final = Table("slices that were settled when the run began, each once", _required(("bucket", pa.int64())))
+
+METARANGES: Final = Table(
+    "a distinct metarange to read: live if any commit that stays has it, else what is known of its newest commit",
+    _required(
+        ("metarange_id", pa.string()),
+        ("is_live", pa.bool_()),
+        ("seen_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("rule", pa.string()),
+        ("branch", pa.string()),
+    ),
+)
+
+RANGES: Final = Table(
+    "a range that some metarange names; the other columns are those of its metarange",
+    _required(
+        ("range_id", pa.string()),
+        ("count", pa.int64()),  # entries, as its metarange says
+        ("file_bytes", pa.int64()),  # about
+        ("is_live", pa.bool_()),
+        ("seen_ms", pa.int64()),
+        ("reason", pa.string()),
+        ("rule", pa.string()),
+        ("branch", pa.string()),
+    ),
+)
+
+PARTS: Final = Table(
+    "a Parquet part that a task wrote into the run's folder",
+    _required(
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("note", pa.binary()),  # JSON; what else the task has to say, by its kind
+    ),
+)

@@ -1,0 +1,122 @@
+"""Verdicts written down: the doomed objects as Parquet parts of the run, and their totals by the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE, slice_name
+from lakebed.blocks import BlockStore
+
+from .files import Lake, Work, in_tasks, whole
+from .packing import Cause, pack_foreign, pack_numbered
+from .parts import parts_of, read_part, rows_of_parts, spread, write_part
+from .runs import WAYS, Total, Totals, sum_totals
+from .tables import CANDIDATES, PARTS, VERDICTS
+
+ROWS_PER_PART: Final = 100_000
+"""How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
+
+
+def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str) -> tuple[handoff.Manifest, Totals]:
+    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written."""
+    work = in_tasks(lake, _write_into(folder), PARTS)
+    rows = PARTS.of(VERDICTS.of(verdicts).mapInArrow(work, PARTS.spark)).toArrow().sort_by("name")
+    totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in rows["note"].to_pylist())
+    return handoff.manifest_of(handoff.DOOMED, folder, parts_of(rows)), totals
+
+
+def doomed_again(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
+    """CANDIDATES: what a plan (table DOOMED) holds, to be marked once more. Parts that differ stop the job, named."""
+    named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
+    return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_again(manifest), CANDIDATES), CANDIDATES.spark))
+
+
+def _write_into(folder: str) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        number = 0
+        partition = _partition()
+        for rows in _portions(share):
+            name = f"part-{partition:05d}-{number:05d}.parquet"
+            ordered = rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
+            data = handoff.encode_part(handoff.DOOMED, ordered.select(list(handoff.DOOMED.names())))
+            yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows))
+            number += 1
+
+    return work
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a task"
+    return context.partitionId()
+
+
+def _portions(share: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in share:
+        while rows + batch.num_rows >= ROWS_PER_PART:
+            cut = ROWS_PER_PART - rows
+            yield pa.Table.from_batches([*held, batch.slice(0, cut)])
+            held, rows, batch = [], 0, batch.slice(cut)  # noqa: PLW2901 - what is left of it
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def totals_of(rows: pa.Table) -> Totals:
+    """VERDICTS counted in every way."""
+    ways: dict[str, dict[str, Total]] = {}
+    for way in WAYS:
+        sums = (
+            rows.select([way, "size_bytes"]).group_by(way).aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
+        )
+        columns = (sums[name].to_pylist() for name in (way, "size_bytes_count", "size_bytes_sum"))
+        ways[f"by_{way}"] = {
+            _label(name): Total(objects=count, size_bytes=size) for name, count, size in zip(*columns, strict=True)
+        }
+    size_bytes = pc.sum(rows["size_bytes"]).as_py() or 0
+    return Totals(all=Total(objects=rows.num_rows, size_bytes=size_bytes), **ways)
+
+
+def _label(name: str | int) -> str:
+    if isinstance(name, str):
+        return name
+    return "foreign" if name == FOREIGN_SLICE else slice_name(name)
+
+
+def _read_again(manifest: handoff.Manifest) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        for part in parts_of(whole(share)):
+            data = await read_part(store, manifest.folder, part)
+            for packed in _pack(handoff.read_part(manifest, handoff.DOOMED, part, data)):
+                yield packed
+
+    return work
+
+
+def _pack(rows: pa.Table) -> Iterator[pa.Table]:
+    """DOOMED rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
+    causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
+    for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
+        same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))
+        part = rows.filter(same)
+        seen_ms = part["last_seen_at"].cast(pa.int64()).to_numpy()
+        slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
+        own = slices != FOREIGN_SLICE
+        sequences = part["sequence"].to_numpy().astype(np.int64)
+        yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], Cause(**cause))
+        keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
+        yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), Cause(**cause))
