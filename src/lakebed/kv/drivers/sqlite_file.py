@@ -34,13 +34,14 @@ CREATE TABLE kv (
     PRIMARY KEY (partition, key)
 ) WITHOUT ROWID
 """
+_SIZE_BYTES_MIN: Final = 512
 _CACHE_KIB: Final = 32 * 1024
 
 # What SQLite did not do, even when COMMIT itself says so. With WAL a commit is done by writing its last frame: where
 # that could not be written for lack of space, or was never tried, nothing happened. After any other failure of a COMMIT
 # (a sync, most of all) the frame may be in the file, and a recovery may find it there.
 _NOTHING_HAPPENED: Final = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG}
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISUSE}
 )
 
 
@@ -63,14 +64,17 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
         StoreFormat: not a database, somebody else's, or of a later format.
         StoreUnavailable: read-only, locked, or on a file system without what WAL needs.
     """
+    if 0 < path.stat().st_size < _SIZE_BYTES_MIN:  # SQLite would take it for empty, and write over it
+        raise StoreFormat(f"{path}: not an SQLite database", path=str(path))
     if not patiently(lambda: _is_ours(path, connection), busy_timeout_s):
         patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"), busy_timeout_s)
-    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)  # fails if it cannot be written
+    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)
     try:
         if not _is_ours(path, connection):  # asked again: another process may have been as new as we are
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={FORMAT}")
+        # Written even where it is so already: only writing tells whether we can, BEGIN lets read-only files pass.
+        connection.execute(f"PRAGMA user_version={FORMAT}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -123,8 +127,8 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension; SQLITE_ERROR for what the Python module itself complained of."""
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+    """SQLite's result code without its extension; SQLITE_MISUSE for what the Python module refused to give to SQLite."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
 
 
 def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> LakebedError:

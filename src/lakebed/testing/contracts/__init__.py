@@ -1,0 +1,13 @@
+"""What every driver of a port must do, as test classes that its author inherits. Needs pytest and pytest-asyncio in
+auto mode. Each class says in its docstring what to override.
+"""
+
+import pytest
+
+# Asserts of a module explain themselves only if pytest hears of it before it is imported.
+pytest.register_assert_rewrite("lakebed.testing.contracts.durable_store", "lakebed.testing.contracts.store")
+
+from .durable_store import DurableStoreContract  # noqa: E402 - see above
+from .store import StoreContract  # noqa: E402 - see above
+
+__all__ = ["DurableStoreContract", "StoreContract"]

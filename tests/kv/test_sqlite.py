@@ -1,0 +1,423 @@
+"""The SQLite driver keeps the contract of durable stores, and says clearly what is wrong when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakebed.base import Corrupt, OutcomeUnknown, Unavailable
+from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, open_store, sqlite_uri
+from lakebed.kv.drivers.sqlite import SqliteStore
+from lakebed.kv.drivers.sqlite_file import translate
+from lakebed.testing.contracts import DurableStoreContract
+
+P = b"partition"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kv.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore.open(path)
+    yield store
+    await store.close()
+
+
+@contextmanager
+def foreign_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program at our file."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def limit_to(store: SqliteStore, pages: int) -> None:
+    """From now on the disk is full beyond that many pages."""
+    store._committer._connection.execute(f"PRAGMA max_page_count={pages}")
+
+
+def sqlite_error(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("as SQLite words it")
+    error.sqlite_errorcode = code
+    return error
+
+
+def set_modes(folder: Path, folder_mode: int, file_mode: int) -> None:
+    (folder / "kv.db").chmod(file_mode)
+    folder.chmod(folder_mode)
+
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def damage_pages(path: Path) -> None:
+    """All but the first."""
+    content = bytearray(path.read_bytes())
+    for offset in range(4096, len(content), 4096):
+        content[offset : offset + 64] = b"\xa5" * 64
+    path.write_bytes(content)
+
+
+class TestSqliteStore(DurableStoreContract):
+    @pytest.fixture
+    def store_uri(self, path: Path) -> str:
+        return sqlite_uri(path)
+
+
+@pytest.mark.parametrize("synchronous", ["EXTRA", "FULL", "NORMAL", "OFF"])
+async def test_synchronous_can_be_chosen(path: Path, synchronous: str) -> None:
+    store = open_store(f"{sqlite_uri(path)}?synchronous={synchronous}")
+    assert isinstance(store, SqliteStore)
+
+    (level,) = store._committer._connection.execute("PRAGMA synchronous").fetchone()
+    await store.close()
+
+    assert ["OFF", "NORMAL", "FULL", "EXTRA"][level] == synchronous
+
+
+async def test_synchronous_is_full_unless_chosen(store: SqliteStore) -> None:
+    assert store._committer._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._committer._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_predicates_are_values_so_a_value_put_back_counts_as_unchanged(store: SqliteStore) -> None:
+    predicate = await store.set_if(P, b"key", b"A", None)
+    await store.set(P, b"key", b"B")
+    await store.set(P, b"key", b"A")
+
+    await store.set_if(P, b"key", b"ours", predicate)
+
+
+async def test_writes_of_a_group_happen_in_the_order_of_the_calls(store: SqliteStore) -> None:
+    results = await asyncio.gather(
+        store.set(P, b"key", b"1"),
+        store.set_if(P, b"key", b"2", b"1"),
+        store.set_if(P, b"key", b"x", b"1"),
+        store.delete_if(P, b"key", b"2"),
+        store.delete_if(P, b"key", b"2"),
+        store.set_if(P, b"key", b"3", None),
+        store.delete(P, b"other"),
+        return_exceptions=True,
+    )
+
+    failed = [number for number, result in enumerate(results) if isinstance(result, PredicateFailed)]
+    assert failed == [2, 4]
+    assert (await store.scan(P, b"", 10)).values == [b"3"]
+
+
+async def test_a_cancelled_caller_does_not_disturb_the_others(store: SqliteStore) -> None:
+    tasks = [asyncio.ensure_future(store.set(P, b"key %d" % number, b"")) for number in range(10)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+
+    await asyncio.gather(*tasks[:3], *tasks[4:])
+
+    assert len((await store.scan(P, b"", 100)).keys) >= 9
+
+
+def test_a_store_serves_several_event_loops(path: Path) -> None:
+    store = SqliteStore.open(path)
+
+    async def use(number: int) -> bytes:
+        await store.set(P, b"key", b"%d" % number)
+        found = await store.get(P, b"key")
+        assert found is not None
+        return found.value
+
+    assert [asyncio.run(use(number)) for number in range(3)] == [b"0", b"1", b"2"]
+    asyncio.run(store.close())
+
+
+async def test_a_long_walk_lets_other_tasks_run(store: SqliteStore) -> None:
+    await store.set_many(P, [(b"%06d" % number, b"") for number in range(4000)])
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.ensure_future(tick())
+    start: bytes | None = b""
+    while start is not None:
+        start = (await store.scan(P, start, 1000)).next_start
+    ticking.cancel()
+
+    assert ticks >= 4
+
+
+async def test_the_file_is_for_its_owner_only(store: SqliteStore, path: Path) -> None:
+    await store.set(P, b"key", b"")
+
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file
+
+
+async def test_closing_leaves_one_file_and_no_log(store: SqliteStore, path: Path) -> None:
+    await store.set(P, b"key", b"value")
+
+    await store.close()
+
+    assert [file.name for file in path.parent.iterdir()] == ["kv.db"]
+
+
+async def test_a_path_may_have_odd_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "a b?c#d%20é"
+    folder.mkdir()
+
+    store = open_store(sqlite_uri(folder / "kv?.db"))
+    await store.set(P, b"key", b"")
+    await store.close()
+
+    assert [file.name for file in folder.iterdir()] == ["kv?.db"]
+
+
+# What can be wrong
+
+
+async def test_a_full_disk_refuses_what_does_not_fit_and_loses_nothing(store: SqliteStore, path: Path) -> None:
+    await store.set(P, b"key", b"value")
+    limit_to(store, 10)
+
+    with pytest.raises(StoreUnavailable, match=r"kv\.db: the disk is full"):
+        await store.set(P, b"key", bytes(300_000))
+
+    assert (await store.scan(P, b"", 10)).values == [b"value"]
+    limit_to(store, 1000)
+    await store.set(P, b"key", bytes(300_000))
+
+
+async def test_what_fits_is_not_kept_out_by_what_does_not(store: SqliteStore) -> None:
+    await store.set(P, b"key", b"value")
+    limit_to(store, 10)
+
+    outcomes = await asyncio.gather(
+        store.set(P, b"small", b"1"),
+        store.set(P, b"big", bytes(300_000)),
+        store.set_if(P, b"key", b"2", b"value"),
+        return_exceptions=True,
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailable, bytes]
+    assert (await store.scan(P, b"", 10)).values == [b"2", b"1"]
+
+
+async def test_a_batch_that_ends_half_way_has_an_unknown_outcome(store: SqliteStore) -> None:
+    await store.set(P, b"key", b"value")
+    limit_to(store, 100)
+
+    with pytest.raises(OutcomeUnknown, match="only the first 2048 of 9000"):
+        await store.set_many(P, [(b"%05d" % number, bytes(100)) for number in range(9000)])
+
+    assert len((await store.scan(P, b"", 10_000)).keys) == 2049
+
+
+async def test_a_lock_of_another_program_is_waited_for(store: SqliteStore, path: Path) -> None:
+    with foreign_connection(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.ensure_future(store.set(P, b"key", b"value"))
+        await asyncio.sleep(0.02)
+        assert not writing.done()
+        assert await store.get(P, b"key") is None  # readers are not locked out
+
+        other.execute("COMMIT")
+        await writing
+
+    assert await store.get(P, b"key") is not None
+
+
+async def test_a_lock_held_too_long_is_an_error_and_nothing_happened(path: Path) -> None:
+    store = SqliteStore.open(path, busy_timeout_s=0.02)
+    with foreign_connection(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        for attempt in (store.set(P, b"a", b""), store.set_if(P, b"b", b"", None), store.delete_many(P, [b"a", b"b"])):
+            with pytest.raises(StoreUnavailable, match=r"kv\.db: locked by another program"):
+                await attempt
+        with pytest.raises(StoreUnavailable, match=r"kv\.db: locked by another program"):
+            SqliteStore.open(path, busy_timeout_s=0.02)
+
+    assert (await store.scan(P, b"", 10)).keys == []
+    await store.close()
+
+
+async def test_a_program_that_locks_out_readers_is_waited_for_without_blocking_the_loop(path: Path) -> None:
+    await SqliteStore.open(path).close()
+    with foreign_connection(path) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("CREATE TABLE t (x)")
+        other.execute("DROP TABLE t")
+        with pytest.raises(StoreUnavailable, match="locked by another program"):
+            SqliteStore.open(path, busy_timeout_s=0.02)
+
+
+class LockedOut:
+    """A connection that finds the file locked, so many times."""
+
+    def __init__(self, connection: sqlite3.Connection | None, times: int) -> None:
+        assert connection is not None
+        self.connection = connection
+        self.times = times
+
+    def execute(self, sql: str, values: Sequence[bytes | int]) -> sqlite3.Cursor:
+        self.times -= 1
+        if self.times >= 0:
+            raise sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY)
+        return self.connection.execute(sql, values)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+async def test_a_reader_waits_while_another_process_recovers_the_file(store: SqliteStore) -> None:
+    await store.set(P, b"key", b"value")
+    store._reader = LockedOut(store._reader, times=3)  # type: ignore[assignment]  # what of it is used
+
+    found = await store.get(P, b"key")
+
+    assert found is not None
+    assert found.value == b"value"
+
+
+async def test_a_reader_locked_out_too_long_gives_up(path: Path) -> None:
+    store = SqliteStore.open(path, busy_timeout_s=0.01)
+    store._reader = LockedOut(store._reader, times=1000)  # type: ignore[assignment]  # what of it is used
+
+    with pytest.raises(StoreUnavailable, match="locked by another program"):
+        await store.get(P, b"key")
+
+    await store.close()
+
+
+def as_nobody() -> int:
+    """Root may write anywhere: become somebody else, where we are root. Returns whom to become afterwards."""
+    uid = os.geteuid()
+    if uid == 0:
+        os.seteuid(65534)
+    return uid
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o444, 0o555), (0o666, 0o555)])
+async def test_a_read_only_file_or_folder_is_an_error_at_opening(file_mode: int, folder_mode: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name) / "kv.db"
+        await SqliteStore.open(path).close()
+        set_modes(folder, folder_mode, file_mode)
+
+        uid = as_nobody()
+        try:
+            with pytest.raises(StoreUnavailable, match=r"kv\.db: (the file or its folder is read-only|unable to open)"):
+                SqliteStore.open(path)
+        finally:
+            os.seteuid(uid)
+            set_modes(folder, 0o700, 0o600)
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"nowhere/kv\.db: No such file or directory"):
+        SqliteStore.open(tmp_path / "nowhere" / "kv.db")
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        SqliteStore.open(tmp_path)
+
+
+async def test_a_later_format_is_refused_and_left_alone(path: Path) -> None:
+    await SqliteStore.open(path).close()
+    with foreign_connection(path) as other:
+        other.execute("PRAGMA user_version=2")
+    before = content_of(path)
+
+    with pytest.raises(StoreFormat, match=r"kv\.db: written in format 2 by another release.* format 1"):
+        SqliteStore.open(path)
+
+    assert content_of(path) == before
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    with foreign_connection(path) as other:
+        other.execute("CREATE TABLE kv (key TEXT, value TEXT)")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreFormat, match=r"kv\.db: an SQLite database, but not one of ours"):
+        SqliteStore.open(path)
+
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["kv.db"]
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\x00" + bytes(5000), b"x"])
+def test_something_else_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(StoreFormat, match=r"kv\.db: (not an SQLite database|the database is damaged)"):
+        SqliteStore.open(path)
+
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+
+    store = SqliteStore.open(path)
+
+    asyncio.run(store.close())
+    asyncio.run(SqliteStore.open(path).close())
+
+
+async def test_a_damaged_page_is_found(path: Path) -> None:
+    store = SqliteStore.open(path)
+    await store.set_many(P, [(b"%05d" % number, bytes(100)) for number in range(3000)])
+    await store.close()
+    damage_pages(path)
+
+    store = SqliteStore.open(path)
+    with pytest.raises(Corrupt, match=r"kv\.db: the database is damaged"):
+        await store.scan(P, b"", 10_000)
+
+    await store.close()
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_NOMEM])
+def test_a_commit_that_failed_may_have_worked(path: Path, code: int) -> None:
+    assert isinstance(translate(path, sqlite_error(code), committing=True), OutcomeUnknown)
+    assert isinstance(translate(path, sqlite_error(code)), Unavailable)
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY])
+def test_a_commit_that_was_refused_did_nothing(path: Path, code: int) -> None:
+    assert isinstance(translate(path, sqlite_error(code), committing=True), StoreUnavailable)
+
+
+async def test_a_mistake_in_one_write_fails_that_one_only(store: SqliteStore) -> None:
+    outcomes = await asyncio.gather(
+        store.set(P, b"a", []),  # type: ignore[arg-type]  # the mistake
+        store.set(P, b"b", b""),
+        return_exceptions=True,
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, type(None)]
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/kv.db", "sqlite:relative.db", "sqlite:///folder/"]
+)
+def test_a_uri_without_an_absolute_path_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidStoreUri, match="absolute path"):
+        open_store(uri)
