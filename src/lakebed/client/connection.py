@@ -262,6 +262,6 @@ def _checked_endpoint(endpoint: str) -> str:
         url = httpx.URL(trimmed)
     except httpx.InvalidURL as error:
         raise BadEndpoint(f"endpoint {endpoint!r}: {error}", endpoint=endpoint) from error
-    if url.scheme not in {"http", "https"} or not url.host:
+    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment:
         raise BadEndpoint(f"endpoint {endpoint!r} is not of the form http://host:port", endpoint=endpoint)
     return trimmed

@@ -22,7 +22,7 @@ from typing import IO, BinaryIO, Final
 
 import httpx
 
-from lakebed.base import Invalid, Unavailable
+from lakebed.base import Conflict, Unavailable
 from lakebed.wire import ObjectStats
 
 from .connection import Connection, api_path, decode
@@ -36,7 +36,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes that moved since the last call; negative when a transfer starts again."""
 
 
-class FileChanged(Invalid):
+class FileChanged(Conflict):
     """The file's size changed while it was being sent."""
 
 
@@ -152,7 +152,7 @@ class Files:
                         _start_over(file, received, path, seekable=seekable)
                     if not received.size_bytes:
                         etag, size_bytes = _announced(response)
-                    for chunk in response.iter_raw(CHUNK_BYTES):
+                    for chunk in response.iter_raw():
                         file.write(chunk)
                         received.add(chunk)
                 break

@@ -1,0 +1,104 @@
+"""What the client raises for what the server answers."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from lakebed.base import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.client import BadAnswer, Client, ErrorAnswer
+from tests.client.support import Script, client_of, failed
+
+
+@pytest.mark.parametrize(
+    ("status", "family"),
+    [
+        (400, Invalid),
+        (401, Denied),
+        (403, Denied),
+        (404, NotFound),
+        (409, Conflict),
+        (410, NotFound),
+        (412, Conflict),
+        (416, Invalid),
+        (429, Unavailable),
+        (500, OutcomeUnknown),
+        (501, OutcomeUnknown),
+        (503, Unavailable),
+    ],
+)
+def test_each_status_has_its_family(status: int, family: type[LakebedError]) -> None:
+    client = client_of(Script(failed(status, "no")), attempts=1)
+
+    with pytest.raises(family) as caught:
+        client.branches.get("lake", "main")
+
+    assert isinstance(caught.value, ErrorAnswer)
+    assert caught.value.status == status
+    assert caught.value.facts["status"] == status
+
+
+def test_the_message_is_the_servers_own() -> None:
+    client = client_of(Script(failed(404, "repository not found")))
+
+    with pytest.raises(NotFound, match=r"^repository not found$"):
+        client.repositories.get("lake")
+
+
+def test_an_error_without_a_message_names_its_status() -> None:
+    client = client_of(Script(httpx.Response(502, text="<html>oops</html>")))
+
+    with pytest.raises(ErrorAnswer, match="the server answered 502 Bad Gateway"):
+        client.repositories.get("lake")
+
+
+def test_a_conflict_while_creating_means_the_name_is_taken() -> None:
+    client = client_of(Script(failed(409, "branch already exists: not unique")))
+
+    with pytest.raises(AlreadyExists):
+        client.branches.create("lake", "dev", source="main")
+
+
+def test_a_failed_precondition_of_an_upload_means_the_path_is_taken() -> None:
+    client = client_of(Script(failed(412, "path already exists")))
+
+    with pytest.raises(AlreadyExists):
+        client.objects.write("lake", "main", "a", b"x", if_absent=True)
+
+
+def test_a_conflict_while_merging_is_a_conflict() -> None:
+    client = client_of(Script(failed(409, "update branch: conflict found")))
+
+    with pytest.raises(Conflict):
+        client.history.merge("lake", "dev", "main")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"id": 1}'])
+def test_an_answer_that_is_no_record_is_a_bad_answer(body: bytes) -> None:
+    client = client_of(Script(httpx.Response(200, content=body)))
+
+    with pytest.raises(BadAnswer) as caught:
+        client.repositories.get("lake")
+
+    assert isinstance(caught.value, Corrupt)
+
+
+@pytest.mark.parametrize("endpoint", ["", "localhost:8000", "ftp://host", "http://", "http://[x]", "file:///etc", "http://h?a=b"])
+def test_an_endpoint_that_is_no_http_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(Invalid):
+        Client(endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["http://lake.test/", "http://lake.test/api/v1", "http://lake.test/api/v1/"])
+def test_an_endpoint_may_be_written_as_other_clients_have_it(endpoint: str) -> None:
+    assert Client(endpoint).endpoint == "http://lake.test"

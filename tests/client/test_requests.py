@@ -1,0 +1,121 @@
+"""What reaches the server: credentials, paths, queries, bodies."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from lakebed.base import Corrupt, Invalid
+from lakebed.client import BadSegment, api_path
+from tests.client.support import Script, client_of
+
+NOTHING = httpx.Response(204)
+
+
+def page(*names: str, more: bool, after: str = "") -> httpx.Response:
+    results = [{"id": name, "commit_id": "c"} for name in names]
+    pagination = {"has_more": more, "next_offset": after, "results": len(names), "max_per_page": 1000}
+    return httpx.Response(200, json={"pagination": pagination, "results": results})
+
+
+def test_every_request_carries_the_credentials() -> None:
+    script = Script(NOTHING)
+
+    client_of(script).objects.delete("lake", "main", "a")
+
+    assert script.requests[0].headers["Authorization"].startswith("Basic ")
+
+
+@pytest.mark.parametrize("path", ["a b", "a+b", "a//b", "a/", "%2B", "ä/ß", "a?b=c&d#e", "../../etc", "~^@"])
+def test_paths_reach_the_server_as_they_are(path: str) -> None:
+    script = Script(NOTHING)
+
+    client_of(script).objects.delete("lake", "main", path)
+
+    assert script.requests[0].url.params["path"] == path
+    assert "+" not in script.requests[0].url.query.decode()
+
+
+@pytest.mark.parametrize("ref", ["main~2", "v1^2", "main@", "release/1.0", "a b", "main$"])
+def test_a_ref_is_one_segment(ref: str) -> None:
+    script = Script(httpx.Response(200, json={"id": "x", "commit_id": "c"}))
+
+    client_of(script).tags.get("lake", ref)
+
+    raw = script.requests[0].url.raw_path.decode()
+    assert raw.count("/") == 6
+    assert httpx.URL("http://h/" + raw.rpartition("/")[2]).path == "/" + ref
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_would_change_the_path_is_never_sent(name: str) -> None:
+    """Deleting the branch `..` must not become deleting the repository."""
+    script = Script(NOTHING)
+
+    with pytest.raises(BadSegment):
+        client_of(script).branches.delete("lake", name)
+
+    assert script.requests == []
+    assert issubclass(BadSegment, Invalid)
+
+
+def test_fields_without_value_are_left_out_of_bodies() -> None:
+    made = {"committer": "", "creation_date": 1, "generation": 1, "id": "c", "message": "m"}
+    script = Script(httpx.Response(201, json={**made, "meta_range_id": "", "metadata": {}, "parents": []}))
+
+    client_of(script).history.commit("lake", "main", "m")
+
+    assert json.loads(script.requests[0].content) == {
+        "message": "m",
+        "metadata": {},
+        "allow_empty": False,
+        "force": False,
+    }
+
+
+def test_a_listing_fetches_pages_as_they_are_asked_for() -> None:
+    script = Script(page("a", "b", more=True, after="b"), page("c", more=False))
+    branches = client_of(script).branches.list("lake")
+
+    assert next(branches).id == "a"
+    assert len(script.requests) == 1
+    assert [branch.id for branch in branches] == ["b", "c"]
+    assert script.requests[1].url.params["after"] == "b"
+
+
+def test_a_limited_listing_asks_for_no_more_than_that() -> None:
+    script = Script(page("a", "b", more=True, after="b"))
+
+    assert [branch.id for branch in client_of(script).branches.list("lake", limit=2)] == ["a", "b"]
+    assert [request.url.params["amount"] for request in script.requests] == ["2"]
+
+
+def test_a_listing_that_does_not_move_on_ends_with_an_error() -> None:
+    script = Script(page("a", more=True, after="a"))
+
+    with pytest.raises(Corrupt, match="do not move on"):
+        list(client_of(script).branches.list("lake"))
+
+
+def test_deleting_many_asks_in_thousands() -> None:
+    script = Script(httpx.Response(200, json={"errors": [{"status_code": 403, "message": "no", "path": "x"}]}))
+
+    errors = client_of(script).objects.delete_many("lake", "main", [str(n) for n in range(2500)])
+
+    assert [len(json.loads(request.content)["paths"]) for request in script.requests] == [1000, 1000, 500]
+    assert len(errors) == 3
+
+
+def test_any_route_can_be_called() -> None:
+    script = Script(httpx.Response(200, json={"id": "run"}))
+
+    answer = client_of(script).call("POST", api_path("repositories", "lake", "gc", "runs"), json={"kind": "committed"})
+
+    assert answer == {"id": "run"}
+    assert script.requests[0].url.path == "/api/v1/repositories/lake/gc/runs"
+
+
+def test_a_route_without_body_answers_nothing() -> None:
+    assert client_of(Script(NOTHING)).call("POST", "/api/v1/x") is None
