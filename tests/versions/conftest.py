@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.base import Entry, RepositoryUid, World
 from lakebed.blocks import BlockStore
-from lakebed.blocks.drivers.memory import MemoryBlockStore
+from lakebed.blocks.drivers.memory import MemoryBlocks
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_world
@@ -40,7 +40,7 @@ def store() -> Store:
 
 @pytest.fixture
 def blocks() -> BlockStore:
-    return MemoryBlockStore("mem://tests")
+    return MemoryBlocks("mem://tests")
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
-from lakebed.base import Entry, InvalidName
+from lakebed.base import EMPTY_METARANGE, CommitId, Entry, InvalidName
 from lakebed.blocks import BlockStore
 from lakebed.kv import Store
 from lakebed.versions import (
@@ -14,6 +15,7 @@ from lakebed.versions import (
     BadRef,
     BranchExists,
     BranchNotFound,
+    Commit,
     CommitNotFound,
     MergeConflict,
     NoChanges,
@@ -25,7 +27,10 @@ from lakebed.versions import (
     TagNotFound,
     UncommittedChanges,
     Versions,
+    decode_record,
+    encode_record,
 )
+from lakebed.versions.committing import Note
 
 from .conftest import TurnableClock, body
 
@@ -35,7 +40,7 @@ async def write(repo: Versions, branch: str, *paths: str, data: bytes = b"data")
         await repo.upload(branch, path.encode(), body(repo.blocks, data))
 
 
-async def commit(repo: Versions, branch: str = "main", message: str = "m") -> str:
+async def commit(repo: Versions, branch: str = "main", message: str = "m") -> CommitId:
     return (await repo.commit(branch, message=message, committer="me")).id
 
 
@@ -445,7 +450,8 @@ async def test_a_failed_body_stages_nothing(repo: Versions) -> None:
 
 async def test_an_unpublished_commit_cannot_be_named(repo: Versions, blocks: BlockStore) -> None:
     seen = await repo._fresh("main")
-    orphan = await repo._new_commit("main", seen.record.commit_id and "", (seen.record.commit_id,), _note())  # type: ignore[arg-type]  # an empty tree
+    note = Note(message="m", committer="me", metadata={})
+    orphan = await repo._new_commit("main", EMPTY_METARANGE, (seen.record.commit_id,), note)
     orphan_id = await repo._write_commit(orphan)
 
     with pytest.raises(CommitNotFound):
@@ -459,17 +465,12 @@ async def test_an_unpublished_commit_cannot_be_named(repo: Versions, blocks: Blo
 async def test_a_published_commit_whose_note_was_lost_is_still_found(
     repo: Versions, another: Callable[[], Versions], store: Store
 ) -> None:
-    from lakebed.versions import decode_record, encode_record
-    from lakebed.versions.records import Commit as Record
-
     await write(repo, "main", "a")
     commit_id = await commit(repo)
     key = f"commit/{commit_id}".encode()
     held = await store.get(b"r1", key)
     assert held is not None
-    import msgspec
-
-    unnoted = msgspec.structs.replace(decode_record(Record, held.value), published=False)
+    unnoted = replace(decode_record(Commit, held.value), published=False)
     await store.set(b"r1", key, encode_record(unnoted))
 
     other = another()
@@ -487,9 +488,3 @@ async def test_cleaning_removes_committed_cells_and_old_claims(repo: Versions, c
     assert (first.cells, first.claims) == (2, 0)
     assert (second.cells, second.claims) == (0, 1)
     assert await paths(repo, "main") == ["a", "b"]
-
-
-def _note() -> object:
-    from lakebed.versions.committing import Note
-
-    return Note(message="m", committer="me", metadata={})

@@ -70,7 +70,9 @@ from .records import (
 )
 from .refs import Branch, Resolved, Tag
 from .repo import Options
-from .trees import Applied, DiffRow, Merged, TreeCache, Trees
+from .trees import Applied, Merged, Trees
+from .trees_cache import TreeCache
+from .trees_diff import DiffRow
 
 
 class Versions(Cleaning):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, OutcomeUnknown, StagingToken
+from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
 from . import keys
 from .cells import TOMBSTONE, TOMBSTONE_ROW
 from .errors import UncommittedChanges
 from .merging import Merging
-from .records import BranchRecord, HoldRecord, encode_record
+from .records import BranchRecord, HoldRecord
 from .repo import Seen
 
 
@@ -111,18 +111,28 @@ class Resetting(Merging):
         """
         commit_id = await self.resolve_commit(ref)
         operation = self.world.ids.fresh()
-        hold = keys.HOLD + operation.encode()
         attempt = 0
+        while True:
+            attempt += 1
+            # The branch is read before the hold is written. A cleaner that takes us for dead touches the branch and
+            # only then removes the hold, so that what we do on this reading fails.
+            seen = await self._fresh(branch)
+            if not force and (await self._staged_span(seen.record.tokens(), b"", 1)).keys:
+                raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
+            if await self._hold_and_move(branch, seen, operation, attempt, commit_id):
+                return commit_id
+
+    async def _hold_and_move(self, branch: str, seen: Seen, operation: str, attempt: int, commit_id: CommitId) -> bool:
+        hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
+        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
+        await self._set_record(hold, record)
         try:
-            while True:
-                seen = await self._fresh(branch)
-                if not force and (await self._staged_span(seen.record.tokens(), b"", 1)).keys:
-                    raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
-                attempt += 1
-                record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
-                await self.store.set(self.partition, hold, encode_record(record))
-                await self.check_not_condemned([commit_id])
-                if await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id):
-                    return commit_id
-        finally:
+            await self.check_not_condemned([commit_id])
+            done = await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id)
+        except OutcomeUnknown:
+            raise  # It may yet land: the hold stays until a cleaner has touched the branch.
+        except LakebedError:
             await self.store.delete(self.partition, hold)
+            raise
+        await self.store.delete(self.partition, hold)
+        return done

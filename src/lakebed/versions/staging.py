@@ -125,7 +125,11 @@ class Staging(Slices, Refs):
             PathExists, PreconditionFailed: the condition does not hold.
         """
         condition = Condition(if_none_match, if_match)
-        await self._cached(branch)  # An unknown branch is an error before the body is read, not after.
+        # An unknown branch or a failed condition is an error before the body is read; the write checks again.
+        if condition.is_any:
+            await self._cached(branch)
+        else:
+            condition.check(await self._consistent(branch, lambda record: self._look_up(View.of(record), key)))
         place = await self._place()
         try:
             entry = await store_body(place.address)

@@ -1,0 +1,164 @@
+"""The files of trees in one storage namespace: read through the cache or past it, and written.
+
+Whatever is wrong with a file surfaces as a Corrupt error that names the range (or metarange) and the namespace, and
+nothing of it is kept. Point reads and listings go through the cache, and check the content digest when they load.
+Bulk work (rewriting, diffs, merges) takes what the cache has and else reads past it, resting on the seal: it sees
+each file once, and must not push out what others come back for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
+
+from lakebed.base import EMPTY_METARANGE, MetarangeId, World
+from lakebed.blocks import BlockCorrupt, BlockNotFound, BlockStore
+from lakebed.ranges import (
+    FileCorrupt,
+    MetarangeCorrupt,
+    RangeCorrupt,
+    RangeFile,
+    RangeInfo,
+    RangeView,
+    decode_metarange,
+    decode_range,
+    metarange_key,
+    range_key,
+)
+
+from .trees_cache import TreeCache
+
+TOGETHER: Final = 8
+"""How many files are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB each, or
+about 1.5 MB where they are decoded."""
+
+T = TypeVar("T")
+
+
+class Tree:
+    """A decoded metarange: its ranges, ascending."""
+
+    __slots__ = ("max_keys", "nbytes", "ranges")
+
+    def __init__(self, ranges: Sequence[RangeInfo]) -> None:
+        self.ranges = ranges
+        self.max_keys = [info.max_key for info in ranges]
+        # A record, its id and its keys, and their headers.
+        self.nbytes = sum(400 + len(info.min_key) + len(info.max_key) for info in ranges)
+
+    def position(self, key: bytes) -> int:
+        """The first range that does not end before the key."""
+        return bisect_left(self.max_keys, key)
+
+
+_EMPTY: Final = Tree([])
+
+
+class TreeFiles:
+    def __init__(self, blocks: BlockStore, cache: TreeCache, world: World) -> None:
+        self._blocks = blocks
+        self._cache = cache
+        self._tasks = world.tasks
+        self._uri = blocks.uri
+
+    async def tree(self, id_: MetarangeId) -> Tree:
+        """
+        Raises:
+            MetarangeCorrupt: the file is missing, short or altered.
+        """
+        if id_ == EMPTY_METARANGE:
+            return _EMPTY
+        name = (self._uri, id_)
+        found = self._cache.find(name, Tree)
+        if found is not None:
+            return found
+
+        async def load() -> Tree:
+            with self._naming():
+                return Tree(decode_metarange(id_, await self._get(metarange_key(id_), MetarangeCorrupt, id_)))
+
+        return await self._cache.load(name, Tree, load, self._tasks)
+
+    async def view(self, info: RangeInfo) -> RangeView:
+        """A range to look things up in, kept in the cache.
+
+        Raises:
+            RangeCorrupt: the file is missing, short or altered.
+        """
+        name = (self._uri, info.id)
+        found = self._cache.find(name, RangeView)
+        if found is not None:
+            return found
+
+        async def load() -> RangeView:
+            with self._naming():
+                return RangeView(decode_range(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id)))
+
+        return await self._cache.load(name, RangeView, load, self._tasks)
+
+    async def entries(self, info: RangeInfo) -> pa.Table:
+        """All entries of a range, past the cache. Errors as `view`."""
+        found = await self.file(info)
+        with self._naming():
+            return found.entries if isinstance(found, RangeView) else found.table()
+
+    async def file(self, info: RangeInfo) -> RangeView | RangeFile:
+        """A range to read parts of, past the cache; reading parts may raise RangeCorrupt without the namespace, so do
+        it inside `naming`. Errors as `view`."""
+        found = self._cache.find((self._uri, info.id), RangeView)
+        if found is not None:
+            return found
+        with self._naming():
+            return RangeFile(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id))
+
+    async def together(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
+        return await self._tasks.gather(awaitables)
+
+    async def put(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write files under their keys; all are durable afterwards. Content decides the key, so it does not matter
+        what is there already: the same. It is written all the same, for a collector may be about to remove that."""
+        await self._tasks.gather([self._blocks.put(key, data, size_bytes=len(data)) for key, data in files])
+
+    async def _get(self, key: str, error: type[FileCorrupt], id_: str) -> bytes:
+        try:
+            return await self._blocks.get(key)
+        except BlockNotFound as missing:
+            raise error(id_, "the file is missing") from missing
+        except BlockCorrupt as corrupt:
+            raise error(id_, str(corrupt)) from corrupt
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors about a file that leave this block name the namespace too."""
+        with self._naming():
+            yield
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except FileCorrupt as error:
+            if "namespace" in error.facts:
+                raise
+            raise error.in_namespace(self._uri) from error
+
+
+class Ahead(Generic[T]):
+    """Ranges read in order, some at a time, each as `read` gives it."""
+
+    def __init__(self, files: TreeFiles, infos: Sequence[RangeInfo], read: Callable[[RangeInfo], Awaitable[T]]) -> None:
+        self._files = files
+        self._unread = list(reversed(infos))
+        self._read = read
+        self._ready: list[T] = []
+
+    async def next(self) -> T:
+        """The next; there must be one."""
+        if not self._ready:
+            infos = [self._unread.pop() for _ in range(min(TOGETHER, len(self._unread)))]
+            self._ready = (await self._files.together([self._read(info) for info in infos]))[::-1]
+        return self._ready.pop()
