@@ -127,7 +127,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension; SQLITE_MISUSE for what the Python module refused to give to SQLite."""
+    """SQLite's result code without its extension; SQLITE_MISUSE for what the Python module itself refused."""
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.kv import Store, open_store
 
-from .processes import COUNTER, PARTITION, key_of, value_of
+from .processes import COUNTER, PARTITION, PROGRAM, key_of, value_of
 from .store import P, StoreContract, numbered, read_all, successes
 from .store import value_of as stored_value
 
@@ -33,8 +33,8 @@ class DurableStoreContract(StoreContract):
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         imports = [argument for module in self.imported_first for argument in ("--import", module)]
-        command = [sys.executable, "-m", "lakebed.testing.contracts.processes", *imports, *arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own module
+        command = [sys.executable, "-c", PROGRAM, *imports, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
 
     async def test_what_was_written_is_there_after_reopening(self, store: Store, store_uri: str) -> None:
         items = numbered(100)

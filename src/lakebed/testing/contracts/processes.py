@@ -1,4 +1,4 @@
-"""What other processes do to a store in DurableStoreContract: `python -m lakebed.testing.contracts.processes`.
+"""What other processes do to a store in DurableStoreContract, which starts them with `PROGRAM` and these arguments:
 
     acknowledge URI         sets key after key, several at a time, and prints the number of each once it is answered
     increment URI TIMES     adds one to a shared counter so many times
@@ -14,6 +14,9 @@ import importlib
 import itertools
 
 from lakebed.kv import PredicateFailed, Store, open_store
+
+PROGRAM = "from lakebed.testing.contracts.processes import main; main()"
+"""For `python -c`; with `-m`, the module would be imported twice."""
 
 PARTITION = b"partition"
 COUNTER = b"counter"
@@ -54,7 +57,7 @@ async def increment(store: Store, times: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser()
     parser.add_argument("--import", dest="modules", action="append", default=[])
     parser.add_argument("what", choices=["acknowledge", "increment"])
     parser.add_argument("uri")
@@ -72,7 +75,3 @@ def main() -> None:
         await store.close()
 
     asyncio.run(run())
-
-
-if __name__ == "__main__":
-    main()

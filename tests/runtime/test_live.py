@@ -1,0 +1,157 @@
+"""The live world keeps what the ports promise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from lakebed.base import World
+from lakebed.runtime import LiveIds, live_world
+
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+@pytest.fixture
+def world() -> World:
+    return live_world()
+
+
+def test_a_fresh_name_is_20_characters_of_base_32(world: World) -> None:
+    for _ in range(1000):
+        name = world.ids.fresh()
+
+        assert len(name) == 20
+        assert set(name) <= set(DIGITS)
+
+
+def test_a_fresh_name_begins_with_the_time(world: World) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    number = int(world.ids.fresh(), 32)
+    after_ms = time.time_ns() // 1_000_000
+
+    assert number.bit_length() <= 100
+    assert before_ms <= number >> 52 <= after_ms
+
+
+def test_fresh_names_ascend_and_never_repeat(world: World) -> None:
+    names = [world.ids.fresh() for _ in range(20_000)]
+
+    assert names == sorted(set(names))
+
+
+def test_a_clock_that_goes_back_repeats_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = LiveIds()
+    now_ns = time.time_ns()
+    names = []
+    for step in (0, -3600, -7200, 1, -1):
+        monkeypatch.setattr(time, "time_ns", lambda step=step: now_ns + step * 1_000_000_000)
+        names += [ids.fresh() for _ in range(100)]
+
+    assert names == sorted(set(names))
+
+
+def test_threads_share_no_name(world: World) -> None:
+    names: list[str] = []
+
+    def make() -> None:
+        names.extend([world.ids.fresh() for _ in range(2000)])
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(names)) == 8000
+
+
+def test_processes_that_start_in_the_same_millisecond_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+
+    assert len({LiveIds().fresh() for _ in range(1000)}) == 1000
+
+
+def test_bits_are_as_many_as_asked_for(world: World) -> None:
+    drawn = [world.ids.bits(7) for _ in range(2000)]
+
+    assert set(drawn) <= set(range(128))
+    assert len(set(drawn)) > 64
+
+
+async def test_the_clock_tells_unix_milliseconds_and_sleeps(world: World) -> None:
+    before_ms = time.time_ns() // 1_000_000
+
+    await world.clock.sleep(0.005)
+
+    assert before_ms + 4 <= world.clock.now_ms() <= time.time_ns() // 1_000_000
+
+
+async def test_results_are_in_the_order_of_what_was_gathered(world: World) -> None:
+    async def after(seconds: float, value: int) -> int:
+        await world.clock.sleep(seconds)
+        return value
+
+    assert await world.tasks.gather([after(0.01, 1), after(0.0, 2), after(0.005, 3)]) == [1, 2, 3]
+    assert await world.tasks.gather([after(0.0, 1)]) == [1]
+    assert await world.tasks.gather([]) == []
+
+
+async def test_the_first_error_is_raised_after_all_have_ended(world: World) -> None:
+    ended = []
+
+    async def end(name: str, error: Exception | None) -> None:
+        await world.clock.sleep(0.002 * len(name))
+        ended.append(name)
+        if error is not None:
+            raise error
+
+    with pytest.raises(KeyError):
+        await world.tasks.gather([end("bb", KeyError()), end("a", ValueError()), end("cccc", None)])
+
+    assert ended == ["a", "bb", "cccc"]
+
+
+async def test_cancelling_a_gathering_cancels_what_it_gathered(world: World) -> None:
+    cancelled = []
+
+    async def wait(name: str) -> None:
+        try:
+            await world.tasks.event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    gathering = asyncio.ensure_future(world.tasks.gather([wait("a"), wait("b")]))
+    await asyncio.sleep(0.001)
+    gathering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gathering
+
+    assert sorted(cancelled) == ["a", "b"]
+
+
+async def test_an_event_once_set_stays_set_for_all(world: World) -> None:
+    event = world.tasks.event()
+    waiting = [asyncio.ensure_future(event.wait(timeout)) for timeout in (None, 60.0)]
+    await asyncio.sleep(0)
+    assert not event.is_set()
+
+    event.set()
+    event.set()
+
+    assert event.is_set()
+    assert await asyncio.gather(*waiting) == [True, True]
+    assert await event.wait() is True
+    assert await event.wait(0.0) is True
+
+
+async def test_a_wait_ends_at_its_timeout(world: World) -> None:
+    event = world.tasks.event()
+
+    assert await event.wait(0.001) is False
+    assert await event.wait(0.0) is False
+    assert not event.is_set()
