@@ -1,0 +1,63 @@
+"""How history is drawn."""
+
+from __future__ import annotations
+
+from lakebed.cli.log import graph_lines, paragraphs
+from lakebed.wire import Commit
+
+
+def commit(name: str, *parents: str, message: str = "") -> Commit:
+    return Commit(
+        id=name.ljust(64, "0"),
+        parents=[parent.ljust(64, "0") for parent in parents],
+        committer="ann",
+        creation_date=0,
+        generation=1,
+        message=message or name,
+        meta_range_id="",
+        metadata={},
+    )
+
+
+def marks(*commits: Commit) -> list[str]:
+    return [line.partition("  ")[0] for line in graph_lines(commits)]
+
+
+def test_a_chain_is_one_lane() -> None:
+    assert marks(commit("c", "b"), commit("b", "a"), commit("a")) == ["*", "*", "*"]
+
+
+def test_a_merge_opens_a_lane_that_ends_where_the_branch_began() -> None:
+    history = [commit("m", "b", "f"), commit("f", "a"), commit("b", "a"), commit("a")]
+
+    assert marks(*history) == ["*", "| *", "* |", "*"]
+
+
+def test_lanes_that_wait_for_one_commit_are_one() -> None:
+    history = [commit("m", "b", "f"), commit("b", "a"), commit("f", "a"), commit("a")]
+
+    assert marks(*history) == ["*", "* |", "| *", "*"]
+
+
+def test_a_history_cut_short_is_drawn_as_far_as_it_goes() -> None:
+    assert marks(commit("m", "b", "f")) == ["*"]
+
+
+def test_a_line_shows_only_the_first_line_of_a_message() -> None:
+    (line,) = graph_lines([commit("a", message="first\nsecond")])
+
+    assert line.endswith("first")
+
+
+def test_a_paragraph_names_author_date_and_all_lines_of_the_message() -> None:
+    lines = list(paragraphs([commit("b", "a", message="first\nsecond")]))
+
+    assert "Author:  ann" in lines
+    assert "Date:    1970-01-01 00:00:00Z" in lines
+    assert lines[-2:] == ["    first", "    second"]
+
+
+def test_a_paragraph_of_a_merge_names_its_parents() -> None:
+    lines = list(paragraphs([commit("m", "b", "f")]))
+
+    assert "Merge:   b00000000000 f00000000000" in lines

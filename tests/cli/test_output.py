@@ -1,0 +1,120 @@
+"""What people and programs are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.cli.output import (
+    count_of,
+    fields,
+    human_duration,
+    human_size,
+    human_time,
+    json_array,
+    json_record,
+    printable,
+    table,
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (10_240, "10 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**3, "5.0 GiB"),
+        (1024**7, "1024 EiB"),
+    ],
+)
+def test_sizes_are_short(size: int, shown: str) -> None:
+    assert human_size(size) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 ms"),
+        (0.35, "350 ms"),
+        (0.9999, "1.0 s"),
+        (4.2, "4.2 s"),
+        (59.96, "1 min"),
+        (125, "2 min 5 s"),
+        (3599.9, "1 h"),
+        (12_000, "3 h 20 min"),
+        (86_400, "1 d"),
+        (1_051_200, "12 d 4 h"),
+    ],
+)
+def test_durations_are_short(seconds: float, shown: str) -> None:
+    assert human_duration(seconds) == shown
+
+
+@given(st.floats(min_value=0, max_value=1e12))
+def test_every_duration_can_be_shown(seconds: float) -> None:
+    assert human_duration(seconds)
+
+
+def test_times_are_the_same_everywhere() -> None:
+    assert human_time(1_767_225_600) == "2026-01-01 00:00:00Z"
+
+
+@pytest.mark.parametrize("unix_s", [-(10**18), 10**18])
+def test_times_beyond_the_calendar_are_shown_as_numbers(unix_s: int) -> None:
+    assert human_time(unix_s) == f"{unix_s} s"
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [count_of(number, "object") for number in (0, 1, 2500)] == ["0 objects", "1 object", "2,500 objects"]
+
+
+def test_tables_are_aligned_without_trailing_spaces() -> None:
+    assert list(table(("name", "commit"), [("a", "1"), ("longer", "2")])) == [
+        "NAME    COMMIT",
+        "a       1",
+        "longer  2",
+    ]
+
+
+def test_fields_are_aligned() -> None:
+    assert list(fields([("A", "1"), ("Long", "2")])) == ["A:     1", "Long:  2"]
+
+
+@pytest.mark.parametrize("records", [[], [{"a": 1}], [{"a": 1}, {"b": 2}, {"c": "ä\n"}]])
+def test_a_list_is_one_json_array_with_a_record_on_each_line(records: list[dict[str, object]]) -> None:
+    lines = list(json_array(records))
+
+    assert json.loads("\n".join(lines)) == records
+    assert len(lines) == (len(records) + 2 if records else 1)
+
+
+def test_a_list_is_written_as_it_arrives() -> None:
+    taken: list[int] = []
+
+    def records() -> Iterator[int]:
+        for number in range(3):
+            taken.append(number)
+            yield number
+
+    lines = json_array(records())
+
+    assert next(lines) == "["
+    assert len(taken) < 3
+
+
+def test_a_record_is_an_indented_object() -> None:
+    assert json_record({"a": 1}) == '{\n  "a": 1\n}'
+
+
+@pytest.mark.parametrize(("text", "shown"), [("a b ä", "a b ä"), ("a\x1b[31mb", "a\\x1b[31mb"), ("a\nb", "a\\nb")])
+def test_other_peoples_text_cannot_command_the_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown

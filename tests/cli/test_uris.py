@@ -1,0 +1,93 @@
+"""URIs are taken apart in one place, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.cli.uris import (
+    BadUri,
+    ObjectUri,
+    RefUri,
+    parse_object,
+    parse_prefix,
+    parse_ref,
+    parse_repository,
+    parse_tag,
+)
+
+
+@pytest.mark.parametrize("text", ["lakefs://lake", "lakefs://lake/"])
+def test_a_repository_is_what_follows_the_scheme(text: str) -> None:
+    assert parse_repository(text) == "lake"
+
+
+@pytest.mark.parametrize("ref", ["main", "v1~2", "main@", "3f2a^1"])
+def test_a_ref_is_the_second_segment(ref: str) -> None:
+    assert parse_ref(f"lakefs://lake/{ref}") == parse_ref(f"lakefs://lake/{ref}/") == RefUri("lake", ref)
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "a//b", "/a", "a/", "%2B", "ä b", "../x", "lakefs://x", "a?b#c"])
+def test_a_path_is_all_that_follows_and_means_itself(path: str) -> None:
+    assert parse_object(f"lakefs://lake/main/{path}") == ObjectUri("lake", "main", path)
+
+
+@pytest.mark.parametrize("text", ["lakefs://lake/main", "lakefs://lake/main/"])
+def test_a_prefix_may_be_everything(text: str) -> None:
+    assert parse_prefix(text) == ObjectUri("lake", "main", "")
+
+
+def test_a_tag_may_hold_slashes() -> None:
+    assert parse_tag("lakefs://lake/release/1.0") == RefUri("lake", "release/1.0")
+
+
+@pytest.mark.parametrize("uri", [RefUri("lake", "main"), ObjectUri("lake", "main", "a//b")])
+def test_a_uri_is_written_as_it_is_read(uri: RefUri | ObjectUri) -> None:
+    parsed = parse_ref(str(uri)) if isinstance(uri, RefUri) else parse_object(str(uri))
+
+    assert parsed == uri
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lake",
+        "s3://lake/main",
+        "lakefs:/lake/main",
+        "LAKEFS://lake/main",
+        "lakefs://",
+        "lakefs:///main",
+        "lakefs://la/main",
+        "lakefs://Lake/main",
+        "lakefs://lake",
+        "lakefs://lake/",
+        "lakefs://lake//a",
+        "lakefs://lake/main",
+        "lakefs://lake/main/",
+        "lakefs://lake/main/\udcff",
+    ],
+)
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(BadUri):
+        parse_object(text)
+
+
+def test_the_error_says_what_is_missing_and_shows_the_form() -> None:
+    with pytest.raises(BadUri, match=r"lakefs://lake/main: the path is missing \(lakefs://repository/ref/path\)"):
+        parse_object("lakefs://lake/main")
+
+
+@pytest.mark.parametrize("text", ["lakefs://lake/main", "lakefs://lake/main/a"])
+def test_more_than_a_repository_is_no_repository(text: str) -> None:
+    with pytest.raises(BadUri, match="a repository is wanted here"):
+        parse_repository(text)
+
+
+def test_more_than_a_ref_is_no_ref() -> None:
+    with pytest.raises(BadUri, match="without /a"):
+        parse_ref("lakefs://lake/main/a")
+
+
+def test_a_tag_needs_a_name() -> None:
+    with pytest.raises(BadUri, match="the tag is missing"):
+        parse_tag("lakefs://lake/")
