@@ -27,7 +27,7 @@ from .messages import (
     Sweep,
     UncommittedPage,
 )
-from .parquet import arrow_schema, decode_part, encode_part, join_parts, read_part
+from .parquet import PartWriter, arrow_schema, decode_part, encode_part, join_parts, read_part
 from .paths import (
     DATA_PREFIX,
     GC_PREFIX,
@@ -68,6 +68,7 @@ __all__ = [
     "Manifest",
     "Mark",
     "Part",
+    "PartWriter",
     "PreparedCommits",
     "ReadUncommitted",
     "RunKind",

@@ -37,6 +37,30 @@ def encode_part(table: Table, data: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
+class PartWriter:
+    """The same row group by row group, for a part that is to be cut at a size: rows leave memory as they come."""
+
+    def __init__(self, table: Table) -> None:
+        self.rows = 0
+        self._schema = arrow_schema(table)
+        self._buffer = io.BytesIO()
+        self._writer = pq.ParquetWriter(self._buffer, self._schema, compression="zstd")
+
+    def write(self, data: pa.Table) -> None:
+        """One row group. `data` must have exactly the declared columns, in order."""
+        self._writer.write_table(data.cast(self._schema), row_group_size=max(1, data.num_rows))
+        self.rows += data.num_rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is written so far, without the footer."""
+        return self._buffer.tell()
+
+    def close(self) -> bytes:
+        self._writer.close()
+        return self._buffer.getvalue()
+
+
 def decode_part(table: Table, data: bytes, *, name: str) -> pa.Table:
     """
     Raises:

@@ -1,1 +1,31 @@
+"""What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
+from .errors import (
+    BadContinuation,
+    OutOfOrder,
+    RulesChanged,
+    RulesNotFound,
+    RunMoved,
+    RunNotFound,
+    StalePlan,
+    WrongKind,
+)
+from .options import UpkeepOptions
+from .rules import RuleBook, RulesRecord, RulesSet
+from .upkeep import Upkeep
+
+__all__ = [
+    "BadContinuation",
+    "OutOfOrder",
+    "RuleBook",
+    "RulesChanged",
+    "RulesNotFound",
+    "RulesRecord",
+    "RulesSet",
+    "RunMoved",
+    "RunNotFound",
+    "StalePlan",
+    "Upkeep",
+    "UpkeepOptions",
+    "WrongKind",
+]

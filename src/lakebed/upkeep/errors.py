@@ -1,0 +1,40 @@
+"""What can go wrong with a collection run, seen from the live side. Families: lakebed.base.errors."""
+
+from __future__ import annotations
+
+from lakebed.base import Conflict, Invalid, NotFound
+
+
+class RunNotFound(NotFound):
+    """There is no run of this id."""
+
+
+class RunMoved(Conflict):
+    """The run is in a state from which this step is not possible: it was abandoned, or ended, or went on without us.
+
+    The collector throws its work away. Facts: `run_id`, `state`.
+    """
+
+
+class RulesChanged(Conflict):
+    """The retention rules are not those the plan was made with. The run has ended; plan again."""
+
+
+class StalePlan(Conflict):
+    """The plan was not made from the latest recheck of what is condemned. Plan again from that, or condemn again."""
+
+
+class OutOfOrder(Conflict):
+    """The steps of a run prove something only in their order, and one before this is missing."""
+
+
+class BadContinuation(Invalid):
+    """Not a continuation token that this repository gave for this run."""
+
+
+class WrongKind(Invalid):
+    """A run of the other kind has no such step."""
+
+
+class RulesNotFound(NotFound):
+    """No retention rules are set for this repository."""

@@ -1,0 +1,178 @@
+"""Beginning, moving and ending collection runs. Each move is one `set_if`; which there are, says `handoff.MOVES`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakebed.base import OutcomeUnknown, RunId
+from lakebed.handoff import MOVES, RunKind, RunState, RunView
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import (
+    CopyRecord,
+    CopyState,
+    RunRecord,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadState,
+    Versions,
+    decode_record,
+    encode_record,
+    keys,
+)
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
+
+from .errors import RunMoved, RunNotFound, WrongKind
+from .options import UpkeepOptions
+from .records import records
+
+_MARKS = (StoredState.MARKING, StoredState.CONDEMNING)
+
+
+class RunBook:
+    def __init__(self, versions: Versions, options: UpkeepOptions) -> None:
+        self._versions = versions
+        self._options = options
+
+    # Records
+
+    async def read(self, run_id: RunId) -> tuple[RunRecord, Held]:
+        """
+        Raises:
+            RunNotFound: there is none.
+        """
+        held = await self._versions.store.get(self._versions.partition, keys.RUN + run_id.encode())
+        if held is None:
+            raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
+        return decode_record(RunRecord, held.value), held
+
+    async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
+        """The record, if it is of this kind and in one of these states.
+
+        Raises:
+            RunNotFound, WrongKind: there is none, or it is of the other kind.
+            RunMoved: it is in another state.
+        """
+        record, held = await self.read(run_id)
+        if kind_of(record) is not kind:
+            raise WrongKind(f"run {run_id} is one of {record.kind.value} data", run_id=run_id)
+        if state_of(record) not in states:
+            raise moved(run_id, record)
+        return record, held
+
+    async def write(self, run_id: RunId, record: RunRecord, before: Held | None) -> Held:
+        """Replace exactly `before` (None: there is none yet).
+
+        Raises:
+            RunMoved: somebody else moved the run.
+            OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
+        """
+        versions = self._versions
+        value = encode_record(record)
+        predicate = None if before is None else before.predicate
+        try:
+            now = await versions.store.set_if(versions.partition, keys.RUN + run_id.encode(), value, predicate)
+        except PredicateFailed:
+            raise moved(run_id, (await self.read(run_id))[0]) from None
+        except OutcomeUnknown:
+            found = await versions.store.get(versions.partition, keys.RUN + run_id.encode())
+            if found is None or found.value != value:
+                raise
+            return found
+        return Held(value, now)
+
+    async def views(self) -> list[RunView]:
+        """Newest first."""
+        return [view(run_id, record) for run_id, record in reversed(await self._versions.runs())]
+
+    # Moves
+
+    async def start_marking(self) -> tuple[RunId, RunRecord]:
+        """A new run of uncommitted data, marking: from now on no finished upload or copy record is cleaned away."""
+        run_id = RunId(self._versions.world.ids.fresh())
+        now_ms = self._versions.world.clock.now_ms()
+        record = RunRecord(kind=StoredKind.UNCOMMITTED, state=StoredState.MARKING, started_ms=now_ms)
+        await self.write(run_id, record, None)
+        return run_id, record
+
+    async def move(self, run_id: RunId, state: RunState, *, plan: str = "") -> RunRecord:
+        """To `state`, or nothing if it is there already (with the same plan, if one is given).
+
+        Raises:
+            RunMoved: from where it is, this state is not to be reached.
+        """
+        record, held = await self.read(run_id)
+        if state_of(record) is state and plan in ("", record.plan):
+            return record
+        if state not in MOVES[kind_of(record)][state_of(record)]:
+            raise moved(run_id, record)
+        after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
+        await self.write(run_id, after, held)
+        return after
+
+    async def abandon_dead(self) -> list[RunId]:
+        """Abandon runs that have been marking for too long. One that is alive after all fails at its next move."""
+        now_ms = self._versions.world.clock.now_ms()
+        abandoned: list[RunId] = []
+        for run_id, record in await self._versions.runs():
+            if record.state in _MARKS and now_ms - record.started_ms >= self._options.dead_run_age_ms:
+                try:
+                    await self.move(run_id, RunState.ABANDONED)
+                except RunMoved:
+                    continue
+                abandoned.append(run_id)
+        return abandoned
+
+    # Slices
+
+    async def settled_slices(self) -> tuple[str, ...]:
+        """Names of the slices into which every upload has ended, ascending.
+
+        This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
+        dead are given up, which settles their slices at the cost of a freeze of every branch for each.
+        """
+        await self._versions.close_slices()
+        await self._give_up_dead_owners()
+        found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
+        return tuple(name for name, record in found if record.state is SliceState.SETTLED)
+
+    async def _give_up_dead_owners(self) -> None:
+        versions = self._versions
+        before_ms = versions.world.clock.now_ms() - self._options.dead_owner_age_ms
+        slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
+        for name, slice_ in slices:
+            if slice_.state is not SliceState.SETTLED and slice_.opened_ms <= before_ms:
+                await versions.give_up(SliceRecord, keys.SLICE + name.encode())
+        uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
+        for name, upload in uploads:
+            if upload.state in (UploadState.LINKING, UploadState.VOID) and upload.issued_ms <= before_ms:
+                await versions.give_up(UploadRecord, keys.UPLOAD + name.encode())
+        copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
+        for name, copy in copies:
+            if copy.state is not CopyState.DONE and copy.started_ms <= before_ms:
+                await versions.give_up(CopyRecord, keys.COPY + name.encode())
+
+
+def kind_of(record: RunRecord) -> RunKind:
+    """The store's words and those of the seam are two enumerations, because `versions` knows nothing of collectors."""
+    return RunKind(record.kind.value)
+
+
+def state_of(record: RunRecord) -> RunState:
+    return RunState(record.state.value)
+
+
+def moved(run_id: RunId, record: RunRecord) -> RunMoved:
+    return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
+
+
+def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
+    return RunView(
+        run_id=run_id,
+        kind=kind_of(record),
+        state=state_of(record),
+        started_ms=record.started_ms,
+        condemned=condemned,
+        plan=record.plan,
+    )

@@ -1,0 +1,204 @@
+"""The live side of collection for one repository: each call is one of the routes in `lakebed.handoff.messages`.
+
+The collectors decide and delete; this side says what is alive, keeps the runs' records, and sees to it that writers and
+runs see each other. The order of the steps is the proof (docs/design/protocols.md); here it is enforced by the run's
+state and by the cursor in a continuation token, never by trusting the caller.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.base import RunId
+from lakebed.handoff import (
+    COMMITS,
+    DOOMED,
+    REFS,
+    UNCOMMITTED,
+    BadInput,
+    Condemn,
+    Condemnation,
+    Mark,
+    PreparedCommits,
+    ReadUncommitted,
+    RunKind,
+    RunList,
+    RunState,
+    RunView,
+    StartedRun,
+    StartRun,
+    Sweep,
+    UncommittedPage,
+    check_manifest,
+    check_run_id,
+    rules_path,
+    run_folder,
+)
+from lakebed.versions import RunRecord, Versions
+
+from .commits import read_snapshot
+from .condemning import Condemning
+from .errors import BadContinuation, RulesNotFound, RunNotFound
+from .inputs import Inputs
+from .options import UpkeepOptions
+from .reading import Cursor, Reading, decode_cursor, encode_cursor
+from .rules import RuleBook
+from .runs import RunBook, view
+
+
+class Upkeep:
+    """Any number of these, in any number of processes, may serve one repository."""
+
+    def __init__(self, versions: Versions, options: UpkeepOptions | None = None) -> None:
+        options = options or UpkeepOptions()
+        self._versions = versions
+        self._runs = RunBook(versions, options)
+        self._reading = Reading(versions, options)
+        self.rules = RuleBook(versions)
+        self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
+
+    # Beginning
+
+    async def start(self, body: StartRun) -> StartedRun:
+        """A run id; for uncommitted data the run's record too, and only then the slices that have settled."""
+        if body.kind is RunKind.UNCOMMITTED:
+            run_id, record = await self._runs.start_marking()
+            state, now_ms = RunState.MARKING, record.started_ms
+        else:
+            run_id = RunId(self._versions.world.ids.fresh())
+            state, now_ms = RunState.PLANNING, self._versions.world.clock.now_ms()
+        return StartedRun(
+            run_id=run_id,
+            kind=body.kind,
+            state=state,
+            namespace=self._versions.blocks.uri,
+            folder=run_folder(body.kind, run_id),
+            now_ms=now_ms,
+            settled_slices=await self._runs.settled_slices(),
+        )
+
+    # Reading
+
+    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage:
+        """The next page of everything that is in no commit.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
+            BadContinuation: not a token of this run.
+        """
+        id_ = check_run_id(run_id)
+        await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
+        inputs = Inputs(self._versions.blocks, RunKind.UNCOMMITTED, id_)
+        name = UNCOMMITTED.name
+        token = body.continuation_token
+        cursor = Cursor(name=name) if token is None else decode_cursor(token)
+        if cursor.name != name:
+            raise BadContinuation("this token is of another reading", run_id=run_id)
+        page = await self._reading.read_page(inputs, cursor)
+        return UncommittedPage(
+            run_id=id_,
+            location=inputs.folder(name),
+            parts=page.manifest.parts,
+            continuation_token=None if page.cursor is None else encode_cursor(page.cursor),
+            manifest=page.whole,
+        )
+
+    async def prepare_commits(self, run_id: str) -> PreparedCommits:
+        """Every commit record and ref, and the rules, written into the run's folder.
+
+        Raises:
+            RunMoved: the run does not mark any more.
+            OutOfOrder: a run of uncommitted data has not read that to its end yet.
+        """
+        id_ = check_run_id(run_id)
+        kind = await self._kind_of(id_)
+        if kind is RunKind.UNCOMMITTED:
+            # "Mark uncommitted data step must complete before listing of committed data" (document 001).
+            await Inputs(self._versions.blocks, kind, id_).check_complete(UNCOMMITTED.name)
+        current = await self.rules.read()
+        snapshot = await read_snapshot(self._versions)
+        inputs = Inputs(self._versions.blocks, kind, id_)
+        refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
+        commits = await inputs.write_table(COMMITS, COMMITS.name, snapshot.commits_table())
+        await self._versions.blocks.put(rules_path(kind, id_), msgspec.json.encode(current))
+        return PreparedCommits(
+            run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
+        )
+
+    async def _kind_of(self, run_id: RunId) -> RunKind:
+        """A run that plans committed data has no record: whoever has one must still be marking."""
+        try:
+            await self._runs.read_as(run_id, RunKind.UNCOMMITTED, RunState.MARKING)
+        except RunNotFound:
+            return RunKind.COMMITTED
+        return RunKind.UNCOMMITTED
+
+    # Moving
+
+    async def mark(self, run_id: str, body: Mark) -> RunView:
+        """marking → marked, after the last read. From now on the plan may be carried out, as late as one likes.
+
+        Raises:
+            RunMoved: the run was abandoned, or is marked with another plan: throw the work away.
+            BadInput: the plan's manifest is none.
+        """
+        check_manifest(body.plan, name="plan")
+        if body.plan.table != DOOMED.name:
+            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        id_ = check_run_id(run_id)
+        return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
+
+    async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
+        """See `Condemning.condemn`.
+
+        Raises:
+            RulesNotFound: no rules are set: then nothing may be condemned.
+        """
+        if (await self.rules.read()).rules is None:
+            raise RulesNotFound("no retention rules are set for this repository")
+        return await self._condemning.condemn(check_run_id(run_id), body)
+
+    async def sweep(self, run_id: str, body: Sweep) -> RunView:
+        """See `Condemning.sweep`."""
+        id_ = check_run_id(run_id)
+        return await self._view(id_, await self._condemning.sweep(id_, body))
+
+    async def end(self, run_id: str) -> RunView:
+        """
+        Raises:
+            RunMoved: it still marks.
+        """
+        return await self._finish(check_run_id(run_id), RunState.ENDED)
+
+    async def abandon(self, run_id: str) -> RunView:
+        """
+        Raises:
+            RunMoved: its deletes may have begun, so it can only be resumed and ended.
+        """
+        return await self._finish(check_run_id(run_id), RunState.ABANDONED)
+
+    async def _finish(self, run_id: RunId, state: RunState) -> RunView:
+        record = await self._runs.move(run_id, state)
+        await self._condemning.drop_condemned(run_id)
+        return view(run_id, record)
+
+    # Looking
+
+    async def run(self, run_id: str) -> RunView:
+        """
+        Raises:
+            RunNotFound: there is none.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read(id_)
+        return await self._view(id_, record)
+
+    async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
+        return view(run_id, record, condemned=len(await self._condemning.condemned(run_id)))
+
+    async def runs(self) -> RunList:
+        return RunList(runs=tuple(await self._runs.views()))
+
+    async def abandon_dead_runs(self) -> list[RunId]:
+        """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time."""
+        return await self._runs.abandon_dead()
