@@ -79,9 +79,9 @@ class SqliteStore:
             with ExitStack() as opened:
                 if not path.exists():
                     path.touch(mode=0o600)
-                writer = opened.enter_context(closing(connect(path, synchronous)))
+                writer = opened.enter_context(closing(connect(path, synchronous, busy_timeout_s)))
                 prepare_file(path, writer, busy_timeout_s)
-                reader = opened.enter_context(closing(connect(path, synchronous)))
+                reader = opened.enter_context(closing(connect(path, synchronous, busy_timeout_s)))
                 reader.execute("PRAGMA query_only=ON")
                 opened.pop_all()  # from here on they are the store's to close
         except OSError as error:

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -45,14 +46,14 @@ _NOTHING_HAPPENED: Final = frozenset(
 )
 
 
-def connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
-    """A connection for any thread, one at a time. It never waits for a lock itself: see `patiently`."""
+def connect(path: Path, synchronous: Synchronous, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection for any thread, one at a time. Once open it never waits for a lock by itself: see `patiently`."""
     with ExitStack() as opened:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         opened.enter_context(closing(connection))
-        connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        connection.execute("PRAGMA temp_store=MEMORY")
+        for setting in (f"synchronous={synchronous}", f"cache_size=-{_CACHE_KIB}", "temp_store=MEMORY"):
+            # Even this may find the file locked, by a process that is just making it.
+            patiently(partial(connection.execute, f"PRAGMA {setting}"), busy_timeout_s)
         opened.pop_all()
     return connection
 
@@ -79,7 +80,7 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    (mode,) = patiently(lambda: connection.execute("PRAGMA journal_mode"), busy_timeout_s).fetchone()
     if mode != "wal":
         raise StoreUnavailable(f"{path}: this file system cannot hold a write-ahead log", path=str(path), mode=mode)
 
