@@ -1,0 +1,129 @@
+"""Changes over entries, on sorted tables: overlay several layers of them, apply them, see what differs.
+
+Rows are compared by key and digest only (equal digests of one key mean the same entry); the other columns are moved,
+never looked at. All positions are found in one pass over keys and moved with one `take`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .schema import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_array
+
+Positions = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def overlay(layers: Sequence[pa.Table]) -> pa.Table:
+    """One table of changes from several, newest first: of each key the newest change. Tombstones stay."""
+    layers = [layer for layer in layers if layer.num_rows]
+    if not layers:
+        return CHANGES_SCHEMA.empty_table()
+    if len(layers) == 1:
+        return layers[0]
+    together = pa.concat_tables(layers).combine_chunks()
+    keys = object_array(together.column("key"))
+    # Stable, so that of equal keys the newest stays in front.
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.concatenate(([True], keys[1:] != keys[:-1]))
+    return together.take(pa.array(order[first]))
+
+
+def find_keys(keys: ObjectArray, wanted: ObjectArray) -> tuple[Positions, Flags]:
+    """For each wanted key its position among the keys (or where it would stand), and whether it is there.
+
+    Both ascend. Costs 0.2 µs a wanted key and some; where many are wanted, one merge of the two.
+    """
+    if len(wanted) * 16 < len(keys):
+        positions, low = np.empty(len(wanted), dtype=np.int64), 0
+        for index, key in enumerate(wanted):
+            positions[index] = low = bisect_left(keys, key, low)
+    else:
+        order = np.argsort(np.concatenate((wanted, keys)), kind="stable")
+        # Standing before its equal, a wanted key has as many keys before it as all that stands before it, less the
+        # wanted ones.
+        positions = np.flatnonzero(order < len(wanted)) - np.arange(len(wanted))
+    inside = positions < len(keys)
+    found = np.zeros(len(wanted), dtype=np.bool_)
+    found[inside] = keys[positions[inside]] == wanted[inside]
+    return positions, found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What changes did to entries. `entries` is the very table that was given where nothing changed; `fresh` are the
+    positions in it of keys that were not there before."""
+
+    entries: pa.Table
+    fresh: Positions
+    added: int
+    changed: int
+    removed: int
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.added or self.changed or self.removed)
+
+
+def apply_changes(entries: pa.Table, changes: pa.Table) -> Change:
+    """The entries after the changes. To put what is there, or remove what is not, is no change."""
+    positions, found = find_keys(object_array(entries.column("key")), object_array(changes.column("key")))
+    tombstone = chunk(changes, "tombstone").to_numpy(zero_copy_only=False)
+    same = found.copy()
+    digests = chunk(entries, "digest").to_numpy()
+    same[found] = digests[positions[found]] == chunk(changes, "digest").to_numpy()[found]
+    changed, added, removed = found & ~tombstone & ~same, ~found & ~tombstone, found & tombstone
+    counts = [int(np.count_nonzero(flags)) for flags in (added, changed, removed)]
+    if not any(counts):
+        return Change(entries=entries, fresh=np.empty(0, dtype=np.int64), added=0, changed=0, removed=0)
+    # Positions in entries followed by changes; a removed row is -1 until the new rows are in.
+    source = np.arange(len(digests))
+    theirs = len(digests) + np.arange(len(found))
+    source[positions[changed]] = theirs[changed]
+    source[positions[removed]] = -1
+    source = np.insert(source, positions[added], theirs[added])
+    source = source[source >= 0]
+    is_added = np.concatenate((np.zeros(len(digests), dtype=np.bool_), added))
+    both = pa.concat_tables([entries, changes.select(ENTRIES_SCHEMA.names)]).combine_chunks()
+    return Change(
+        entries=both.take(pa.array(source)),
+        fresh=np.flatnonzero(is_added[source]),
+        added=counts[0],
+        changed=counts[1],
+        removed=counts[2],
+    )
+
+
+def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tuple[Positions, Positions]:
+    """Positions of the rows, known by their digests, that the other side does not have.
+
+    Digests are taken over key and value, so neither needs to be read to compare two stretches of entries. What the
+    sides have in common at their two ends is skipped before anything is sorted.
+    """
+    size = min(len(left), len(right))
+    unlike = np.flatnonzero(left[:size] != right[:size])
+    if not len(unlike) and len(left) == len(right):
+        return unlike, unlike
+    if len(left) == len(right) and not np.isin(left[unlike], right[unlike]).any():
+        # Rows were only replaced in place.
+        return unlike, unlike
+    head = int(unlike[0]) if len(unlike) else size
+    unlike_behind = np.flatnonzero(left[::-1][: size - head] != right[::-1][: size - head])
+    tail = int(unlike_behind[0]) if len(unlike_behind) else size - head
+    left_middle, right_middle = left[head : len(left) - tail], right[head : len(right) - tail]
+    return (
+        np.flatnonzero(~np.isin(left_middle, right_middle)) + head,
+        np.flatnonzero(~np.isin(right_middle, left_middle)) + head,
+    )
+
+
+def diff_tables(left: pa.Table, right: pa.Table) -> tuple[Positions, Positions]:
+    """Positions in each table of the rows that the other does not have with the same key and digest."""
+    return differing(chunk(left, "digest").to_numpy(), chunk(right, "digest").to_numpy())

@@ -1,0 +1,46 @@
+"""Ids: SHA-256 over the canonical bytes of logical columns (docs/formats/range.md, docs/formats/metarange.md).
+
+Canonical bytes: a title line, the number of rows as u64, then each column in the schema's order. A fixed-width column
+is its values one behind the other; a column of strings or bytes is the length of each value as u32, and then all the
+values' bytes. Everything is little-endian. The row count comes first and each column says its own lengths, so no two
+different tables have the same bytes.
+
+Never hash Parquet or Arrow IPC bytes instead: equal tables differ there by history and by library version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import numpy as np
+import pyarrow as pa
+
+from .schema import chunk
+
+# Buffers are hashed as they lie in memory.
+assert sys.byteorder == "little"
+
+
+def digest_columns(title: bytes, table: pa.Table) -> str:
+    """64 hex digits. About 0.1 ms for a thousand entries of 140 bytes."""
+    digest = hashlib.sha256(title)
+    digest.update(table.num_rows.to_bytes(8, "little"))
+    for name in table.column_names:
+        for part in _canonical(chunk(table, name)):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _canonical(array: pa.Array) -> list[memoryview]:
+    assert array.null_count == 0
+    buffers, start, stop = array.buffers(), array.offset, array.offset + len(array)
+    if not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
+        width = array.type.bit_width // 8
+        return [] if start == stop else [memoryview(buffers[1])[start * width : stop * width]]
+    if start == stop:
+        return []
+    offsets = np.frombuffer(buffers[1], dtype=np.int32)[start : stop + 1]
+    lengths = np.diff(offsets).astype("<u4")
+    data = memoryview(buffers[2])[int(offsets[0]) : int(offsets[-1])] if buffers[2] is not None else memoryview(b"")
+    return [memoryview(lengths.tobytes()), data]

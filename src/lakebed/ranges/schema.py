@@ -1,0 +1,102 @@
+"""Entries as Arrow columns, and the way between columns and rows.
+
+Entries move in bulk as tables of two shapes: ENTRIES_SCHEMA (a key, then `base.ROW_FIELDS`), and CHANGES_SCHEMA, the
+same with `tombstone` behind: true where the key is to go. Tables handed between functions of this part are sorted by
+key, bytewise, and name each key once, unless a function says that it takes less. No column holds nulls.
+
+An object for each row is made only at the edges, here. numpy object arrays are the bridge: pyarrow fills one with
+bytes in 15 ns an element, and its stable sort finds sorted runs, so that merging sorted keys costs one comparison each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, Row
+
+ENTRIES_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("digest", pa.int64(), nullable=False),
+        pa.field("slice", pa.int64(), nullable=False),
+        pa.field("sequence", pa.int32(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("checksum", pa.string(), nullable=False),
+        pa.field("modified_ms", pa.int64(), nullable=False),
+        pa.field("content_type", pa.string(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False),
+    ]
+)
+assert tuple(ENTRIES_SCHEMA.names[1:]) == ROW_FIELDS
+
+CHANGES_SCHEMA: Final = ENTRIES_SCHEMA.append(pa.field("tombstone", pa.bool_(), nullable=False))
+
+TOMBSTONE_ROW: Final[Row] = (0, FOREIGN_SLICE, 0, "", 0, "", 0, "", b"")
+"""Fills the columns of a tombstone. Nobody reads it."""
+
+ObjectArray = npt.NDArray[np.object_]
+
+
+def table_from_rows(keys: Sequence[bytes], rows: Sequence[Row]) -> pa.Table:
+    """Entries of these keys, in the order given. About 0.6 µs a row."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(ROW_FIELDS)
+    return pa.Table.from_arrays(_arrays([keys, *columns], ENTRIES_SCHEMA), schema=ENTRIES_SCHEMA)
+
+
+def changes_from_rows(keys: Sequence[bytes], rows: Sequence[Row | None]) -> pa.Table:
+    """Changes of these keys, in the order given; None is a tombstone."""
+    columns = zip(*(row or TOMBSTONE_ROW for row in rows), strict=True) if rows else [()] * len(ROW_FIELDS)
+    return changes_from_columns(keys, tuple(columns), [row is None for row in rows])
+
+
+def changes_from_columns(
+    keys: Sequence[bytes], columns: Sequence[Sequence[Any]], tombstones: Sequence[bool]
+) -> pa.Table:
+    """Changes from columns in the order of ROW_FIELDS, as `zip(*rows)` gives them. What a tombstone's row holds is
+    of no account, as long as it is of the columns' types (TOMBSTONE_ROW will do). About 30 ns a value."""
+    return pa.Table.from_arrays(_arrays([keys, *columns, tombstones], CHANGES_SCHEMA), schema=CHANGES_SCHEMA)
+
+
+def changes_from_entries(entries: pa.Table) -> pa.Table:
+    """The changes that would put every one of these entries."""
+    false = pa.array(np.zeros(entries.num_rows, dtype=np.bool_))
+    return entries.append_column(CHANGES_SCHEMA.field("tombstone"), false)
+
+
+def rows_from_table(table: pa.Table) -> list[tuple[bytes, Row]]:
+    """(key, row) of every entry, in order. About 0.3 µs a row; further columns are left out."""
+    keys = object_array(table.column("key")).tolist()
+    columns = [values_of(table.column(name)) for name in ROW_FIELDS]
+    return list(zip(keys, zip(*columns, strict=True), strict=True))
+
+
+def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """A column's values as Python objects, many times faster than a scalar at a time."""
+    values: list[Any] = (
+        column.to_numpy(zero_copy_only=False).tolist() if isinstance(column, pa.Array) else column.to_numpy().tolist()
+    )
+    return values
+
+
+def object_array(column: pa.ChunkedArray | pa.Array) -> ObjectArray:
+    """The values of a binary column, in an array of Python bytes: sortable, searchable, and cheap to index."""
+    values: ObjectArray = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
+    return values
+
+
+def chunk(table: pa.Table, name: str) -> pa.Array:
+    """A column as one contiguous array, without a copy where it is one already."""
+    column = table.column(name)
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+def _arrays(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:
+    return [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]

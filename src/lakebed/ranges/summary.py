@@ -1,0 +1,164 @@
+"""The slice summary of a range: which numbers of which slices its entries name, as one bitmap a slice.
+
+Collectors mark with it: they OR bitmaps instead of reading rows (docs/design/pipelines.md, "Addresses"). It stands in
+the footer of a range file, so that the end of the file is enough to read it. Entries whose address is foreign are
+only counted: where `foreign` is not zero, the address column must be read too.
+
+A bitmap has two forms, and takes the smaller: *dense*, 64-bit words from the first that is not zero to the last; or
+*sparse*, the numbers themselves, ascending. Bit b of word w stands for the number 64 * w + b.
+
+Bytes (little-endian; base64 in the file, for other tools take metadata as text):
+
+    u32 version = 1 | u32 slices | u64 foreign entries
+    for each slice, ascending: i64 slice | u32 form | u32 first word (0 if sparse) | u32 items | u32 0
+        where form is 0 for sparse and 1 for dense
+    for each slice: its items, u32 numbers or u64 words
+    32 bytes SHA-256 of the range's id (64 ASCII digits) and all of the above
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, RangeId
+
+from .schema import chunk
+
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<IIQ")
+_SLICE: Final = struct.Struct("<qIIII")
+_SPARSE: Final = 0
+_DENSE: Final = 1
+
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SliceBitmap:
+    """The numbers of one slice that a range names: `words` from `first_word` on, or the ascending `numbers`; the other
+    is None."""
+
+    slice: int
+    first_word: int
+    words: Words | None
+    numbers: Numbers | None
+
+    def sequences(self) -> Numbers:
+        """The numbers, ascending, each once."""
+        if self.numbers is not None:
+            return self.numbers
+        assert self.words is not None
+        bits = np.unpackbits(self.words.view(np.uint8), bitorder="little")
+        return (np.flatnonzero(bits) + 64 * self.first_word).astype(np.uint32)
+
+    @property
+    def words_needed(self) -> int:
+        """How many words a bitmap from word 0 must have to take this one in."""
+        if self.words is not None:
+            return self.first_word + len(self.words)
+        assert self.numbers is not None
+        return int(self.numbers[-1]) // 64 + 1
+
+    def or_into(self, bitmap: Words) -> None:
+        """Set our bits in a bitmap that starts at word 0 and has at least `words_needed` words."""
+        if self.words is not None:
+            bitmap[self.first_word : self.first_word + len(self.words)] |= self.words
+            return
+        assert self.numbers is not None
+        bits = np.left_shift(np.uint64(1), (self.numbers & 63).astype(np.uint64))
+        np.bitwise_or.at(bitmap, self.numbers >> 6, bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SliceSummary:
+    """Bitmaps in ascending order of slice, and how many entries have a foreign address."""
+
+    bitmaps: tuple[SliceBitmap, ...]
+    foreign: int
+
+
+def summarise(entries: pa.Table) -> SliceSummary:
+    """The summary of a table with the columns `slice` and `sequence`."""
+    slices = chunk(entries, "slice").to_numpy()
+    sequences = chunk(entries, "sequence").to_numpy()
+    own = slices != FOREIGN_SLICE
+    foreign = len(slices) - int(np.count_nonzero(own))
+    if foreign:
+        slices, sequences = slices[own], sequences[own]
+    if not len(slices):
+        return SliceSummary(bitmaps=(), foreign=foreign)
+    assert 0 <= sequences.min() <= sequences.max() <= SEQUENCE_MAX
+    order = np.lexsort((sequences, slices))
+    slices, sequences = slices[order], sequences[order].astype(np.uint32)
+    starts = np.flatnonzero(np.diff(slices, prepend=slices[:1] - 1)).tolist()
+    bitmaps = [
+        _bitmap(int(slices[start]), _unique(sequences[start:stop]))
+        for start, stop in zip(starts, [*starts[1:], len(slices)], strict=True)
+    ]
+    return SliceSummary(bitmaps=tuple(bitmaps), foreign=foreign)
+
+
+def encode_summary(id_: RangeId, summary: SliceSummary) -> str:
+    parts = [_HEAD.pack(VERSION, len(summary.bitmaps), summary.foreign)]
+    items = [bitmap.numbers if bitmap.words is None else bitmap.words for bitmap in summary.bitmaps]
+    for bitmap, values in zip(summary.bitmaps, items, strict=True):
+        assert values is not None
+        form = _SPARSE if bitmap.words is None else _DENSE
+        parts.append(_SLICE.pack(bitmap.slice, form, bitmap.first_word, len(values), 0))
+    parts += [values.tobytes() for values in items if values is not None]
+    payload = b"".join(parts)
+    return base64.b64encode(payload + _digest(id_, payload)).decode()
+
+
+def decode_summary(id_: RangeId, text: bytes) -> SliceSummary:
+    """
+    Raises:
+        ValueError: not the summary of this range, altered, or of a later version. The caller knows the file.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError("the slice summary is not base64") from error
+    payload, digest = data[:-32], data[-32:]
+    if len(data) < _HEAD.size + 32 or digest != _digest(id_, payload):
+        raise ValueError("the slice summary contradicts its digest")
+    version, count, foreign = _HEAD.unpack_from(payload)
+    if version != VERSION:
+        raise ValueError(f"slice summary of version {version}, and this release reads {VERSION}")
+    bitmaps, at = [], _HEAD.size + count * _SLICE.size
+    for slice_, form, first_word, items, _ in _SLICE.iter_unpack(payload[_HEAD.size : at]):
+        kind = np.dtype("<u8" if form == _DENSE else "<u4")
+        values = np.frombuffer(payload, dtype=kind, count=items, offset=at)
+        at += values.nbytes
+        words, numbers = (values, None) if form == _DENSE else (None, values)
+        bitmaps.append(SliceBitmap(slice=slice_, first_word=first_word, words=words, numbers=numbers))
+    return SliceSummary(bitmaps=tuple(bitmaps), foreign=foreign)
+
+
+def _bitmap(slice_: int, numbers: Numbers) -> SliceBitmap:
+    first_word, last_word = int(numbers[0]) >> 6, int(numbers[-1]) >> 6
+    if 8 * (last_word - first_word + 1) >= 4 * len(numbers):
+        return SliceBitmap(slice=slice_, first_word=0, words=None, numbers=numbers)
+    bits = np.zeros(64 * (last_word - first_word + 1), dtype=np.uint8)
+    bits[numbers - np.uint32(64 * first_word)] = 1
+    words = np.packbits(bits, bitorder="little").view("<u8")
+    return SliceBitmap(slice=slice_, first_word=first_word, words=words, numbers=None)
+
+
+def _unique(numbers: Numbers) -> Numbers:
+    """Two entries may share an object (a shallow copy)."""
+    return numbers[np.concatenate(([True], numbers[1:] != numbers[:-1]))]
+
+
+def _digest(id_: RangeId, payload: bytes) -> bytes:
+    return hashlib.sha256(id_.encode() + payload).digest()

@@ -1,0 +1,97 @@
+"""A decoded range in memory, laid out for reading single rows and pages of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.base import ROW_FIELDS, Row
+
+from .schema import chunk, rows_from_table
+
+
+class RangeView:
+    """The entries of a range, in key order. Immutable; may be shared by any number of readers.
+
+    A point read bisects straight over the Arrow buffers, with no object made but the keys it compares (about 5 µs
+    among 8,000 keys), and makes the one row it found.
+    """
+
+    def __init__(self, entries: pa.Table) -> None:
+        self.entries = entries.combine_chunks()
+        self.nbytes: int = self.entries.nbytes
+        self.keys = KeyColumn(chunk(self.entries, "key"))
+        self._columns = [_values(chunk(self.entries, name)) for name in ROW_FIELDS]
+
+    def __len__(self) -> int:
+        rows: int = self.entries.num_rows
+        return rows
+
+    def position(self, key: bytes) -> int:
+        """How many keys are smaller."""
+        return bisect_left(self.keys, key)
+
+    def position_behind(self, key: bytes) -> int:
+        """How many keys are smaller or equal."""
+        return bisect_right(self.keys, key)
+
+    def get(self, key: bytes) -> Row | None:
+        at = bisect_left(self.keys, key)
+        if at == len(self.keys) or self.keys[at] != key:
+            return None
+        return self.row(at)
+
+    def row(self, position: int) -> Row:
+        row: Any = tuple([column[position] for column in self._columns])
+        return row  # type: ignore[no-any-return]  # a tuple of these columns is a Row; mypy sees a tuple of Any
+
+    def rows(self, start: int, stop: int) -> list[tuple[bytes, Row]]:
+        """(key, row) of the positions from `start` to before `stop`. About 0.4 µs a row."""
+        return rows_from_table(self.entries.slice(start, max(0, stop - start)))
+
+    @property
+    def digests(self) -> npt.NDArray[np.int64]:
+        digests: npt.NDArray[np.int64] = chunk(self.entries, "digest").to_numpy()
+        return digests
+
+    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """The entries at these positions."""
+        entries = self.entries if columns is None else self.entries.select(columns)
+        return entries.take(pa.array(rows))
+
+
+class KeyColumn(Sequence[bytes]):
+    """A binary column by position, for `bisect`: without an Arrow scalar in between, in a tenth of the time."""
+
+    __slots__ = ("_data", "_offsets")
+
+    def __init__(self, array: pa.Array) -> None:
+        _, offsets, data = array.buffers()
+        self._offsets = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1]
+        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()
+
+
+class _Text(KeyColumn):
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return str(self._data[self._offsets[index] : self._offsets[index + 1]], "utf-8")
+
+
+def _values(array: pa.Array) -> Any:
+    if pa.types.is_string(array.type):
+        return _Text(array)
+    if pa.types.is_binary(array.type):
+        return KeyColumn(array)
+    return memoryview(array.to_numpy())

@@ -1,0 +1,382 @@
+"""Trees of committed entries, against plain dicts. Small cut rules make many small ranges out of few entries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
+from lakebed.blocks import MemoryBlocks
+from lakebed.ranges import CHANGES_SCHEMA, CutRule, MetarangeCorrupt, RangeCorrupt, changes_from_rows
+from lakebed.runtime import live_world
+from lakebed.versions.trees import Applied, Merged, Trees
+from lakebed.versions.trees_cache import TreeCache
+from lakebed.versions.trees_diff import DiffRow
+
+SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
+
+Model = dict[bytes, Row]
+
+# No deadline: a shared machine may pause anywhere.
+searched = settings(deadline=None, max_examples=60)
+
+
+def row(key: bytes, version: int) -> Row:
+    return to_row(key, Entry(address=f"s3://elsewhere/{version}", size_bytes=version, checksum="", modified_ms=version))
+
+
+def model_of(versions: Mapping[int, int]) -> Model:
+    """Keys from small numbers, so that cuts and neighbours are met often."""
+    return {b"k%03d" % number: row(b"k%03d" % number, version) for number, version in sorted(versions.items())}
+
+
+contents = st.dictionaries(st.integers(0, 150), st.integers(1, 3), max_size=120).map(model_of)
+edits = st.dictionaries(st.integers(0, 150), st.integers(0, 3), max_size=30)
+
+
+def edited(model: Model, edit: Mapping[int, int]) -> Model:
+    """Version 0 removes."""
+    keys = {b"k%03d" % number: version for number, version in edit.items()}
+    put = {key: row(key, version) for key, version in keys.items() if version}
+    merged = {key: value for key, value in {**model, **put}.items() if keys.get(key) != 0}
+    return dict(sorted(merged.items()))
+
+
+class CountingBlocks(MemoryBlocks):
+    def __init__(self, uri: str = "mem://counted") -> None:
+        super().__init__(uri)
+        self.read: list[str] = []
+        self.written: list[str] = []
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        self.read.append(key)
+        await asyncio.sleep(0)
+        return await super().get(key, start=start, end=end)
+
+    async def put(self, key, body, *, size_bytes=None, if_absent=False):  # type: ignore[no-untyped-def]  # as the port
+        self.written.append(key)
+        return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent)
+
+
+@dataclass
+class Forest:
+    """Trees over a fresh store, and short ways to ask them."""
+
+    blocks: CountingBlocks
+    trees: Trees
+
+    @classmethod
+    def plant(cls, rule: CutRule = SMALL) -> Forest:
+        blocks = CountingBlocks()
+        return cls(blocks, Trees(blocks, TreeCache(10_000_000), live_world(), rule=rule))
+
+    def reopened(self, rule: CutRule = SMALL) -> Forest:
+        """The same store behind a cold cache."""
+        self.blocks.read.clear()
+        self.blocks.written.clear()
+        return Forest(self.blocks, Trees(self.blocks, TreeCache(10_000_000), live_world(), rule=rule))
+
+    async def apply(self, tree: MetarangeId, changes: Mapping[bytes, Row | None]) -> Applied:
+        keys = sorted(changes)
+        return await self.trees.apply(tree, changes_from_rows(keys, [changes[key] for key in keys]))
+
+    async def build(self, model: Model) -> MetarangeId:
+        return (await self.apply(EMPTY_METARANGE, model)).metarange_id
+
+    async def turn(self, tree: MetarangeId, before: Model, after: Model) -> Applied:
+        changes: dict[bytes, Row | None] = dict.fromkeys(before.keys() - after.keys())
+        return await self.apply(tree, {**changes, **after})
+
+    async def read(self, tree: MetarangeId) -> Model:
+        return dict(await self.trees.scan(tree, b"", 1_000_000))
+
+    async def diff(self, left: MetarangeId, right: MetarangeId, **of: bytes) -> list[DiffRow]:
+        return await gathered(self.trees.diff(left, right, **of))
+
+    async def merge(self, base: Model, source: Model, destination: Model, strategy: str = "none") -> Merged:
+        ids = [await self.build(model) for model in (base, source, destination)]
+        return await self.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy=strategy)  # type: ignore[arg-type]  # drawn from its literals
+
+    def range_reads(self) -> list[str]:
+        return [key for key in self.blocks.read if "/ranges/" in key]
+
+
+async def gathered(batches: AsyncIterator[list[DiffRow]]) -> list[DiffRow]:
+    found = []
+    async for batch in batches:
+        assert batch
+        found += batch
+    return found
+
+
+def difference(left: Model, right: Model) -> list[DiffRow]:
+    found = []
+    for key in sorted(left.keys() | right.keys()):
+        one, other = left.get(key), right.get(key)
+        if one != other:
+            found.append(
+                DiffRow("added" if one is None else "removed" if other is None else "changed", key, one, other)
+            )
+    return found
+
+
+def merged_model(base: Model, source: Model, destination: Model, strategy: str) -> tuple[Model, list[bytes]]:
+    result, conflicts = {}, []
+    for key in sorted(base.keys() | source.keys() | destination.keys()):
+        b, s, d = base.get(key), source.get(key), destination.get(key)
+        value = s if b == d else d
+        if s not in (b, d) and b != d:
+            conflicts.append(key)
+            value = s if strategy == "source-wins" else d
+        if value is not None:
+            result[key] = value
+    return result, conflicts
+
+
+@searched
+@given(contents, st.lists(edits, max_size=4))
+def test_a_tree_depends_on_its_entries_and_not_on_how_they_came(model: Model, steps: list[Mapping[int, int]]) -> None:
+    async def story() -> None:
+        forest, now = Forest.plant(), model
+        tree = await forest.build(now)
+        for step in steps:
+            after = edited(now, step)
+            changes = {b"k%03d" % number: after.get(b"k%03d" % number) for number in step}
+            applied = await forest.apply(tree, changes)
+            kinds = [row.kind for row in difference(now, after)]
+            assert (applied.added, applied.changed, applied.removed) == tuple(
+                kinds.count(kind)
+                for kind in ("added", "changed", "removed")  # type: ignore[arg-type]  # literals
+            )
+            tree, now = applied.metarange_id, after
+            assert tree == await Forest.plant().build(now)
+            assert await forest.reopened().read(tree) == now
+
+    asyncio.run(story())
+
+
+@searched
+@given(contents, contents)
+def test_any_two_trees_turn_into_each_other(before: Model, after: Model) -> None:
+    async def story() -> None:
+        forest = Forest.plant()
+        applied = await forest.turn(await forest.build(before), before, after)
+        assert applied.metarange_id == await forest.build(after)
+
+    asyncio.run(story())
+
+
+@searched
+@given(contents, edits, contents, st.integers(0, 160), st.sampled_from([b"", b"k", b"k0", b"k01", b"k1", b"x"]))
+def test_a_diff_lists_what_differs_in_key_order(
+    left: Model, edit: Mapping[int, int], other: Model, start: int, prefix: bytes
+) -> None:
+    async def story() -> None:
+        forest = Forest.plant()
+        for right in (edited(left, edit), other):
+            ids = await forest.build(left), await forest.build(right)
+            assert await forest.diff(*ids) == difference(left, right)
+            asked = [
+                row for row in difference(left, right) if row.key >= b"k%03d" % start and row.key.startswith(prefix)
+            ]
+            assert await forest.reopened().diff(*ids, start=b"k%03d" % start, prefix=prefix) == asked
+
+    asyncio.run(story())
+
+
+@searched
+@given(contents, edits, edits, st.sampled_from(["none", "source-wins", "dest-wins"]))
+def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
+    base: Model, ours: Mapping[int, int], theirs: Mapping[int, int], strategy: str
+) -> None:
+    async def story() -> None:
+        forest, source, destination = Forest.plant(), edited(base, ours), edited(base, theirs)
+        expected, conflicts = merged_model(base, source, destination, strategy)
+        merged = await forest.merge(base, source, destination, strategy)
+        if strategy == "none" and conflicts:
+            assert merged.conflicts == conflicts
+            assert merged.conflict_count == len(conflicts)
+            assert merged.metarange_id == await forest.build(destination)
+            return
+        assert merged.conflicts == []
+        assert merged.metarange_id == await forest.build(expected)
+        kinds = [row.kind for row in difference(destination, expected)]
+        assert [merged.added, merged.changed, merged.removed] == [
+            kinds.count(kind)
+            for kind in ("added", "changed", "removed")  # type: ignore[arg-type]  # literals
+        ]
+
+    asyncio.run(story())
+
+
+@searched
+@given(contents, contents, contents)
+def test_trees_without_a_common_past_merge_too(base: Model, source: Model, destination: Model) -> None:
+    async def story() -> None:
+        forest = Forest.plant()
+        merged = await forest.merge(base, source, destination, "source-wins")
+        expected, _ = merged_model(base, source, destination, "source-wins")
+        assert merged.metarange_id == await forest.build(expected)
+
+    asyncio.run(story())
+
+
+@searched
+@given(contents, st.lists(st.integers(-1, 160), max_size=20), st.integers(0, 160), st.integers(0, 100))
+def test_entries_are_found_one_by_one_in_bulk_and_in_order(
+    model: Model, numbers: Sequence[int], start: int, limit: int
+) -> None:
+    async def story() -> None:
+        forest = Forest.plant()
+        tree = await forest.build(model)
+        keys = [b"k%03d" % number if number >= 0 else b"" for number in numbers]
+        assert [await forest.trees.lookup(tree, key) for key in keys] == [model.get(key) for key in keys]
+        assert await forest.trees.lookup_many(tree, keys) == [model.get(key) for key in keys]
+        first = b"k%03d" % start
+        expected = [item for item in model.items() if item[0] >= first][:limit]
+        assert await forest.trees.scan(tree, first, limit) == expected
+
+    asyncio.run(story())
+
+
+async def test_the_tree_without_entries_has_no_file() -> None:
+    forest, model = Forest.plant(), model_of({1: 1})
+
+    emptied = await forest.turn(await forest.build(model), model, {})
+
+    assert emptied.metarange_id == EMPTY_METARANGE
+    assert not [key for key in forest.blocks._objects if key.endswith("/.parquet")]
+    assert await forest.trees.lookup(EMPTY_METARANGE, b"k") is None
+    assert await forest.trees.scan(EMPTY_METARANGE, b"", 10) == []
+    assert await forest.trees.lookup_many(EMPTY_METARANGE, [b"k"]) == [None]
+
+
+async def test_a_change_that_changes_nothing_gives_the_same_id_and_writes_nothing() -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(100), 1))
+    tree = await forest.build(model)
+    forest = forest.reopened()
+
+    applied = await forest.apply(tree, {b"k005": model[b"k005"], b"nothing": None, b"": None, b"k050": model[b"k050"]})
+
+    assert applied == Applied(metarange_id=tree, added=0, changed=0, removed=0)
+    assert (await forest.trees.apply(tree, CHANGES_SCHEMA.empty_table())).metarange_id == tree
+    assert forest.blocks.written == []
+
+
+async def test_a_change_reads_and_writes_only_the_range_it_falls_into() -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(1000), 1))
+    tree = await forest.build(model)
+    ranges = await forest.trees.ranges(tree)
+    target = ranges[len(ranges) // 2]
+    forest = forest.reopened()
+
+    changed = await forest.apply(tree, {target.min_key: row(target.min_key, 2)})
+
+    assert forest.range_reads() == [f"_lakefs/ranges/{target.id}.parquet"]
+    after = await forest.trees.ranges(changed.metarange_id)
+    assert len([info for info in after if info not in ranges]) == 1
+    assert len(forest.blocks.written) == 2
+    assert forest.blocks.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
+
+
+async def test_a_diff_reads_no_range_that_both_trees_have() -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(1000), 1))
+    left = await forest.build(model)
+    right = (await forest.apply(left, {b"k500": row(b"k500", 2)})).metarange_id
+    forest = forest.reopened()
+
+    await forest.diff(left, right)
+
+    assert len(forest.range_reads()) == 2
+
+
+async def test_a_merge_of_changes_in_different_ranges_reads_none_of_them_to_merge() -> None:
+    forest, base = Forest.plant(), model_of(dict.fromkeys(range(1000), 1))
+    source, destination = edited(base, {100: 2, 101: 0}), edited(base, {900: 2, 901: 0})
+    ids = [await forest.build(model) for model in (base, source, destination)]
+    before = set(forest.blocks._objects)
+    forest = forest.reopened()
+
+    merged = await forest.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy="none")
+
+    assert merged.metarange_id == await forest.build(edited(source, {900: 2, 901: 0}))
+    assert {key for key in set(forest.blocks._objects) - before if "/ranges/" in key} == set()
+
+
+async def test_only_the_first_thousand_conflicts_are_listed_and_all_are_counted() -> None:
+    forest = Forest.plant()
+    keys = [b"%04d" % number for number in range(1200)]
+    models = [{key: row(key, version) for key in keys} for version in (1, 2, 3)]
+
+    merged = await forest.merge(*models)
+
+    assert merged.conflicts == keys[:1000]
+    assert merged.conflict_count == 1200
+
+
+async def test_the_same_change_on_both_sides_is_no_conflict() -> None:
+    forest, base = Forest.plant(), model_of(dict.fromkeys(range(100), 1))
+    both = edited(base, {5: 2, 6: 0, 120: 1})
+
+    merged = await forest.merge(base, both, both)
+
+    assert merged.conflict_count == 0
+    assert (merged.added, merged.changed, merged.removed) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped", "swapped"])
+async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_kept(damage: str) -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(100), 1))
+    tree = await forest.build(model)
+    first, second = (await forest.trees.ranges(tree))[:2]
+    key = f"_lakefs/ranges/{first.id}.parquet"
+    good = await forest.blocks.get(key)
+    bad = {
+        "missing": None,
+        "short": good[:-1],
+        "flipped": good[:40] + bytes([good[40] ^ 1]) + good[41:],
+        "swapped": await forest.blocks.get(f"_lakefs/ranges/{second.id}.parquet"),
+    }[damage]
+    await forest.blocks.delete([key])
+    if bad is not None:
+        await forest.blocks.put(key, bad)
+    forest = forest.reopened()
+
+    for attempt in (
+        lambda: forest.trees.lookup(tree, first.min_key),
+        lambda: forest.trees.lookup_many(tree, [first.min_key]),
+        lambda: forest.trees.scan(tree, b"", 10),
+        lambda: forest.apply(tree, {first.min_key: row(first.min_key, 3)}),
+        lambda: forest.diff(tree, EMPTY_METARANGE),
+    ):
+        with pytest.raises(RangeCorrupt) as caught:
+            await attempt()
+        assert caught.value.facts["range_id"] == first.id
+        assert caught.value.facts["namespace"] == "mem://counted"
+    await forest.blocks.put(key, good)
+    assert await forest.trees.lookup(tree, first.min_key) == model[first.min_key]
+
+
+async def test_a_missing_metarange_is_named_with_its_namespace() -> None:
+    forest = Forest.plant()
+    with pytest.raises(MetarangeCorrupt) as caught:
+        await forest.trees.lookup(MetarangeId("ab" * 32), b"k")
+
+    assert caught.value.facts["metarange_id"] == "ab" * 32
+    assert caught.value.facts["namespace"] == "mem://counted"
+
+
+async def test_those_who_miss_a_range_at_the_same_time_load_it_once() -> None:
+    forest, model = Forest.plant(), model_of(dict.fromkeys(range(5), 1))
+    tree = await forest.build(model)
+    forest = forest.reopened()
+
+    rows = await asyncio.gather(*[forest.trees.lookup(tree, b"k003") for _ in range(10)])
+
+    assert rows == [model[b"k003"]] * 10
+    assert len(forest.blocks.read) == 2
