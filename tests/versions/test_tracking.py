@@ -1,0 +1,250 @@
+"""Addresses that are not yet in a cell: slices, uploads handed out, tracked copies; and giving up on dead owners."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from enum import StrEnum
+
+import pytest
+from msgspec.structs import replace
+
+from lakebed.base import Entry, parse_address, slice_name
+from lakebed.blocks import BlockNotFound, BlockStore
+from lakebed.kv import Store
+from lakebed.versions import (
+    EXCLUSIVE,
+    MOVES,
+    BranchNotFound,
+    CopyRecord,
+    CopyState,
+    RunKind,
+    RunRecord,
+    RunState,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadRefused,
+    UploadState,
+    Versions,
+    decode_cell,
+    decode_record,
+    encode_record,
+)
+from lakebed.versions.staging import ANY
+
+from .conftest import TurnableClock, body
+
+
+async def slices(store: Store) -> list[tuple[str, SliceState]]:
+    page = await store.scan(b"r1", b"slice/", 100)
+    found = zip(page.keys, page.values, strict=True)
+    return [(k[6:].decode(), decode_record(SliceRecord, v).state) for k, v in found if k.startswith(b"slice/")]
+
+
+async def flags_of(repo: Versions, store: Store, path: bytes) -> int:
+    token = (await repo._fresh("main")).record.staging_token
+    held = await store.get(f"r1/{token}".encode(), path)
+    assert held is not None
+    return decode_cell(held.value)[0]
+
+
+async def put_bytes(repo: Versions, address: str) -> Entry:
+    stored = await repo.blocks.put(address, b"client")
+    return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
+
+
+async def test_addresses_of_one_instance_are_dense_in_one_open_slice(repo: Versions, store: Store) -> None:
+    found = [(await repo.upload("main", b"p%d" % n, body(repo.blocks))).address for n in range(3)]
+
+    places = [parse_address(address) for address in found]
+    assert all(places)
+    [(name, state)] = await slices(store)
+    assert [(slice_name(p[0]), p[1]) for p in places if p] == [(name, 0), (name, 1), (name, 2)]
+    assert state is SliceState.OPEN
+
+
+async def test_two_instances_never_share_a_slice(repo: Versions, another: Callable[[], Versions]) -> None:
+    other = another()
+    ours = parse_address((await repo.upload("main", b"a", body(repo.blocks))).address)
+    theirs = parse_address((await other.upload("main", b"b", body(repo.blocks))).address)
+
+    assert ours is not None
+    assert theirs is not None
+    assert ours[0] != theirs[0]
+
+
+async def test_a_slice_ends_after_an_hour_and_settles(repo: Versions, store: Store, clock: TurnableClock) -> None:
+    await repo.upload("main", b"a", body(repo.blocks))
+    clock.ms += repo.options.slice_age_ms_max
+    await repo.upload("main", b"b", body(repo.blocks))
+
+    # Newer slices sort first.
+    assert [state for _, state in await slices(store)] == [SliceState.OPEN, SliceState.SETTLED]
+
+
+async def test_a_slice_does_not_settle_while_an_upload_in_it_is_under_way(repo: Versions, store: Store) -> None:
+    place = await repo._place()
+    await repo.close_slices()
+    assert [state for _, state in await slices(store)] == [SliceState.OPEN]
+
+    await repo._leave(place)
+
+    assert [state for _, state in await slices(store)] == [SliceState.SETTLED]
+
+
+async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo: Versions, store: Store) -> None:
+    async def slow_body(address: str) -> Entry:
+        entry = await body(repo.blocks)(address)
+        [(name, _)] = await slices(store)
+        assert await repo.give_up(SliceRecord, f"slice/{name}".encode())
+        return entry
+
+    entry = await repo.upload("main", b"a", slow_body)
+
+    states = dict(await slices(store))
+    place = parse_address(entry.address)
+    assert place is not None
+    assert states.pop(slice_name(place[0])) is SliceState.OPEN
+    assert list(states.values()) == [SliceState.SETTLED]
+    assert await repo.blocks.get((await repo.get("main", b"a")).address) == b"data"
+
+
+async def test_a_fresh_upload_is_exclusive_and_a_copied_one_is_not(repo: Versions, store: Store) -> None:
+    await repo.upload("main", b"a", body(repo.blocks))
+    assert await flags_of(repo, store, b"a") == EXCLUSIVE
+
+    await repo.copy("main", b"a", "main", b"b")
+
+    assert await flags_of(repo, store, b"a") == 0
+    assert await flags_of(repo, store, b"b") == 0
+
+
+async def test_a_finished_copy_is_recorded_until_no_run_marks(
+    repo: Versions, store: Store, clock: TurnableClock
+) -> None:
+    await repo.upload("main", b"a", body(repo.blocks))
+    run = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=clock.ms)
+    await store.set(b"r1", b"run/1", encode_record(run))
+    await repo.copy("main", b"a", "main", b"b")
+
+    assert (await repo.clean()).records == 0
+    [stamped] = [decode_record(CopyRecord, v) for v in (await store.scan(b"r1", b"copy/", 1)).values]
+    assert (stamped.state, stamped.stamp) == (CopyState.DONE, ("1",))
+    await store.delete(b"r1", b"run/1")
+
+    assert (await repo.clean()).records == 1
+
+
+async def test_an_address_handed_out_is_linked_once(repo: Versions) -> None:
+    address = await repo.issue_upload("main")
+    entry = await put_bytes(repo, address)
+
+    await repo.link_upload("main", b"a", entry)
+
+    assert await repo.get("main", b"a") == entry
+    with pytest.raises(UploadRefused):
+        await repo.link_upload("main", b"b", entry)
+
+
+async def test_only_what_was_handed_out_for_this_branch_and_uploaded_can_be_linked(repo: Versions) -> None:
+    await repo.create_branch("dev", "main")
+    address = await repo.issue_upload("dev")
+
+    with pytest.raises(BlockNotFound):
+        await repo.link_upload("dev", b"a", Entry(address=address, size_bytes=1, checksum="", modified_ms=1))
+    with pytest.raises(UploadRefused):
+        await repo.link_upload("main", b"a", await put_bytes(repo, address))
+    with pytest.raises(UploadRefused):
+        await repo.link_upload("dev", b"a", await put_bytes(repo, address[:-1] + "9"))
+    with pytest.raises(BranchNotFound):
+        await repo.issue_upload("nope")
+
+
+async def test_an_expired_address_cannot_be_linked_and_is_cleaned(repo: Versions, clock: TurnableClock) -> None:
+    address = await repo.issue_upload("main")
+    entry = await put_bytes(repo, address)
+    clock.ms += repo.options.upload_ttl_ms
+
+    with pytest.raises(UploadRefused, match="expired"):
+        await repo.link_upload("main", b"a", entry)
+    await repo.clean()
+    assert (await repo.upload_record(address)).state is UploadState.EXPIRED
+    await repo.clean()
+
+    with pytest.raises(UploadRefused):
+        await repo.upload_record(address)
+
+
+async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(repo: Versions, store: Store) -> None:
+    address = await repo.issue_upload("main")
+    entry = await put_bytes(repo, address)
+    key = b"upload/" + address.encode()
+    record, held = await repo._upload(address)
+    linking = await repo._move_upload(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
+
+    assert await repo.give_up(UploadRecord, key)
+
+    assert (await repo.upload_record(address)).state is UploadState.LINKED
+    with pytest.raises(UploadRefused):
+        await repo._move_upload(address, replace(record, state=UploadState.LINKED, attempt="x"), linking)
+    with pytest.raises(UploadRefused):
+        await repo.link_upload("main", b"a", entry)
+
+
+async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Versions, store: Store) -> None:
+    await repo.upload("main", b"kept", body(repo.blocks))
+    await repo.upload("main", b"gone", body(repo.blocks))
+    await repo.commit("main", message="m", committer="me")
+    await repo.upload("main", b"new", body(repo.blocks))
+    await repo.delete("main", b"gone")
+    before = [row for _, row in (await repo.list("main")).items]
+    tokens = (await repo._fresh("main")).record.tokens()
+
+    await repo.freeze("main")
+
+    record = (await repo._fresh("main")).record
+    assert set(tokens).isdisjoint(record.tokens())
+    assert set(record.sealed[0].stands_for) == set(tokens)
+    assert [row for _, row in (await repo.list("main")).items] == before
+    await repo.clean()
+    await repo.commit("main", message="m", committer="me")
+    assert [row for _, row in (await repo.list("main@")).items] == before
+
+
+async def test_a_late_write_into_a_frozen_token_is_read_by_nobody(
+    repo: Versions, another: Callable[[], Versions]
+) -> None:
+    late = (await repo._cached("main")).record
+    await another().freeze("main")
+    await repo._set_cell(late, b"late", EXCLUSIVE, (1, 1, 1, "", 1, "", 1, "", b""), ANY)
+
+    assert (await repo.list("main")).items == []
+
+
+async def test_a_touch_makes_an_older_reading_fail_and_nothing_else(repo: Versions) -> None:
+    before = await repo._fresh("main")
+    await repo.touch("main", only_sealed=True)
+    assert (await repo._fresh("main")).is_same(before)
+
+    await repo.touch("main")
+
+    assert (await repo._fresh("main")).record == replace(before.record, touched=1)
+
+
+@pytest.mark.parametrize("states", list(MOVES), ids=lambda states: states.__name__)
+def test_every_state_has_its_legal_moves_and_some_state_is_the_last(states: type[StrEnum]) -> None:
+    moves = MOVES[states]
+
+    assert set(moves) == set(states)
+    assert set(itertools.chain.from_iterable(moves.values())) <= set(states)
+    assert any(not targets for targets in moves.values())
+
+
+async def test_cells_of_a_reset_branch_are_cleaned(repo: Versions, store: Store, blocks: BlockStore) -> None:
+    await repo.upload("main", b"a", body(blocks))
+    token = (await repo._fresh("main")).record.staging_token
+    await repo.reset("main")
+
+    assert (await repo.clean()).cells == 1
+    assert (await store.scan(f"r1/{token}".encode(), b"", 1)).keys == []
