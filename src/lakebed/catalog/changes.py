@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lakebed.base import CommitId, World
-from lakebed.versions import Commit, CommitOvertaken, NoChanges
+from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy
 
 from .errors import DefaultBranchKept
 from .queue import BranchQueue
@@ -64,7 +64,7 @@ class Changes:
                 branch,
                 message=message,
                 committer=committer,
-                metadata=dict(metadata) if metadata else {},
+                metadata=metadata,
                 created_ms=created_ms,
                 allow_empty=allow_empty,
             )
@@ -90,7 +90,7 @@ class Changes:
         message: str,
         committer: str,
         metadata: Mapping[str, str] | None = None,
-        strategy: str = "none",
+        strategy: Strategy = "none",
         allow_empty: bool = False,
         squash: bool = False,
         force: bool = False,
@@ -104,7 +104,7 @@ class Changes:
                 branch,
                 message=message,
                 committer=committer,
-                metadata=dict(metadata) if metadata else {},
+                metadata=metadata,
                 strategy=strategy,
                 allow_empty=allow_empty,
                 squash=squash,
@@ -116,9 +116,9 @@ class Changes:
         branch: str,
         ref: str,
         *,
-        parent_number: int,
+        parent_number: int = 0,
         committer: str,
-        message: str | None = None,
+        message: str = "",
         metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
         force: bool = False,
@@ -132,7 +132,7 @@ class Changes:
                 parent_number=parent_number,
                 committer=committer,
                 message=message,
-                metadata=None if metadata is None else dict(metadata),
+                metadata=metadata,
                 allow_empty=allow_empty,
             ),
         )
@@ -142,9 +142,9 @@ class Changes:
         branch: str,
         ref: str,
         *,
-        parent_number: int | None,
+        parent_number: int = 0,
         committer: str,
-        message: str | None = None,
+        message: str = "",
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> Commit:
@@ -157,7 +157,7 @@ class Changes:
                 parent_number=parent_number,
                 committer=committer,
                 message=message,
-                metadata=None if metadata is None else dict(metadata),
+                metadata=metadata,
             ),
         )
 
@@ -178,7 +178,7 @@ class Changes:
 
     async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> None:
         await self._repository.check_branch_writable(branch, force=force)
-        await self._in_turn(branch, lambda: self._versions.hard_reset(branch, ref))
+        await self._in_turn(branch, lambda: self._versions.hard_reset(branch, ref, force=force))
 
     # Branches and tags
 

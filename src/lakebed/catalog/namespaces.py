@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakebed.blocks import BlockExists, BlockNotFound, BlockStore, InvalidNamespace
+from lakebed.blocks import BlockExists, BlockNotFound, BlockStore, BlocksUnavailable, InvalidNamespace
 
 from .errors import ForeignAddress, NamespaceInUse
 from .records import MARKER_KEY
@@ -56,8 +56,8 @@ class Namespaces:
         for around in _around(blocks.uri):
             try:
                 await self.open(around).stat(MARKER_KEY)
-            except (BlockNotFound, InvalidNamespace):
-                continue
+            except (BlockNotFound, BlocksUnavailable, InvalidNamespace):
+                continue  # Nothing there, or nothing that we may look at; the records were checked before.
             raise NamespaceInUse(f"namespace {blocks.uri} lies inside {around}", namespace=around)
         try:
             await blocks.put(MARKER_KEY, marker.encode(), if_absent=True)

@@ -120,34 +120,32 @@ class Objects:
         self._namespaces.locate(entry.address)
         return await self._repository.versions.put(branch, path_to_key(path), entry)
 
-    async def copy(self, source_ref: str, source_path: str, branch: str, path: str, *, force: bool = False) -> Entry:
+    async def copy(
+        self,
+        source_ref: str,
+        source_path: str,
+        branch: str,
+        path: str,
+        *,
+        shallow: bool = False,
+        force: bool = False,
+    ) -> Entry:
         await self._repository.check_branch_writable(branch, force=force)
-        return await self._repository.versions.copy(source_ref, path_to_key(source_path), branch, path_to_key(path))
+        return await self._repository.versions.copy(
+            source_ref, path_to_key(source_path), branch, path_to_key(path), shallow=shallow
+        )
 
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
-        """Replace the user metadata, as an upload of the same bytes: the store copies them to a fresh address.
-
-        A second cell with the old address would need the protocol of a copy; metadata changes are too rare for that.
+        """Replace the user metadata: a copy of the object onto itself, with all that a copy owes to collectors.
 
         Raises:
             PathNotFound: nothing is at the path.
-            PreconditionFailed: it was overwritten meanwhile.
         """
         await self._repository.check_branch_writable(branch)
         key = path_to_key(path)
-        old = await self._repository.versions.get(branch, key)
-        if "://" in old.address:
-            return await self._repository.versions.put(
-                branch, key, msgspec.structs.replace(old, metadata=dict(metadata))
-            )
-
-        async def store_body(address: str) -> Entry:
-            await self._repository.blocks.copy(old.address, address)
-            return msgspec.structs.replace(
-                old, address=address, metadata=dict(metadata), modified_ms=self._world.clock.now_ms()
-            )
-
-        return await self._repository.versions.upload(branch, key, store_body, if_match=old.checksum)
+        return await self._repository.versions.copy(
+            branch, key, branch, key, alter=lambda entry: msgspec.structs.replace(entry, metadata=dict(metadata))
+        )
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Absent afterwards, and no error if it was absent before."""
@@ -173,7 +171,8 @@ class Objects:
     async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
         """A fresh address for a client that stores the bytes itself and links them then."""
         await self._repository.check_branch_writable(branch)
-        address = await self._repository.versions.issue_upload(branch, path_to_key(path))
+        path_to_key(path)  # Nobody shall put bytes for a path that cannot be linked.
+        address = await self._repository.versions.issue_upload(branch)
         url = None
         if presign_s is not None:
             url = await self._repository.blocks.presign_put(address, expires_s=presign_s)
@@ -190,6 +189,7 @@ class Objects:
         content_type: str = DEFAULT_CONTENT_TYPE,
         metadata: Mapping[str, str] | None = None,
         if_none_match: bool = False,
+        if_match: str | None = None,
         force: bool = False,
     ) -> Entry:
         """Stage what a client stored at an address that `issue_upload` gave it.
@@ -203,8 +203,6 @@ class Objects:
         address = full_address.removeprefix(self._repository.address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
-        if if_none_match:
-            await self._check_absent(branch, key)
         await self._check_stored(self._repository.blocks, address, size_bytes)
         entry = Entry(
             address=address,
@@ -214,7 +212,9 @@ class Objects:
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
-        return await self._repository.versions.link_upload(branch, key, address, entry)
+        return await self._repository.versions.link_upload(
+            branch, key, entry, if_none_match=if_none_match, if_match=if_match
+        )
 
     async def _check_stored(self, blocks: BlockStore, address: str, size_bytes: int) -> None:
         try:

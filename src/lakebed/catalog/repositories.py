@@ -35,18 +35,12 @@ from lakebed.base import (
 from lakebed.blocks import BlockStore
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.versions import (
-    BRANCH,
-    CLAIM,
-    REPOSITORIES,
-    RUN,
     BranchRecord,
     ClaimRecord,
     Versions,
-    condemned_partition,
     decode_record,
     encode_record,
-    repository_partition,
-    token_partition,
+    keys,
 )
 
 from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound
@@ -119,7 +113,7 @@ class Catalog:
         """Usable repositories, ascending by id, whose id begins with `prefix` and contains `search`; are there more?"""
         found: list[tuple[RepositoryId, RepositoryRecord]] = []
         start = after.encode() + b"\x00" if after else b""
-        async for key, value in scan_prefix(self.store, REPOSITORIES, prefix.encode(), start=start):
+        async for key, value in scan_prefix(self.store, keys.REPOSITORIES, prefix.encode(), start=start):
             record = decode_record(RepositoryRecord, value)
             if record.state is not RepositoryState.ACTIVE or search not in key.decode():
                 continue
@@ -158,7 +152,7 @@ class Catalog:
             raise
         active = msgspec.structs.replace(record, state=RepositoryState.ACTIVE)
         try:
-            await self.store.set_if(REPOSITORIES, name.encode(), encode_record(active), held.predicate)
+            await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(active), held.predicate)
         except PredicateFailed as error:
             raise RepositoryExists("repository exists", repository=name) from error
         return await self.get(name)
@@ -191,7 +185,7 @@ class Catalog:
         value = encode_record(record)
         try:
             predicate = await self.store.set_if(
-                REPOSITORIES, name.encode(), value, found[1].predicate if found else None
+                keys.REPOSITORIES, name.encode(), value, found[1].predicate if found else None
             )
         except PredicateFailed as error:
             raise RepositoryExists("repository exists", repository=name) from error
@@ -201,14 +195,14 @@ class Catalog:
 
     async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
         # Our own record is written before we look: of two that are made at once, at least one sees the other.
-        async for key, value in scan_prefix(self.store, REPOSITORIES, b""):
+        async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             other = decode_record(RepositoryRecord, value)
             if key != name.encode() and overlap(uri, other.namespace_uri):
                 raise NamespaceInUse(f"namespace {uri} overlaps {other.namespace_uri}", namespace=other.namespace_uri)
 
     async def _withdraw(self, name: RepositoryId, held: Held) -> None:
         try:
-            await self.store.delete_if(REPOSITORIES, name.encode(), held.predicate)
+            await self.store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
         except PredicateFailed:
             return  # Taken over: it is not ours any more.
 
@@ -216,7 +210,7 @@ class Catalog:
         """Let the next one who creates it take over at once."""
         dead = msgspec.structs.replace(record, created_ms=0)
         try:
-            await self.store.set_if(REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
+            await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
         except PredicateFailed:
             return  # Taken over already.
 
@@ -226,9 +220,9 @@ class Catalog:
         """Add or replace these keys, leave the others."""
         await self._change_metadata(repository_id, lambda old: {**old, **metadata})
 
-    async def remove_metadata(self, repository_id: str, keys: Sequence[str]) -> None:
+    async def remove_metadata(self, repository_id: str, names: Sequence[str]) -> None:
         await self._change_metadata(
-            repository_id, lambda old: {key: value for key, value in old.items() if key not in keys}
+            repository_id, lambda old: {key: value for key, value in old.items() if key not in names}
         )
 
     async def _change_metadata(self, repository_id: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
@@ -238,7 +232,9 @@ class Catalog:
                 raise ReadOnly("read-only repository", repository=repository_id)
             changed = msgspec.structs.replace(record, metadata=change(record.metadata))
             try:
-                await self.store.set_if(REPOSITORIES, repository_id.encode(), encode_record(changed), held.predicate)
+                await self.store.set_if(
+                    keys.REPOSITORIES, repository_id.encode(), encode_record(changed), held.predicate
+                )
             except PredicateFailed:
                 continue
             self._handles.pop(repository_id, None)
@@ -258,7 +254,7 @@ class Catalog:
         deleting = msgspec.structs.replace(record, state=RepositoryState.DELETING)
         value = encode_record(deleting)
         try:
-            predicate = await self.store.set_if(REPOSITORIES, repository_id.encode(), value, held.predicate)
+            predicate = await self.store.set_if(keys.REPOSITORIES, repository_id.encode(), value, held.predicate)
         except PredicateFailed as error:
             raise RepositoryNotFound("repository not found", repository=repository_id) from error
         self._handles.pop(repository_id, None)
@@ -266,7 +262,7 @@ class Catalog:
 
     async def clean(self) -> None:
         """Finish deletions that a crash left half done, and clean once more after old requests. For the upkeep."""
-        async for key, value in scan_prefix(self.store, REPOSITORIES, b""):
+        async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             if decode_record(RepositoryRecord, value).state is RepositoryState.DELETING:
                 found = await self._find(key.decode())
                 if found is not None and found[0].state is RepositoryState.DELETING:
@@ -277,7 +273,7 @@ class Catalog:
                 await self._purge(RepositoryUid(key.decode()))
                 await self.store.delete(DELETED_REPOSITORIES, key)
 
-    def opened(self) -> list[Versions]:
+    def opened(self) -> Sequence[Versions]:
         """The versions of every repository that this process has open: what its upkeep goes through."""
         return [opened.versions for opened in self._opened.values()]
 
@@ -299,18 +295,18 @@ class Catalog:
             deleted = DeletedRecord(tokens=found, deleted_ms=self._world.clock.now_ms())
             await self.store.set(DELETED_REPOSITORIES, key, encode_record(deleted))
         for token in found:
-            await self._purge_partition(token_partition(uid, token))
-        async for run_key, _ in scan_prefix(self.store, repository_partition(uid), RUN):
-            await self._purge_partition(condemned_partition(uid, RunId(run_key[len(RUN) :].decode())))
-        await self._purge_partition(repository_partition(uid))
+            await self._purge_partition(keys.token_partition(uid, token))
+        async for run_key, _ in scan_prefix(self.store, keys.repository_partition(uid), keys.RUN):
+            await self._purge_partition(keys.condemned_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
+        await self._purge_partition(keys.repository_partition(uid))
 
-    async def _tokens(self, uid: RepositoryUid) -> list[StagingToken]:
+    async def _tokens(self, uid: RepositoryUid) -> Sequence[StagingToken]:
         """Every token with an owner: a branch, or a claim."""
-        partition = repository_partition(uid)
+        partition = keys.repository_partition(uid)
         tokens: list[StagingToken] = []
-        async for _, value in scan_prefix(self.store, partition, BRANCH):
+        async for _, value in scan_prefix(self.store, partition, keys.BRANCH):
             tokens += decode_record(BranchRecord, value).tokens()
-        async for _, value in scan_prefix(self.store, partition, CLAIM):
+        async for _, value in scan_prefix(self.store, partition, keys.CLAIM):
             tokens += decode_record(ClaimRecord, value).tokens
         return tokens
 
@@ -325,7 +321,7 @@ class Catalog:
             check_repository(repository_id)
         except InvalidName:
             return None  # Whatever is no possible id is not looked up: it might not even be a possible key.
-        held = await self.store.get(REPOSITORIES, repository_id.encode())
+        held = await self.store.get(keys.REPOSITORIES, repository_id.encode())
         return (decode_record(RepositoryRecord, held.value), held) if held else None
 
     async def _find_active(self, repository_id: str) -> tuple[RepositoryRecord, Held]:

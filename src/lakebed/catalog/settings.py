@@ -14,21 +14,21 @@ from typing import Final
 
 from lakebed.base import RepositoryUid, World
 from lakebed.kv import PredicateFailed, Store, scan_prefix
-from lakebed.versions import SETTING, decode_record, encode_record, repository_partition
+from lakebed.versions import decode_record, encode_record, keys
 
 from .errors import SettingChanged
 from .records import BranchProtection, HiddenBranch
 
 CACHE_MS: Final = 1_000
-_PROTECTION: Final = SETTING + b"branch_protection"
-_HIDDEN: Final = SETTING + b"hidden_branch/"
+_PROTECTION: Final = keys.SETTING + b"branch_protection"
+_HIDDEN: Final = keys.SETTING + b"hidden_branch/"
 
 
 class Settings:
     """Settings of one repository."""
 
     def __init__(self, uid: RepositoryUid, store: Store, world: World) -> None:
-        self._partition = repository_partition(uid)
+        self._partition = keys.repository_partition(uid)
         self._store = store
         self._world = world
         self._protection: tuple[BranchProtection, int] | None = None

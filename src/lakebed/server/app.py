@@ -1,0 +1,224 @@
+"""The composition root of one server process: options → drivers → parts → routes → one ASGI application.
+
+Only here the environment is read. `opened` opens everything and closes it again; `create_app` makes the application
+that answers with it: authentication, routing, and the translation of errors stand here, once for all routes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lakebed.auth import SESSION_COOKIE, Accounts, Authenticator, load_server_keys
+from lakebed.base import LakebedError, RepositoryUid
+from lakebed.blocks import BlockOptions, BlockStore, InvalidNamespace, open_blocks, options_from_environment
+from lakebed.catalog import Catalog
+from lakebed.kv import Store, open_store, sqlite_uri
+from lakebed.runtime import live_world
+from lakebed.versions import Options, TreeCache, Trees, Versions
+from lakebed.wire import StorageConfig
+
+from .errors import NoSuchEndpoint, error_response, message_response
+from .folder import OBJECTS_FOLDER, STORE_FILE
+from .requests import RestRequest
+from .responses import text
+from .rest import (
+    branches,
+    commits,
+    content,
+    differences,
+    identity,
+    installation,
+    objects,
+    repositories,
+    staging,
+    unimplemented,
+)
+from .routing import Route, Router
+from .state import AppState
+
+logger = logging.getLogger(__name__)
+
+API_ROOT: Final = b"/api/v1/"
+RESOURCES: Final[tuple[ModuleType, ...]] = (
+    installation,
+    identity,
+    repositories,
+    branches,
+    commits,
+    differences,
+    objects,
+    content,
+    staging,
+    unimplemented,  # last: it stands in for what nobody above has
+)
+TREE_CACHE_BYTES: Final = 256 << 20
+PRESIGN_S: Final = 15 * 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """`blockstore` is the scheme that storage namespaces have here: local, s3 or mem.
+
+    `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
+    """
+
+    data_dir: Path
+    blockstore: str = "local"
+    store_uri: str | None = None
+    server_secret: bytes | None = field(default=None, repr=False)
+    blocks: BlockOptions = field(default_factory=BlockOptions)
+
+
+def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
+    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, and those of the block stores."""
+    secret = environment.get("LAKEBED_SERVER_SECRET")
+    return ServerOptions(
+        data_dir=data_dir,
+        blockstore=environment.get("LAKEBED_BLOCKSTORE") or "local",
+        store_uri=environment.get("LAKEBED_STORE_URI") or None,
+        server_secret=secret.encode() if secret else None,
+        blocks=options_from_environment(environment),
+    )
+
+
+@asynccontextmanager
+async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
+    """Everything a server process needs, open. Each process is an instance of its own, with slices of its own.
+
+    Raises:
+        StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
+    """
+    store = open_store(options.store_uri or sqlite_uri(options.data_dir / STORE_FILE))
+    try:
+        state = await _compose(options, store)
+        try:
+            yield state
+        finally:
+            for versions in state.catalog.opened():
+                await versions.close_slices()
+            await state.catalog.close()
+    finally:
+        await store.close()
+
+
+async def _compose(options: ServerOptions, store: Store) -> AppState:
+    world = live_world()
+    keys = await load_server_keys(store, world.ids, options.server_secret)
+    accounts = Accounts(store, world, keys)
+    cache = TreeCache(TREE_CACHE_BYTES)
+    owner = Options(owner=world.ids.fresh())
+    blocks = options.blocks
+    if blocks.local_root is None:
+        blocks = replace(blocks, local_root=options.data_dir / OBJECTS_FOLDER)
+
+    def open_namespace(uri: str) -> BlockStore:
+        if not uri.startswith(options.blockstore + "://"):
+            raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
+        return open_blocks(uri, blocks)
+
+    def make_versions(uid: RepositoryUid, namespace: BlockStore) -> Versions:
+        trees = Trees(namespace, cache, world)
+        return Versions(uid=uid, store=store, blocks=namespace, trees=trees, world=world, options=owner)
+
+    return AppState(
+        store=store,
+        world=world,
+        catalog=Catalog(store=store, world=world, open_namespace=open_namespace, make_versions=make_versions),
+        accounts=accounts,
+        authenticator=Authenticator(accounts, keys, world),
+        storage=storage_config(options.blockstore),
+        version=version("lakebed"),
+        presign_s=PRESIGN_S if options.blockstore == "s3" else None,
+    )
+
+
+def storage_config(blockstore: str) -> StorageConfig:
+    return StorageConfig(
+        blockstore_type=blockstore,
+        blockstore_namespace_example=f"{blockstore}://example-bucket/",
+        validity_regex=f"^{blockstore}://",
+        default_namespace_prefix=f"{blockstore}://",
+        import_validity_regex=f"^{blockstore}://",
+        pre_sign_support=blockstore == "s3",
+    )
+
+
+def create_app(state: AppState, extra: Iterable[Route] = ()) -> App:
+    """`extra` routes go before all others."""
+    routes = [*extra]
+    for resource in RESOURCES:
+        routes += resource.routes(state)
+    return App(state, Router(routes))
+
+
+class App:
+    """The ASGI application. It has no lifespan of its own: who opened the state closes it."""
+
+    def __init__(self, state: AppState, router: Router) -> None:
+        self._state = state
+        self._router = router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", scope["type"]
+        request = RestRequest(scope, receive)
+        try:
+            response = await self._answer(request)
+        except LakebedError as error:
+            response = error_response(error)
+        except ClientDisconnect:
+            return
+        except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
+            logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            response = message_response(500, "internal server error")
+        response.raw_headers.append((b"x-request-id", _request_id(request)))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: RestRequest) -> Response:
+        path: bytes = request.scope["raw_path"]
+        if not path.startswith(API_ROOT):
+            return self._answer_outside(path)
+        route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
+        if not route.is_public:
+            request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+        return await route.handler(request)
+
+    def _answer_outside(self, path: bytes) -> Response:
+        if path == b"/_health":
+            return text("alive!")
+        if path == b"/":
+            return text("This is Lakebed. Its API is below /api/v1; `lakebed --help` and the lakefs packages speak it.")
+        raise NoSuchEndpoint("invalid API endpoint")
+
+
+def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes | None]:
+    """The Authorization header and the session cookie."""
+    authorization = session = None
+    for name, value in headers:
+        if name == b"authorization":
+            authorization = value
+        elif name == b"cookie":
+            for cookie in value.split(b";"):
+                key, _, token = cookie.strip().partition(b"=")
+                if key == SESSION_COOKIE.encode():
+                    session = token
+    return authorization, session
+
+
+def _request_id(request: RestRequest) -> bytes:
+    """The caller's own, so that it finds itself in logs, or a fresh one."""
+    given = request.header(b"x-request-id")
+    if given is not None and given.isascii() and given.isprintable() and len(given) <= 128:
+        return given.encode()
+    return uuid.uuid4().hex.encode()

@@ -1,0 +1,112 @@
+"""The one table from errors to HTTP answers. Clients print the messages, and scripts depend on the words.
+
+A row is a class, its status, and its words: None is the error's own message. The row of the nearest base class counts,
+so a family is a row and a concrete error that needs words of its own is another. Where the words need what only a
+handler knows (which argument, which branch), the handler raises `Answer` with them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed import auth, base, blocks, catalog, versions
+from lakebed.wire import Error
+
+logger = logging.getLogger(__name__)
+
+
+class Answer(base.LakebedError):
+    """An error whose status and words a handler chose."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message, status=status)
+        self.status = status
+
+
+class InvalidParameter(base.Invalid):
+    """A parameter in path, query or header that is missing or malformed."""
+
+
+class InvalidBody(base.Invalid):
+    """A request body that is not what its schema says."""
+
+
+class NoSuchEndpoint(base.NotFound):
+    """No route has this path."""
+
+
+class MethodNotAllowed(base.Invalid):
+    """The path has routes, none for this method. Facts: `allowed`."""
+
+
+class NotImplementedHere(base.Invalid):
+    """An operation of the contract that this server does not have."""
+
+
+TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
+    # Families
+    base.NotFound: (404, None),
+    base.AlreadyExists: (409, None),
+    base.Invalid: (400, None),
+    base.Denied: (403, None),
+    base.Conflict: (409, None),
+    base.Unavailable: (503, None),
+    base.OutcomeUnknown: (500, None),
+    base.Corrupt: (500, None),
+    base.LakebedError: (500, None),
+    # Words of the contract
+    auth.NotAuthenticated: (401, "error authenticating request"),
+    auth.AlreadyInitialised: (409, "lakeFS already initialized"),
+    auth.UserExists: (409, "Already exists"),
+    auth.UserNotFound: (404, "user not found"),
+    auth.CredentialsNotFound: (404, "credentials not found"),
+    catalog.RepositoryNotFound: (404, "repository not found"),
+    catalog.RepositoryExists: (409, "error creating repository: not unique"),
+    catalog.SettingChanged: (412, None),
+    versions.BranchNotFound: (404, "branch not found"),
+    versions.TagNotFound: (404, "tag not found"),
+    versions.CommitNotFound: (404, "commit not found"),
+    versions.RefNotFound: (404, "not found"),
+    versions.PathNotFound: (404, "not found"),
+    versions.BranchExists: (409, "branch already exists: not unique"),
+    versions.TagExists: (409, "tag already exists: not unique"),
+    versions.PathExists: (412, "path already exists"),
+    versions.PreconditionFailed: (412, None),
+    versions.MergeConflict: (409, "update branch: conflict found"),
+    versions.UploadRefused: (400, None),
+    blocks.BlockNotFound: (410, "the object's data is gone"),
+    # Ours
+    NoSuchEndpoint: (404, "invalid API endpoint"),
+    MethodNotAllowed: (405, None),
+    NotImplementedHere: (501, "Not Implemented"),
+}
+
+
+def status_and_message(error: base.LakebedError) -> tuple[int, str]:
+    if isinstance(error, Answer):
+        return error.status, str(error)
+    for kind in type(error).__mro__:
+        row = TABLE.get(kind)
+        if row is not None:
+            return row[0], row[1] or str(error)
+    raise AssertionError("LakebedError itself is in the table")
+
+
+def error_response(error: base.LakebedError) -> Response:
+    status, message = status_and_message(error)
+    response = message_response(status, message)
+    if status >= 500:
+        logger.error("answered %d: %s %s", status, error, error.facts, exc_info=error)
+    if status == 503:
+        response.headers["retry-after"] = "1"
+    if status == 405:
+        response.headers["allow"] = str(error.facts["allowed"])
+    return response
+
+
+def message_response(status: int, message: str) -> Response:
+    return Response(msgspec.json.encode(Error(message=message)), status, media_type="application/json")

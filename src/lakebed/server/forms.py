@@ -1,0 +1,136 @@
+"""multipart/form-data, streamed: one file field, whose bytes are handed on as they arrive and never kept.
+
+The form says nowhere how long a field is. So what guards against a broken-off upload is the form's own end: a body that
+stops before the closing boundary raises, and whoever was storing it stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from lakebed.base import Invalid
+from lakebed.blocks import ShortBody
+
+_FORM_FIELD_BYTES_MAX: Final = 1 << 20
+
+
+class InvalidForm(Invalid):
+    """Not a multipart form, or one without the field."""
+
+
+class FormFile:
+    """The file in a form, whose headers have been read."""
+
+    def __init__(self, reader: _FormReader, content_type: str | None) -> None:
+        self.content_type = content_type
+        self._reader = reader
+
+    def body(self) -> AsyncIterator[bytes]:
+        """
+        Raises:
+            ShortBody: the form breaks off.
+        """
+        return self._reader.rest_of_field()
+
+
+async def open_form(content_type: str, stream: AsyncIterator[bytes], field: str) -> FormFile:
+    """Read on until the field begins.
+
+    Raises:
+        InvalidForm: there is no such field, or this is no form.
+    """
+    _, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary")
+    if not boundary:
+        raise InvalidForm("a multipart form needs a boundary")
+    reader = _FormReader(boundary, stream, field.encode())
+    if not await reader.reach_field():
+        raise InvalidForm(f"the form has no field {field!r}")
+    return FormFile(reader, reader.content_type)
+
+
+class _FormReader:
+    def __init__(self, boundary: bytes, stream: AsyncIterator[bytes], field: bytes) -> None:
+        self._stream = stream
+        self._field = field
+        self._name = bytearray()
+        self._value = bytearray()
+        self._headers: dict[bytes, bytes] = {}
+        self._chunks: list[bytes] = []
+        self._is_inside = False
+        self._is_found = False
+        self._is_over = False
+        self._skipped_bytes = 0
+        self.content_type: str | None = None
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._headers.clear,
+                "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_headers,
+                "on_part_data": self._take,
+                "on_part_end": self._end_part,
+                "on_end": self._end,
+            },
+        )
+
+    async def reach_field(self) -> bool:
+        while not self._is_found and not self._is_over:
+            if not await self._feed():
+                return False
+        return self._is_found
+
+    async def rest_of_field(self) -> AsyncIterator[bytes]:
+        while True:
+            chunks, self._chunks = self._chunks, []
+            for chunk in chunks:
+                yield chunk
+            if self._is_over:
+                return
+            if not await self._feed():
+                raise ShortBody("the form breaks off before its end")
+
+    async def _feed(self) -> bool:
+        """Parse one more chunk; False at the end of the stream."""
+        async for data in self._stream:
+            if not data:
+                continue
+            try:
+                self._parser.write(data)
+            except FormParserError as error:
+                raise InvalidForm(f"malformed multipart form: {error}") from error
+            if self._skipped_bytes > _FORM_FIELD_BYTES_MAX:
+                raise InvalidForm("the form's other fields are too large")
+            return True
+        return False
+
+    def _end_header(self) -> None:
+        self._headers[bytes(self._name).lower()] = bytes(self._value)
+        self._name.clear()
+        self._value.clear()
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition"))
+        self._is_inside = not self._is_found and options.get(b"name") == self._field
+        if self._is_inside:
+            self._is_found = True
+            content_type = self._headers.get(b"content-type")
+            self.content_type = content_type.decode("latin-1") if content_type else None
+
+    def _take(self, data: bytes, start: int, end: int) -> None:
+        if self._is_inside:
+            self._chunks.append(data[start:end])
+        else:
+            self._skipped_bytes += end - start
+
+    def _end_part(self) -> None:
+        self._is_inside = False
+
+    def _end(self) -> None:
+        self._is_over = True

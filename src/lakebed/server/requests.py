@@ -1,0 +1,166 @@
+"""What handlers ask of a request: path arguments, parameters and bodies, checked, with the contract's words on error.
+
+Parameters are read from the raw query once, when first asked for. A `+` in a query is a space and `%2B` a plus, in a
+path both are a plus: that is how the contract's clients encode.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+
+from lakebed.auth import Identity
+
+from .errors import InvalidBody, InvalidParameter
+
+T = TypeVar("T")
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1000
+JSON_BODY_BYTES_MAX: Final = 32 << 20
+_TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+_INTEGER: Final = re.compile(r"-?\d{1,18}")
+_MISSING: Final = re.compile(r"Object missing required field `(.+)`")
+_AMOUNT_SCHEMA: Final = {"default": 100, "maximum": 1000, "minimum": -1, "type": "integer"}
+_decoders: dict[object, msgspec.json.Decoder[object]] = {}
+
+
+class RestRequest(Request):
+    """`args` are the decoded path arguments in order, `identity` who is calling (set on all but public routes)."""
+
+    args: Sequence[str]
+    identity: Identity
+    _query: dict[str, list[str]] | None = None
+
+    # Headers: looked up in the raw list, which is short, rather than in an object built for it
+
+    def header(self, name: bytes) -> str | None:
+        """The first header of this lower-case name."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return str(value, "latin-1")
+        return None
+
+    # Query
+
+    def query_list(self, name: str) -> list[str]:
+        if self._query is None:
+            self._query = _parse_query(self.scope["query_string"])
+        return self._query.get(name, [])
+
+    def query(self, name: str, default: str = "") -> str:
+        values = self.query_list(name)
+        return values[0] if values else default
+
+    def required(self, name: str) -> str:
+        """
+        Raises:
+            InvalidParameter: absent or empty.
+        """
+        value = self.query(name)
+        if not value:
+            raise InvalidParameter(f'parameter "{name}" in query has an error: value is required but missing')
+        return value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        value = self.query(name)
+        if not value:
+            return default
+        if value not in _TRUTHS:
+            raise InvalidParameter(f'parameter "{name}" in query has an error: value {value}: an invalid boolean')
+        return _TRUTHS[value]
+
+    def integer(self, name: str, default: int) -> int:
+        value = self.query(name)
+        if not value:
+            return default
+        if not _INTEGER.fullmatch(value):
+            raise InvalidParameter(f'parameter "{name}" in query has an error: value {value}: an invalid integer')
+        return int(value)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of `choices`, the first of them where the parameter is absent."""
+        value = self.query(name) or choices[0]
+        if value not in choices:
+            allowed = json.dumps(choices, separators=(",", ":"))
+            raise InvalidParameter(
+                f'parameter "{name}" in query has an error: value is not one of the allowed values {allowed}'
+            )
+        return value
+
+    def amount(self) -> int:
+        """How many results a page may have: 100 where not said, the most where zero or less is said."""
+        amount = self.integer("amount", PAGE_DEFAULT)
+        if amount > PAGE_MAX or amount < -1:
+            words = f"number must be at most {PAGE_MAX}" if amount > PAGE_MAX else "number must be at least -1"
+            schema = json.dumps(_AMOUNT_SCHEMA, indent=2).replace("\n", "\n  ")
+            raise InvalidParameter(
+                f'parameter "amount" in query has an error: {words}\nSchema:\n  {schema}\n\nValue:\n  {amount}\n'
+            )
+        return amount if amount > 0 else PAGE_MAX
+
+    # Body
+
+    async def decoded(self, kind: type[T], *, is_optional: bool = False) -> T:
+        """The JSON body as a record. An optional one that is empty, or null, is the record of defaults.
+
+        Raises:
+            InvalidBody: no JSON, not of this schema, or too large.
+        """
+        body = await self.small_body(JSON_BODY_BYTES_MAX)
+        if is_optional and body.strip() in {b"", b"null"}:
+            return kind()
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        try:
+            return decoder.decode(body)  # type: ignore[return-value]  # the table's keys say of which type
+        except msgspec.ValidationError as error:
+            name = getattr(kind, "__name__", str(kind))
+            raise InvalidBody(
+                f"request body has an error: doesn't match schema #/components/schemas/{name}: {_schema_words(error)}"
+            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
+
+    async def small_body(self, size_bytes_max: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            InvalidBody: it is larger than that.
+        """
+        chunks: list[bytes] = []
+        size_bytes = 0
+        async for chunk in self.stream():
+            size_bytes += len(chunk)
+            if size_bytes > size_bytes_max:
+                raise InvalidBody(f"request body is larger than {size_bytes_max} bytes")
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _parse_query(raw: bytes) -> dict[str, list[str]]:
+    query: dict[str, list[str]] = {}
+    if raw:
+        try:
+            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict")
+        except UnicodeDecodeError as error:
+            raise InvalidParameter("the query is not valid UTF-8") from error
+        for name, value in pairs:
+            query.setdefault(name, []).append(value)
+    return query
+
+
+def _schema_words(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    missing = _MISSING.match(text)
+    if missing:
+        return f'Error at "/{missing[1]}": property "{missing[1]}" is missing'
+    words, _, place = text.partition(" - at `$")
+    return f'Error at "{place.rstrip("`").replace(".", "/")}": {words}'

@@ -1,0 +1,68 @@
+"""Answers: JSON by msgspec, nothing, text, and bytes that stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lakebed.wire import Pagination
+
+from .requests import PAGE_MAX
+
+T = TypeVar("T")
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def answer(record: object, status: int = 200) -> Response:
+    return Response(_encode(record), status, media_type="application/json")
+
+
+def nothing(status: int = 204) -> Response:
+    return Response(status_code=status)
+
+
+def text(words: str, status: int = 200) -> Response:
+    return Response(words, status, media_type="text/plain")
+
+
+def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
+    """`last` is what the last result is asked after by."""
+    return Pagination(
+        has_more=has_more, next_offset=last if has_more else "", results=len(results), max_per_page=PAGE_MAX
+    )
+
+
+class StreamedResponse(Response):
+    """A body of known size in chunks. Its first chunk is asked for before anything is sent, so a missing object is an
+    error answer and not a broken connection. A client that goes away ends it.
+    """
+
+    def __init__(self, first: bytes, rest: AsyncIterator[bytes], *, status: int, headers: dict[str, str]) -> None:
+        super().__init__(status_code=status)
+        self._first = first
+        self._rest = rest
+        self.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            async for chunk in self._rest:
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

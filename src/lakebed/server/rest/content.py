@@ -1,0 +1,224 @@
+"""The bytes of objects: upload and download. Neither ever holds more of a large one than a few chunks.
+
+A body that says it is small is read whole, which spares the store a temporary file of chunks; a body that ends before
+its declared length never arrives here as a whole, so nothing is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+from typing import Final
+
+from starlette.responses import RedirectResponse, Response
+
+from lakebed.base import Entry
+from lakebed.blocks import Body
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.server.errors import Answer, InvalidParameter, message_response
+from lakebed.server.forms import open_form
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import StreamedResponse, answer, nothing
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+from .stats import stats_of_entry
+
+SMALL_BYTES_MAX: Final = 1 << 20
+_METADATA_PREFIX: Final = b"x-lakefs-meta-"
+_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGES: Final = re.compile(r"bytes=((\d*-\d*,? ?)+)")
+_NEVER: Final = "Thu, 01 Jan 1970 00:00:00 GMT"
+
+
+class Content:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._presign_s = state.presign_s
+
+    # Upload
+
+    async def upload(self, request: RestRequest) -> Response:
+        path = request.required("path")
+        repository = await self._catalog.get(request.args[0])
+        if_none_match = _if_none_match(request.header(b"if-none-match"))
+        if_match = request.header(b"if-match")
+        content_type, body, size_bytes = await _open_body(request)
+        entry = await repository.objects.upload(
+            request.args[1],
+            path,
+            body,
+            size_bytes=size_bytes,
+            content_type=content_type,
+            metadata=_user_metadata(request),
+            if_none_match=if_none_match,
+            if_match=None if if_match is None else if_match.strip('"'),
+            force=request.flag("force"),
+        )
+        return answer(stats_of_entry(repository, path, entry), 201)
+
+    # Download
+
+    async def get(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        entry = await repository.objects.get(request.args[1], request.required("path"))
+        if request.flag("presign") and self._presign_s is not None:
+            url = await repository.objects.presign_get(entry, expires_s=self._presign_s)
+            if url is not None:
+                return RedirectResponse(url, 302)
+        headers = _headers(entry)
+        headers["content-disposition"] = "attachment"
+        headers["content-security-policy"] = "default-src 'none'"
+        headers["x-frame-options"] = "SAMEORIGIN"
+        if _names(request.header(b"if-none-match"), entry.checksum):
+            return _bare(304, headers)
+        span = _span(request.header(b"range"), entry.size_bytes)
+        if span is None:
+            return await _serve(repository, entry, 0, entry.size_bytes, 200, headers)
+        start, end = span
+        if start >= end:
+            return _unsatisfiable(entry)
+        headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+        return await _serve(repository, entry, start, end, 206, headers)
+
+    async def head(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        entry = await repository.objects.get(request.args[1], request.required("path"))
+        headers = _headers(entry)
+        span = _span(request.header(b"range"), entry.size_bytes)
+        start, end = span or (0, entry.size_bytes)
+        status = 200
+        if span is not None:
+            if start >= end:
+                return _unsatisfiable(entry)
+            status = 206
+            headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+        headers["content-length"] = str(end - start)
+        return _bare(status, headers)
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Content(state)
+    objects = "/repositories/{repository}/refs/{ref}/objects"
+    return [
+        Route("POST", "/repositories/{repository}/branches/{branch}/objects", here.upload),
+        Route("GET", objects, here.get),
+        Route("HEAD", objects, here.head),
+    ]
+
+
+# Upload
+
+
+async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
+    """Content type, bytes, and how many, where that is known before they are read."""
+    content_type = request.header(b"content-type") or DEFAULT_CONTENT_TYPE
+    if content_type.lower().startswith("multipart/form-data"):
+        form = await open_form(content_type, request.stream(), "content")
+        return form.content_type or DEFAULT_CONTENT_TYPE, form.body(), None
+    declared = request.header(b"content-length")
+    size_bytes = int(declared) if declared is not None else None
+    if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
+        return content_type, await request.small_body(SMALL_BYTES_MAX), size_bytes
+    return content_type, _chunks(request), size_bytes
+
+
+async def _chunks(request: RestRequest) -> AsyncIterator[bytes]:
+    """The body without the empty chunk that ends it."""
+    async for chunk in request.stream():
+        if chunk:
+            yield chunk
+
+
+def _user_metadata(request: RestRequest) -> dict[str, str]:
+    return {
+        key[len(_METADATA_PREFIX) :].decode("latin-1"): _header_text(value)
+        for key, value in request.scope["headers"]
+        if key.startswith(_METADATA_PREFIX)
+    }
+
+
+def _header_text(value: bytes) -> str:
+    """Clients send UTF-8 or, as HTTP has it, Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _if_none_match(header: str | None) -> bool:
+    if header is None:
+        return False
+    if header.strip() != "*":
+        raise InvalidParameter('Unsupported value for If-None-Match - Only "*" is supported')
+    return True
+
+
+# Download
+
+
+async def _serve(
+    repository: Repository, entry: Entry, start: int, end: int, status: int, headers: dict[str, str]
+) -> Response:
+    size_bytes = end - start
+    headers["content-length"] = str(size_bytes)
+    if size_bytes <= SMALL_BYTES_MAX:
+        data = await repository.objects.read(entry, start=start, end=end)
+        if len(data) != size_bytes:
+            raise Answer(410, f"the object's data has {len(data)} bytes where {size_bytes} were stored")
+        return Response(data, status, headers=headers)
+    stream = repository.objects.stream(entry, start=start, end=end)
+    first = await anext(stream, b"")
+    return StreamedResponse(first, stream, status=status, headers=headers)
+
+
+def _headers(entry: Entry) -> dict[str, str]:
+    return {
+        "accept-ranges": "bytes",
+        "cache-control": "no-store, must-revalidate",
+        "content-type": entry.content_type,
+        "etag": f'"{entry.checksum}"',
+        "expires": _NEVER,
+        "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
+    }
+
+
+def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """Which bytes a Range header asks for, from start to before end, cut to the size; start ≥ end where there are none.
+
+    None: the whole object, which is also how several ranges at once are answered (RFC 9110, 14.2, allows it).
+    """
+    if header is None:
+        return None
+    match = _RANGE.fullmatch(header.strip())
+    if match is None:
+        if _RANGES.fullmatch(header.strip()):
+            return None
+        raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
+    first, last = match[1], match[2]
+    if first:
+        return int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+    if not last:
+        raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
+    return max(size_bytes - int(last), 0), size_bytes
+
+
+def _names(if_none_match: str | None, checksum: str) -> bool:
+    if if_none_match is None:
+        return False
+    tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_none_match.split(",")]
+    return checksum in tags or "*" in tags
+
+
+def _unsatisfiable(entry: Entry) -> Response:
+    response = message_response(416, "Requested Range Not Satisfiable")
+    response.headers["content-range"] = f"bytes */{entry.size_bytes}"
+    return response
+
+
+def _bare(status: int, headers: dict[str, str]) -> Response:
+    """Headers alone; their content-length is that of the body which GET would send."""
+    response = nothing(status)
+    response.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return response

@@ -1,0 +1,108 @@
+"""What changed between refs and on a branch, and merging it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import decode_metadata, key_to_path
+from lakebed.server.errors import Answer
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer, page_of
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import Difference, Strategy
+
+_STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
+
+
+class Differences:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def of_branch(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        found, has_more = await repository.versions.diff_branch(
+            request.args[1],
+            prefix=request.query("prefix").encode(),
+            after=request.query("after").encode(),
+            delimiter=request.query("delimiter").encode(),
+            limit=request.amount(),
+        )
+        return _answer(found, has_more=has_more, is_with_stats=False)
+
+    async def of_refs(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        found, has_more = await repository.versions.diff_refs(
+            request.args[1],
+            request.args[2],
+            prefix=request.query("prefix").encode(),
+            after=request.query("after").encode(),
+            delimiter=request.query("delimiter").encode(),
+            limit=request.amount(),
+            three_dot=request.choice("type", ("three_dot", "two_dot")) == "three_dot",
+        )
+        return _answer(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"))
+
+    async def merge(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        source, branch = request.args[1], request.args[2]
+        body = await request.decoded(wire.Merge, is_optional=True)
+        if (body.strategy or "") not in _STRATEGIES:
+            raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
+        commit = await repository.changes.merge(
+            source,
+            branch,
+            message=body.message or f"Merge '{source}' into '{branch}'",
+            committer=request.identity.user_id,
+            metadata=body.metadata,
+            strategy=_STRATEGIES[body.strategy or ""],
+            allow_empty=bool(body.allow_empty),
+            squash=bool(body.squash_merge),
+            force=bool(body.force),
+        )
+        return answer(wire.MergeResult(reference=commit.id))
+
+    async def merge_base(self, request: RestRequest) -> Response:
+        versions = (await self._catalog.get(request.args[0])).versions
+        source, destination = request.args[1], request.args[2]
+        base = await versions.merge_base(source, destination)
+        return answer(
+            wire.FindMergeBaseResult(
+                base_commit_id=base.id,
+                source_commit_id=await versions.resolve_commit(source),
+                destination_commit_id=await versions.resolve_commit(destination),
+            )
+        )
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Differences(state)
+    one = "/repositories/{repository}"
+    merge = one + "/refs/{sourceRef}/merge/{destinationBranch}"
+    return [
+        Route("GET", one + "/branches/{branch}/diff", here.of_branch),
+        Route("GET", one + "/refs/{leftRef}/diff/{rightRef}", here.of_refs),
+        Route("POST", merge, here.merge),
+        Route("GET", merge, here.merge_base),
+    ]
+
+
+def _answer(found: Sequence[Difference], *, has_more: bool, is_with_stats: bool) -> Response:
+    results = [_difference(difference, is_with_stats=is_with_stats) for difference in found]
+    pagination = page_of(results, has_more=has_more, last=results[-1].path if results else "")
+    return answer(wire.DiffList(pagination=pagination, results=results))
+
+
+def _difference(difference: Difference, *, is_with_stats: bool) -> wire.Diff:
+    path, row = key_to_path(difference.key), difference.row
+    if row is None:
+        return wire.Diff(path=path, path_type="common_prefix", type=difference.kind)
+    right = None
+    if is_with_stats and difference.kind != "removed":
+        right = wire.DiffObjectStat(
+            checksum=row[5], mtime=row[6] // 1000, content_type=row[7], metadata=decode_metadata(row[8])
+        )
+    return wire.Diff(path=path, path_type="object", size_bytes=row[4], type=difference.kind, right=right)

@@ -1,0 +1,121 @@
+"""Repositories, their metadata, and the rules that protect their branches."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.catalog import MARKER_KEY, NamespaceInUse, RepositoryRecord
+from lakebed.server.errors import Answer
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer, nothing, page_of
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+
+class Repositories:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def list(self, request: RestRequest) -> Response:
+        found, has_more = await self._catalog.list(
+            prefix=request.query("prefix"),
+            search=request.query("search"),
+            after=request.query("after"),
+            limit=request.amount(),
+        )
+        pagination = page_of(found, has_more=has_more, last=found[-1][0] if found else "")
+        results = [_repository(name, record) for name, record in found]
+        return answer(wire.RepositoryList(pagination=pagination, results=results))
+
+    async def create(self, request: RestRequest) -> Response:
+        body = await request.decoded(wire.RepositoryCreation)
+        if request.flag("bare"):
+            raise Answer(501, "bare repositories are not supported")
+        if body.sample_data:
+            raise Answer(501, "sample data is not supported: `lakebed quickstart` loads some")
+        try:
+            repository = await self._catalog.create(
+                body.name,
+                storage_namespace=body.storage_namespace,
+                default_branch=body.default_branch or "main",
+                read_only=bool(body.read_only),
+            )
+        except NamespaceInUse as error:
+            where = f"(:{error.facts['namespace']}) key({MARKER_KEY})"
+            raise Answer(
+                400,
+                f"failed to create repository: found lakeFS objects in the storage {where}: "
+                "storage namespace already in use",
+            ) from error
+        return answer(_repository(repository.id, repository.record), 201)
+
+    async def get(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        return answer(_repository(repository.id, repository.record))
+
+    async def delete(self, request: RestRequest) -> Response:
+        await self._catalog.delete(request.args[0], force=request.flag("force"))
+        return nothing()
+
+    async def metadata(self, request: RestRequest) -> Response:
+        return answer((await self._catalog.get(request.args[0])).record.metadata)
+
+    async def set_metadata(self, request: RestRequest) -> Response:
+        body = await request.decoded(wire.RepositoryMetadataSet)
+        await self._catalog.set_metadata(request.args[0], body.metadata)
+        return nothing()
+
+    async def remove_metadata(self, request: RestRequest) -> Response:
+        body = await request.decoded(wire.RepositoryMetadataKeys)
+        await self._catalog.remove_metadata(request.args[0], body.keys)
+        return nothing()
+
+    async def protection(self, request: RestRequest) -> Response:
+        settings = (await self._catalog.get(request.args[0])).settings
+        patterns, etag = await settings.protection_patterns()
+        response = answer([wire.BranchProtectionRule(pattern=pattern) for pattern in patterns])
+        response.headers["etag"] = etag
+        return response
+
+    async def set_protection(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        rules = await request.decoded(list[wire.BranchProtectionRule])
+        if_match = request.header(b"if-match")
+        repository.check_writable()
+        await repository.settings.set_protection_patterns(
+            [rule.pattern for rule in rules], if_match=None if if_match is None else if_match.strip('"')
+        )
+        return nothing()
+
+    async def may_set_protection(self, request: RestRequest) -> Response:
+        (await self._catalog.get(request.args[0])).check_writable()
+        return nothing()
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Repositories(state)
+    one = "/repositories/{repository}"
+    return [
+        Route("GET", "/repositories", here.list),
+        Route("POST", "/repositories", here.create),
+        Route("GET", one, here.get),
+        Route("DELETE", one, here.delete),
+        Route("GET", one + "/metadata", here.metadata),
+        Route("POST", one + "/metadata", here.set_metadata),
+        Route("DELETE", one + "/metadata", here.remove_metadata),
+        Route("GET", one + "/settings/branch_protection", here.protection),
+        Route("PUT", one + "/settings/branch_protection", here.set_protection),
+        Route("GET", one + "/branch_protection", here.protection),
+        Route("GET", one + "/branch_protection/set_allowed", here.may_set_protection),
+    ]
+
+
+def _repository(name: str, record: RepositoryRecord) -> wire.Repository:
+    return wire.Repository(
+        id=name,
+        creation_date=record.created_ms // 1000,
+        default_branch=record.default_branch,
+        read_only=record.read_only,
+        storage_namespace=record.storage_namespace,
+    )

@@ -1,0 +1,66 @@
+"""Uploads that clients make themselves: an address to put bytes at, and linking it to a path then."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.catalog import DEFAULT_CONTENT_TYPE
+from lakebed.server.errors import InvalidParameter
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+from .stats import stats_of_entry
+
+
+class Staging:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._clock = state.world.clock
+        self._presign_s = state.presign_s
+
+    async def get_address(self, request: RestRequest) -> Response:
+        path = request.required("path")
+        repository = await self._catalog.get(request.args[0])
+        presign_s = self._presign_s if request.flag("presign") else None
+        target = await repository.objects.issue_upload(request.args[1], path, presign_s=presign_s)
+        expires_s = None
+        if target.presigned_url is not None and presign_s is not None:
+            expires_s = self._clock.now_ms() // 1000 + presign_s
+        return answer(
+            wire.StagingLocation(
+                physical_address=target.full_address,
+                presigned_url=target.presigned_url,
+                presigned_url_expiry=expires_s,
+            )
+        )
+
+    async def link_address(self, request: RestRequest) -> Response:
+        path = request.required("path")
+        repository = await self._catalog.get(request.args[0])
+        body = await request.decoded(wire.StagingMetadata)
+        if not body.staging.physical_address:
+            raise InvalidParameter("the staging location has no physical address")
+        if_none_match = request.header(b"if-none-match")
+        if_match = request.header(b"if-match")
+        entry = await repository.objects.link_upload(
+            request.args[1],
+            path,
+            body.staging.physical_address,
+            size_bytes=body.size_bytes,
+            checksum=body.checksum,
+            content_type=body.content_type or DEFAULT_CONTENT_TYPE,
+            metadata=body.user_metadata,
+            if_none_match=if_none_match == "*",
+            if_match=None if if_match is None else if_match.strip('"'),
+            force=bool(body.force),
+        )
+        return answer(stats_of_entry(repository, path, entry))
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Staging(state)
+    backing = "/repositories/{repository}/branches/{branch}/staging/backing"
+    return [Route("GET", backing, here.get_address), Route("PUT", backing, here.link_address)]

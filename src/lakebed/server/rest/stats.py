@@ -1,0 +1,60 @@
+"""From rows and entries to the contract's object records. A listing builds a thousand of these: it goes from row to
+record directly, and names each slice once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakebed.base import FOREIGN_SLICE, Entry, Row, decode_metadata, slice_name
+from lakebed.catalog import Repository
+from lakebed.wire import ObjectStats
+
+
+def stats_of_entry(repository: Repository, path: str, entry: Entry, *, is_with_metadata: bool = True) -> ObjectStats:
+    return ObjectStats(
+        checksum=entry.checksum,
+        content_type=entry.content_type,
+        metadata=entry.metadata if is_with_metadata else None,
+        mtime=entry.modified_ms // 1000,
+        path=path,
+        path_type="object",
+        physical_address=repository.full_address(entry.address),
+        size_bytes=entry.size_bytes,
+    )
+
+
+def stats_of_page(
+    repository: Repository, items: Sequence[tuple[bytes, Row | None]], *, now_s: int, is_with_metadata: bool
+) -> list[ObjectStats]:
+    """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time."""
+    prefixes: dict[int, str] = {}
+    data = repository.address_prefix + "data/"
+    page: list[ObjectStats] = []
+    for key, row in items:
+        if row is None:
+            page.append(
+                ObjectStats(checksum="", mtime=now_s, path=key.decode(), path_type="common_prefix", physical_address="")
+            )
+            continue
+        _, slice_, sequence, address, size_bytes, checksum, modified_ms, content_type, metadata = row
+        if slice_ == FOREIGN_SLICE:
+            address = repository.full_address(address)
+        else:
+            prefix = prefixes.get(slice_)
+            if prefix is None:
+                prefix = prefixes[slice_] = f"{data}{slice_name(slice_)}/"
+            address = f"{prefix}{sequence:08d}"
+        page.append(
+            ObjectStats(
+                checksum=checksum,
+                content_type=content_type,
+                metadata=(decode_metadata(metadata) if metadata else {}) if is_with_metadata else None,
+                mtime=modified_ms // 1000,
+                path=key.decode(),
+                path_type="object",
+                physical_address=address,
+                size_bytes=size_bytes,
+            )
+        )
+    return page

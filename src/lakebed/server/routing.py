@@ -1,0 +1,95 @@
+"""From method and raw path to a handler: a tree of path segments, one dictionary look-up a segment.
+
+Segments are split *before* they are percent-decoded, and nothing is normalised: a tag `a/b` travels as `a%2Fb` and
+arrives whole, an empty segment or a trailing slash is no route. With the contract's 134 operations a list of regular
+expressions, tried in turn, costs more than everything else in a small request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from starlette.responses import Response
+
+from .errors import InvalidParameter, MethodNotAllowed, NoSuchEndpoint
+from .requests import RestRequest
+
+Handler: TypeAlias = Callable[[RestRequest], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` is relative to the API's root: `/repositories/{repository}`. A public route needs no credentials.
+
+    Handlers find what stands for `{…}` in `request.args`, decoded, in order.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    is_public: bool = False
+
+
+@dataclass(slots=True)
+class _Node:
+    fixed: dict[bytes, _Node] = field(default_factory=dict)
+    variable: _Node | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+class Router:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """The first route of a method and path wins, so that a stand-in may be listed after the real ones."""
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for segment in route.path.removeprefix("/").split("/"):
+                if segment.startswith("{"):
+                    node.variable = node = node.variable or _Node()
+                else:
+                    node = node.fixed.setdefault(segment.encode(), _Node())
+            node.routes.setdefault(route.method, route)
+
+    def find(self, method: str, path: bytes) -> tuple[Route, list[str]]:
+        """The route of a raw path (relative, without its first slash), and its decoded arguments.
+
+        Raises:
+            NoSuchEndpoint: nothing has this path.
+            MethodNotAllowed: something has, but not with this method.
+        """
+        segments = path.split(b"/")
+        found = _walk(self._root, segments, 0, ())
+        if found is None:
+            raise NoSuchEndpoint("invalid API endpoint")
+        node, args = found
+        route = node.routes.get(method)
+        if route is None:
+            raise MethodNotAllowed("method not allowed", allowed=", ".join(sorted(node.routes)))
+        return route, [_decode(segment) for segment in args]
+
+
+def _walk(
+    node: _Node, segments: Sequence[bytes], index: int, args: tuple[bytes, ...]
+) -> tuple[_Node, tuple[bytes, ...]] | None:
+    """Fixed segments first, then what may be anything: `objects/delete` is not the object `delete`."""
+    if index == len(segments):
+        return (node, args) if node.routes else None
+    segment = segments[index]
+    fixed = node.fixed.get(segment)
+    if fixed is not None:
+        found = _walk(fixed, segments, index + 1, args)
+        if found is not None:
+            return found
+    if node.variable is not None and segment:
+        return _walk(node.variable, segments, index + 1, (*args, segment))
+    return None
+
+
+def _decode(segment: bytes) -> str:
+    try:
+        return (unquote_to_bytes(segment) if b"%" in segment else segment).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter("a segment of the path is not valid UTF-8") from error

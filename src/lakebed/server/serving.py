@@ -1,0 +1,286 @@
+"""Running the server: one process, or several that share one listening socket.
+
+The parent binds the socket before anything else, so a port that is taken is an error at once. With one worker it
+serves itself. With more it starts them as fresh Python processes (no fork of a threaded program), each an instance of
+its own, and watches over them: one that dies is replaced, one that cannot start ends the server.
+
+A worker is told to stop by SIGTERM, or by the end of its standard input, which the parent holds: so not even a parent
+that was killed leaves one behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Final
+
+import msgspec
+import uvicorn
+import uvloop
+
+from lakebed.base import Invalid, Unavailable
+
+from .app import ServerOptions, create_app, opened
+from .folder import prepare_folder
+from .upkeep_loop import run_upkeep
+
+logger = logging.getLogger(__name__)
+
+GRACE_S: Final = 10
+"""How long requests under way may take to end when the server is told to stop."""
+RESTARTS_MAX: Final = 20
+
+
+class AddressTaken(Unavailable):
+    """Something else listens on this host and port."""
+
+
+class BadAddress(Invalid):
+    """There is no such host, or no such port, or we may not listen there."""
+
+
+class WorkerFailed(Unavailable):
+    """A worker process ended before it could serve; its last words are in the log."""
+
+
+def serve(
+    options: ServerOptions,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
+
+    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one.
+
+    Raises:
+        AddressTaken, BadAddress: nothing can listen there.
+        NotADataFolder, DataFolderFormat, DataFolderUnavailable: see `prepare_folder`.
+        StoreUnavailable, StoreFormat: see `open_store`; with several workers it is WorkerFailed.
+    """
+    if workers < 1:
+        raise BadAddress(f"at least one worker is needed, not {workers}")
+    prepare_folder(options.data_dir)
+    with listen(host, port) as listener:
+        bound_host, bound_port = listener.getsockname()[:2]
+        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+        url = f"http://{shown}:{bound_port}"
+
+        def ready() -> None:
+            if on_ready is not None:
+                on_ready(url)
+
+        if workers == 1:
+            run_in_loop(serve_here(options, listener, ready))
+        else:
+            run_in_loop(_Parent(options, listener, workers, ready).run())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """
+    Raises:
+        AddressTaken, BadAddress.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, OverflowError) as error:
+        raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+        listener.setblocking(False)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise AddressTaken(
+                f"{host}:{port} is taken: another program listens there", host=host, port=port
+            ) from error
+        raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
+    return listener
+
+
+def run_in_loop(main: Awaitable[None]) -> None:
+    async def run() -> None:
+        await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def serve_here(
+    options: ServerOptions,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    *,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve in this process until a signal, or until `stop` is set."""
+    stop = stop or asyncio.Event()
+    with _signals(stop.set):
+        async with opened(options) as state:
+            config = uvicorn.Config(
+                create_app(state),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+            server = _Server(config)
+            upkeep = asyncio.create_task(run_upkeep(state))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await server.is_up.wait()
+                ready()
+                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                server.should_exit = True
+                await serving
+            finally:
+                stopping.cancel()
+                upkeep.cancel()
+                await asyncio.gather(upkeep, stopping, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: they raise the signal again afterwards, before we have closed anything."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread can have signal handlers; whoever serves elsewhere has `stop`.
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+# Several workers
+
+
+class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parent writes to a worker's standard input, as one line of JSON. Secrets do not go on command lines."""
+
+    options: ServerOptions
+    listener_fd: int
+
+
+def encode_orders(orders: WorkerOrders) -> bytes:
+    return msgspec.json.encode(orders, enc_hook=str) + b"\n"
+
+
+def decode_orders(line: bytes) -> WorkerOrders:
+    return msgspec.json.decode(line, type=WorkerOrders, dec_hook=_to_path)
+
+
+def _to_path(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind)
+
+
+class _Parent:
+    def __init__(
+        self, options: ServerOptions, listener: socket.socket, workers: int, ready: Callable[[], None]
+    ) -> None:
+        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno())
+        self._workers = workers
+        self._ready = ready
+        self._running: list[Popen[bytes]] = []
+        self._restarts = 0
+
+    async def run(self) -> None:
+        stop = asyncio.Event()
+        with _signals(stop.set):
+            try:
+                for _ in range(self._workers):
+                    await self._start()
+                self._ready()
+                await self._watch(stop)
+            finally:
+                await self._stop_all()
+
+    async def _start(self) -> None:
+        process = await asyncio.to_thread(self._spawn)
+        self._running.append(process)
+        assert process.stdout is not None
+        if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
+            raise WorkerFailed("a worker process could not start; what it said is above", pid=process.pid)
+
+    def _spawn(self) -> Popen[bytes]:
+        process = Popen(
+            [sys.executable, "-m", "lakebed.server.worker"],
+            stdin=PIPE,
+            stdout=PIPE,
+            pass_fds=(self._orders.listener_fd,),
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order.
+        )
+        assert process.stdin is not None
+        process.stdin.write(encode_orders(self._orders))
+        process.stdin.flush()
+        return process
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.5)
+            for process in [process for process in self._running if process.poll() is not None]:
+                self._running.remove(process)
+                if stop.is_set():
+                    return
+                logger.error("worker %d ended with code %s; starting another", process.pid, process.returncode)
+                self._restarts += 1
+                if self._restarts > RESTARTS_MAX:
+                    raise WorkerFailed(f"workers ended {self._restarts} times", code=process.returncode)
+                await self._start()
+
+    async def _stop_all(self) -> None:
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            await asyncio.to_thread(_wait_or_kill, process)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+
+
+def _wait_or_kill(process: Popen[bytes]) -> None:
+    with contextlib.suppress(Exception):
+        process.wait(GRACE_S + 5)
+        return
+    process.kill()
+    process.wait()

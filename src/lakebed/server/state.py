@@ -1,0 +1,25 @@
+"""What every route is built with: the parts, opened once for each process. No globals anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakebed.auth import Accounts, Authenticator
+from lakebed.base import World
+from lakebed.catalog import Catalog
+from lakebed.kv import Store
+from lakebed.wire import StorageConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppState:
+    """`presign_s` is how long signed URLs last; None where the block store signs none."""
+
+    store: Store
+    world: World
+    catalog: Catalog
+    accounts: Accounts
+    authenticator: Authenticator
+    storage: StorageConfig
+    version: str
+    presign_s: int | None = None

@@ -1,0 +1,63 @@
+"""What a server process does besides answering: now and then it cleans the key-value store.
+
+Each step is idempotent and safe beside any number of others, so every process does all of them, at its own time. A step
+that fails is logged and tried again the next time round; nothing that users are promised waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeAlias
+
+from lakebed.base import LakebedError
+from lakebed.catalog import Repository, RepositoryNotFound
+
+from .state import AppState
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+
+Step: TypeAlias = Callable[[AppState], Awaitable[None]]
+
+
+async def clean_catalog(state: AppState) -> None:
+    """Deletions of repositories that a crash left half done."""
+    await state.catalog.clean()
+
+
+async def clean_versions(state: AppState) -> None:
+    """Retired tokens, finished records, refs half made."""
+    async for repository in every_repository(state):
+        await repository.versions.clean()
+
+
+STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions)
+
+
+async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
+    """All steps, again and again, until cancelled. Processes do not march in step."""
+    while True:
+        await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
+        for step in STEPS:
+            try:
+                await step(state)
+            except LakebedError as error:
+                logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
+            except Exception:  # a bug in one step must not end the others, nor the server
+                logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
+
+
+async def every_repository(state: AppState) -> AsyncIterator[Repository]:
+    after, has_more = "", True
+    while has_more:
+        found, has_more = await state.catalog.list(after=after)
+        for name, _ in found:
+            after = name
+            try:
+                yield await state.catalog.get(name)
+            except RepositoryNotFound:
+                continue  # Deleted while we went through the list.

@@ -1,0 +1,54 @@
+"""One of several worker processes: `python -m lakebed.server.worker`, started by serving.py and by nobody else.
+
+Standard input brings the orders as its first line, and its end is the order to stop. Standard output says `ready` once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+
+from lakebed.base import LakebedError
+
+from .serving import WorkerOrders, decode_orders, run_in_loop, serve_here
+
+logger = logging.getLogger(__name__)
+
+
+async def _work(orders: WorkerOrders) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_input() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), on_input)
+    with socket.socket(fileno=orders.listener_fd) as listener:
+        await serve_here(orders.options, listener, _say_ready, stop=stop)
+
+
+def _say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1  # The parent is gone already.
+    try:
+        run_in_loop(_work(decode_orders(line)))
+    except LakebedError as error:
+        logger.error("%s", error)  # noqa: TRY400  # the message is for people, a stack trace would hide it
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
