@@ -201,6 +201,10 @@ class Refs(Runs):
         """
         return Branch(BranchName(name), (await self._fresh(name)).record.commit_id)
 
+    async def is_committing(self, name: str) -> bool:
+        """Whether a commit of this branch is under way, or was when its committer died."""
+        return bool((await self._fresh(name)).record.sealed)
+
     async def list_branches(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Branch], bool]:
         """At most `limit` branches after the name `after`, in order, and whether there are more."""
         found: list[Branch] = []
