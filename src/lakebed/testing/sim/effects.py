@@ -1,0 +1,90 @@
+"""Effects: what simulated ports ask for, as plain tuples, and what becomes of them.
+
+A port method yields one tuple and is resumed with the raw outcome; it does nothing by itself. So an effect is *data*: it
+can be carried out on any copy of a disk, compared, counted, and kept in a trace that nobody formats until it is read.
+The first item names the operation. Store and block operations work on the disk that all actors share; the others
+(LOCAL) are moments at which one actor's own clock, event or breathing space is due.
+
+A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN` (not
+done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a wait that
+timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+Effect: TypeAlias = tuple[Any, ...]
+"""(operation, argument, …), hashable throughout."""
+
+
+class Fate(Enum):
+    DONE = "done"
+    LOST = "lost answer"
+    VAIN = "lost request"
+    REFUSED = "refused"
+    LATE = "timed out"
+    CRASHED = "crashed"
+
+
+class Mark(Enum):
+    """Raw outcomes that are not values. Ports turn them into the errors of their contracts."""
+
+    FAILED = "predicate failed"
+    EXISTS = "exists"
+    MISSING = "missing"
+    UNKNOWN = "outcome unknown"
+    REFUSED = "unavailable"
+
+
+CRASH: Final[Effect] = ("crash",)
+PAUSE: Final[Effect] = ("pause",)
+
+LOCAL: Final = frozenset({"pause", "sleep", "wait", "crash"})
+WRITES: Final = frozenset(
+    {"set", "set_many", "set_if", "delete", "delete_many", "delete_if", "put", "copy", "erase"}
+)
+LOSABLE: Final = frozenset({"set", "set_many", "set_if", "delete", "delete_many", "delete_if"})
+"""Only the key-value store has an OutcomeUnknown: a put of immutable bytes can simply be sent again."""
+
+
+@types.coroutine
+def effect(what: Effect) -> Generator[Effect, Any, Any]:
+    """Suspend until the scheduler has carried this out; return the raw outcome."""
+    return (yield what)
+
+
+class Step(tuple[str, str, Effect, Fate]):
+    """One item of a trace: (actor, strand, effect, fate). `str` formats it for people."""
+
+    __slots__ = ()
+
+    def __new__(cls, actor: str, strand: str, what: Effect, fate: Fate) -> Step:
+        return super().__new__(cls, (actor, strand, what, fate))
+
+    def __str__(self) -> str:
+        actor, strand, what, fate = self
+        name = f"{actor}{strand}"
+        ending = "" if fate is Fate.DONE else f"   ** {fate.value}"
+        return f"{name:<12} {format_effect(what)}{ending}"
+
+
+def format_trace(trace: list[Step]) -> str:
+    return "\n".join(f"{number:>4}  {step}" for number, step in enumerate(trace, 1))
+
+
+def format_effect(what: Effect) -> str:
+    return " ".join((str(what[0]), *(_shown(argument) for argument in what[1:])))
+
+
+def _shown(argument: object) -> str:
+    if isinstance(argument, bytes):
+        text = repr(argument)[2:-1]
+    elif isinstance(argument, tuple):
+        text = "(" + ", ".join(_shown(item) for item in argument) + ")"
+    else:
+        text = str(argument)
+    return text if len(text) <= 90 else f"{text[:60]}…({len(text)})"
