@@ -5,6 +5,7 @@ This file is the one table from error families to exit codes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from lakebed.base import (
@@ -53,10 +54,14 @@ def exit_code(error: LakebedError) -> int:
             return FAILED
 
 
-def describe(error: LakebedError | OSError) -> str:
-    """One line. Messages of servers may have several: the rest of them is schema dumps, for machines."""
+def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
+    """One line. Messages of servers may have several: the rest of them is schema dumps, for machines.
+
+    Servers say only `not found` of most things; `uris`, what the command is about, are then named.
+    """
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    line = lines[0] if lines else type(error).__name__
+    return f"{' or '.join(uris)}: {line}" if uris and line == "not found" else line

@@ -19,7 +19,7 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
@@ -28,9 +28,10 @@ import typer
 
 from lakebed.base import LakebedError
 
-from .failures import INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, exit_code
+from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, exit_code
 from .output import json_array, json_record
 from .settings import effective_settings
+from .uris import is_uri
 
 if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
@@ -129,7 +130,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
     """Make a function over a `Session` a Typer command; see the head of this file."""
 
     def run(context: typer.Context, endpoint: str | None, output: Format, *args: P.args, **kwargs: P.kwargs) -> None:
-        with ending_well():
+        with ending_well([value for value in kwargs.values() if isinstance(value, str) and is_uri(value)]):
             session = Session(context.obj or {}, endpoint=endpoint, output=output)
             try:
                 function(session, *args, **kwargs)
@@ -166,8 +167,8 @@ def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> 
 
 
 @contextlib.contextmanager
-def ending_well() -> Iterator[None]:
-    """Turn what can go wrong inside into a line on stderr and an exit code."""
+def ending_well(uris: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what can go wrong inside into a line on stderr and an exit code. `uris` are what the command is about."""
     try:
         yield
     except BrokenPipeError:
@@ -177,8 +178,8 @@ def ending_well() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except LakebedError as error:
-        typer.secho(f"error: {describe(error)}", err=True)
+        typer.echo(f"error: {describe(error, uris)}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except OSError as error:
-        typer.secho(f"error: {describe(error)}", err=True)
-        raise typer.Exit(1) from None
+        typer.echo(f"error: {describe(error)}", err=True)
+        raise typer.Exit(FAILED) from None

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 COMMANDS: Final = {
+    "serve": "serve",
     "setup": "setup",
     "config": "config",
     "repo": "repo",

@@ -1,0 +1,53 @@
+"""`lakebed serve`: run a server here. The one command that loads the server's code, and only when it is carried out."""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .session import Session, command
+from .tree import noun
+
+app = noun("Run a server.")
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@app.command()
+@command
+def serve(
+    session: Session,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Its folder; made where there is none.")],
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
+) -> None:
+    """Run a server until Ctrl-C. Metadata and, unless configured otherwise, objects lie in its folder.
+
+    What else can be set is in environment variables: docs/guide/cli.md.
+    """
+    # An exception to the import map: the command line is a composition root of the server, too.
+    from lakebed.server import options_of
+    from lakebed.server import serve as serve_until_stopped
+
+    logging.basicConfig(
+        level=log_level.value.upper(), format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+    )
+    options = options_of(data.absolute(), session.environment)
+
+    def ready(url: str) -> None:
+        session.done(f"serving {data} at {url}", endpoint=url, data=str(data.absolute()))
+        # Whoever started us may wait for this line.
+        typer.get_text_stream("stdout").flush()
+
+    serve_until_stopped(options, host=host, port=port, workers=workers, on_ready=ready)
