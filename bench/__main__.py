@@ -1,0 +1,53 @@
+"""`python -m bench NAME [--size small|full] [--repeat N] [--json] [--record]`
+
+Runs one benchmark and prints a table for people or, with `--json`, one JSON object on the last line. Exits with 1 where
+a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl, which is never
+edited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import msgspec
+
+from .harness import Bench, Result, machine, run
+
+NAMES = ("commit",)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args(arguments)
+    bench: Bench = importlib.import_module(f"bench.{options.name}").BENCH
+    result = run(bench, size=options.size, repeat=options.repeat)
+    line = msgspec.json.encode(result).decode()
+    if options.record:
+        with (Path(__file__).parent / "results" / f"{options.name}.jsonl").open("a") as file:
+            file.write(line + "\n")
+    print(line if options.json else table(result))
+    return int(options.size == "full" and any(figure.is_over() for figure in result.figures))
+
+
+def table(result: Result) -> str:
+    lines = [f"{result.name}, {result.size}: {machine()}"]
+    lines.append(f"{'what':34} {'value':>10} {'floor':>10} {'ratio':>7} {'limit':>6}  {'spread':>13} {'peak MiB':>8}")
+    for figure in result.figures:
+        lines.append(
+            f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<1} {figure.floor:>8.3f} {figure.unit:<1} "
+            f"{figure.ratio:>6.2f}  {figure.limit:>5.2f}  {figure.ratio_min:>5.2f} – {figure.ratio_max:<5.2f} "
+            f"{figure.peak_mib:>8.0f}{'   over its limit' if figure.is_over() else ''}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
