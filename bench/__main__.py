@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> int:
 def table(result: Result) -> str:
     lines = [f"{result.name}, {result.size}: {machine()}"]
     lines.append(f"{'what':34} {'value':>10} {'floor':>10} {'ratio':>7} {'limit':>6}  {'spread':>13} {'peak MiB':>8}")
-    for figure in result.figures:
-        lines.append(
-            f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<1} {figure.floor:>8.3f} {figure.unit:<1} "
-            f"{figure.ratio:>6.2f}  {figure.limit:>5.2f}  {figure.ratio_min:>5.2f} – {figure.ratio_max:<5.2f} "
-            f"{figure.peak_mib:>8.0f}{'   over its limit' if figure.is_over() else ''}"
-        )
+    lines += [
+        f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<1} {figure.floor:>8.3f} {figure.unit:<1} "
+        f"{figure.ratio:>6.2f}  {figure.limit:>5.2f}  {figure.ratio_min:>5.2f} – {figure.ratio_max:<5.2f} "
+        f"{figure.peak_mib:>8.0f}{'   over its limit' if figure.is_over() else ''}"
+        for figure in result.figures
+    ]
     return "\n".join(lines)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
-from lakebed.blocks import MemoryBlocks
-from lakebed.ranges import CHANGES_SCHEMA, CutRule, MetarangeCorrupt, RangeCorrupt, changes_from_rows
+from lakebed.blocks import Body, MemoryBlocks, Stored
+from lakebed.ranges import CHANGES_SCHEMA, CutRule, MetarangeCorrupt, RangeCorrupt, Strategy, changes_from_rows
 from lakebed.runtime import live_world
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees_cache import TreeCache
@@ -58,7 +58,7 @@ class CountingBlocks(MemoryBlocks):
         await asyncio.sleep(0)
         return await super().get(key, start=start, end=end)
 
-    async def put(self, key, body, *, size_bytes=None, if_absent=False):  # type: ignore[no-untyped-def]  # as the port
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
         self.written.append(key)
         return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent)
 
@@ -98,9 +98,9 @@ class Forest:
     async def diff(self, left: MetarangeId, right: MetarangeId, **of: bytes) -> list[DiffRow]:
         return await gathered(self.trees.diff(left, right, **of))
 
-    async def merge(self, base: Model, source: Model, destination: Model, strategy: str = "none") -> Merged:
+    async def merge(self, base: Model, source: Model, destination: Model, strategy: Strategy = "none") -> Merged:
         ids = [await self.build(model) for model in (base, source, destination)]
-        return await self.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy=strategy)  # type: ignore[arg-type]  # drawn from its literals
+        return await self.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy=strategy)
 
     def range_reads(self) -> list[str]:
         return [key for key in self.blocks.read if "/ranges/" in key]
@@ -150,8 +150,7 @@ def test_a_tree_depends_on_its_entries_and_not_on_how_they_came(model: Model, st
             applied = await forest.apply(tree, changes)
             kinds = [row.kind for row in difference(now, after)]
             assert (applied.added, applied.changed, applied.removed) == tuple(
-                kinds.count(kind)
-                for kind in ("added", "changed", "removed")  # type: ignore[arg-type]  # literals
+                kinds.count(kind) for kind in ("added", "changed", "removed")
             )
             tree, now = applied.metarange_id, after
             assert tree == await Forest.plant().build(now)
@@ -192,7 +191,7 @@ def test_a_diff_lists_what_differs_in_key_order(
 @searched
 @given(contents, edits, edits, st.sampled_from(["none", "source-wins", "dest-wins"]))
 def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
-    base: Model, ours: Mapping[int, int], theirs: Mapping[int, int], strategy: str
+    base: Model, ours: Mapping[int, int], theirs: Mapping[int, int], strategy: Strategy
 ) -> None:
     async def story() -> None:
         forest, source, destination = Forest.plant(), edited(base, ours), edited(base, theirs)
@@ -205,11 +204,6 @@ def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(
             return
         assert merged.conflicts == []
         assert merged.metarange_id == await forest.build(expected)
-        kinds = [row.kind for row in difference(destination, expected)]
-        assert [merged.added, merged.changed, merged.removed] == [
-            kinds.count(kind)
-            for kind in ("added", "changed", "removed")  # type: ignore[arg-type]  # literals
-        ]
 
     asyncio.run(story())
 
@@ -313,7 +307,7 @@ async def test_only_the_first_thousand_conflicts_are_listed_and_all_are_counted(
     keys = [b"%04d" % number for number in range(1200)]
     models = [{key: row(key, version) for key in keys} for version in (1, 2, 3)]
 
-    merged = await forest.merge(*models)
+    merged = await forest.merge(models[0], models[1], models[2])
 
     assert merged.conflicts == keys[:1000]
     assert merged.conflict_count == 1200
@@ -326,7 +320,7 @@ async def test_the_same_change_on_both_sides_is_no_conflict() -> None:
     merged = await forest.merge(base, both, both)
 
     assert merged.conflict_count == 0
-    assert (merged.added, merged.changed, merged.removed) == (0, 0, 0)
+    assert merged.metarange_id == await forest.build(both)
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "flipped", "swapped"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .schema import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_array
 
@@ -111,7 +112,7 @@ def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tupl
     unlike = np.flatnonzero(left[:size] != right[:size])
     if not len(unlike) and len(left) == len(right):
         return unlike, unlike
-    if len(left) == len(right) and not np.isin(left[unlike], right[unlike]).any():
+    if len(left) == len(right) and not _is_among(left[unlike], right[unlike]).any():
         # Rows were only replaced in place.
         return unlike, unlike
     head = int(unlike[0]) if len(unlike) else size
@@ -119,9 +120,15 @@ def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tupl
     tail = int(unlike_behind[0]) if len(unlike_behind) else size - head
     left_middle, right_middle = left[head : len(left) - tail], right[head : len(right) - tail]
     return (
-        np.flatnonzero(~np.isin(left_middle, right_middle)) + head,
-        np.flatnonzero(~np.isin(right_middle, left_middle)) + head,
+        np.flatnonzero(~_is_among(left_middle, right_middle)) + head,
+        np.flatnonzero(~_is_among(right_middle, left_middle)) + head,
     )
+
+
+def _is_among(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> Flags:
+    """Arrow's hash table: several times faster here than numpy's sort."""
+    found: Flags = pc.is_in(pa.array(values), value_set=pa.array(others)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def diff_tables(left: pa.Table, right: pa.Table) -> tuple[Positions, Positions]:

@@ -146,15 +146,15 @@ class RangeFile:
         """How many keys are smaller or equal."""
         return bisect_right(self.keys, key)
 
-    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.Table:
         """The entries at these ascending positions. Reads only the row groups that hold them."""
         if len(rows) == len(self):
-            return self.table(columns)
+            return self.table()
         sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         ends = np.cumsum(sizes)
         group_of = np.searchsorted(ends, rows, side="right")
         groups = np.unique(group_of)
-        read = self._read(lambda: self._file.read_row_groups(groups.tolist(), columns, use_threads=False))
+        read = self._read(lambda: self._file.read_row_groups(groups.tolist(), use_threads=False))
         # Where each group that was read starts, in the file and in what was read.
         starts = (ends - sizes)[groups]
         starts_read = np.cumsum([0, *(sizes[group] for group in groups)])[:-1]

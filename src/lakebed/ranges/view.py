@@ -59,10 +59,9 @@ class RangeView:
         digests: npt.NDArray[np.int64] = chunk(self.entries, "digest").to_numpy()
         return digests
 
-    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.Table:
         """The entries at these positions."""
-        entries = self.entries if columns is None else self.entries.select(columns)
-        return entries.take(pa.array(rows))
+        return self.entries.take(pa.array(rows))
 
 
 class KeyColumn(Sequence[bytes]):

@@ -37,7 +37,7 @@ from lakebed.ranges import (
 
 from .trees_building import TreeBuilder
 from .trees_cache import TreeCache
-from .trees_diff import DiffRow, count_differences, diff_trees
+from .trees_diff import DiffRow, diff_trees
 from .trees_files import Ahead, Tree, TreeFiles
 from .trees_merge import merge_trees
 
@@ -53,14 +53,11 @@ class Applied:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """`conflicts` are the first thousand keys, ascending, of `conflict_count`; where there are any, `metarange_id` is
-    the destination's. The counts say what the merge did to the destination."""
+    the destination's. What the merge did to the destination, a diff of the two tells."""
 
     metarange_id: MetarangeId
     conflicts: list[bytes]
     conflict_count: int
-    added: int
-    changed: int
-    removed: int
 
 
 _Step: TypeAlias = tuple[RangeInfo | None, int, int, bool]
@@ -164,7 +161,7 @@ class Trees:
         """What the source did since the base, done to the destination.
 
         Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it.
-        Only ranges that both sides changed are read, and again what was written, to count.
+        Only ranges that both sides changed are read.
         """
         trees = [await self._files.tree(id_) for id_ in (base, source, destination)]
         id_, conflicts = await merge_trees(
@@ -176,15 +173,7 @@ class Trees:
             destination_id=destination,
             strategy=strategy,
         )
-        counts = await count_differences(self._files, trees[2], await self._files.tree(id_))
-        return Merged(
-            metarange_id=id_,
-            conflicts=conflicts.keys,
-            conflict_count=conflicts.count,
-            added=counts.added,
-            changed=counts.changed,
-            removed=counts.removed,
-        )
+        return Merged(metarange_id=id_, conflicts=conflicts.keys, conflict_count=conflicts.count)
 
 
 def _to_hash(change: Change) -> npt.NDArray[np.int64]:

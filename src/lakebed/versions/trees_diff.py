@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.base import Row
-from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView, differing, rows_from_table, values_of
+from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView, differing, rows_from_table
 
 from .trees_files import Ahead, Tree, TreeFiles
 
@@ -31,18 +31,12 @@ class DiffRow(NamedTuple):
     right: Row | None
 
 
-class DiffCounts(NamedTuple):
-    added: int
-    changed: int
-    removed: int
-
-
 async def diff_trees(
     files: TreeFiles, left: Tree, right: Tree, *, start: bytes, prefix: bytes
 ) -> AsyncIterator[list[DiffRow]]:
     """Rows in key order, in batches that are never empty: keys at or after `start` that begin with `prefix`."""
     first, behind = max(start, prefix), _behind_prefix(prefix)
-    async for left_rows, right_rows in _differences(files, left, right, None, first=first, behind=behind):
+    async for left_rows, right_rows in _differences(files, left, right, first=first, behind=behind):
         of_left, of_right = dict(rows_from_table(left_rows)), dict(rows_from_table(right_rows))
         batch = [
             DiffRow(_kind(of_left.get(key), of_right.get(key)), key, of_left.get(key), of_right.get(key))
@@ -51,17 +45,6 @@ async def diff_trees(
         ]
         if batch:
             yield batch
-
-
-async def count_differences(files: TreeFiles, left: Tree, right: Tree) -> DiffCounts:
-    """How many keys only `right` has, both have with another value, only `left` has. Reads no values."""
-    added = changed = removed = 0
-    async for left_rows, right_rows in _differences(files, left, right, ["key"], first=b"", behind=None):
-        both = len(set(values_of(left_rows.column("key"))).intersection(values_of(right_rows.column("key"))))
-        added += right_rows.num_rows - both
-        changed += both
-        removed += left_rows.num_rows - both
-    return DiffCounts(added, changed, removed)
 
 
 def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> list[RangeInfo]:
@@ -114,12 +97,12 @@ class _Stretch(NamedTuple):
     def digests(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return self.file.digests[self.start : self.stop]
 
-    def take(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], columns: Sequence[str] | None) -> pa.Table:
-        return self.file.take(rows + self.start, columns) if len(rows) else _nothing(columns)
+    def take(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
+        return self.file.take(rows + self.start) if len(rows) else ENTRIES_SCHEMA.empty_table()
 
 
 async def _differences(
-    files: TreeFiles, left: Tree, right: Tree, columns: Sequence[str] | None, *, first: bytes, behind: bytes | None
+    files: TreeFiles, left: Tree, right: Tree, *, first: bytes, behind: bytes | None
 ) -> AsyncIterator[tuple[pa.Table, pa.Table]]:
     """Stretch by stretch, the rows of each side that the other does not have. Rows outside the asked keys may come
     with them; those inside are right."""
@@ -137,12 +120,12 @@ async def _differences(
         if all(side.info is None for side in sides):
             return
         with files.naming():
-            found = _compare(*sides, columns)
+            found = _compare(*sides)
         if found[0].num_rows or found[1].num_rows:
             yield found
 
 
-def _compare(left: _Side, right: _Side, columns: Sequence[str] | None) -> tuple[pa.Table, pa.Table]:
+def _compare(left: _Side, right: _Side) -> tuple[pa.Table, pa.Table]:
     """Take the next stretch off both sides, up to where the first of their present ranges ends."""
     ends = [side.info.max_key for side in (left, right) if side.info is not None]
     end = min(ends)
@@ -150,15 +133,10 @@ def _compare(left: _Side, right: _Side, columns: Sequence[str] | None) -> tuple[
     of_left, of_right = (np.empty(0, dtype=np.int64) if stretch is None else stretch.digests() for stretch in stretches)
     rows = differing(of_left, of_right)
     taken = [
-        _nothing(columns) if stretch is None else stretch.take(positions, columns)
+        ENTRIES_SCHEMA.empty_table() if stretch is None else stretch.take(positions)
         for stretch, positions in zip(stretches, rows, strict=True)
     ]
     return taken[0], taken[1]
-
-
-def _nothing(columns: Sequence[str] | None) -> pa.Table:
-    empty = ENTRIES_SCHEMA.empty_table()
-    return empty if columns is None else empty.select(columns)
 
 
 def _kind(left: Row | None, right: Row | None) -> DiffKind:
