@@ -69,7 +69,9 @@ class Store(Protocol):
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None: ...
 
-    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None: ...
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Of a repeated key the last value stays. Where it fails half-way it raises OutcomeUnknown."""
+        ...
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         """Set where the stored value is still the one `predicate` was read with; None means: where there is none.
@@ -86,7 +88,9 @@ class Store(Protocol):
         """Absent afterwards; it is no error if it was absent before."""
         ...
 
-    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None: ...
+    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """As `delete` of each, in any order. Where it fails half-way it raises OutcomeUnknown."""
+        ...
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Delete where the stored value is still the one `predicate` was read with.
