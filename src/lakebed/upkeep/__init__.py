@@ -1,5 +1,6 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
+from .collector import Collected, Collector, Delete, history_of
 from .errors import (
     BadContinuation,
     OutOfOrder,
@@ -16,6 +17,9 @@ from .upkeep import Upkeep
 
 __all__ = [
     "BadContinuation",
+    "Collected",
+    "Collector",
+    "Delete",
     "OutOfOrder",
     "RuleBook",
     "RulesChanged",
@@ -28,4 +32,5 @@ __all__ = [
     "Upkeep",
     "UpkeepOptions",
     "WrongKind",
+    "history_of",
 ]

@@ -90,7 +90,7 @@ class Condemning:
         record = await self._begin_attempt(run_id, attempt, str(body.rules_version), commits)
         for branch in branches:
             await self._versions.touch(branch)
-        # Before staging is read, not after: an upload that sets its cell once more while we read is in no settled slice.
+        # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
         await inputs.write_settled(attempt, await self._runs.settled_slices())
         return record, Cursor(name=uncommitted_name(attempt))
 
