@@ -1,0 +1,85 @@
+"""What must not be in any file of the project, and what every file must have."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".json", ".jsonl", ".html", ".css", ".js", ""}
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+MENTION = re.compile(r"docs/[a-z]+/[A-Za-z0-9_.-]+\.md")
+LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SIZE_MAX = 5 << 20
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def texts() -> list[tuple[Path, str]]:
+    return [
+        (file.relative_to(ROOT), file.read_text())
+        for file in tracked()
+        if file.suffix in TEXT and "tests/formats/golden" not in file.as_posix()
+    ]
+
+
+def test_no_file_is_large_and_no_lock_file_is_kept() -> None:
+    files = tracked()
+
+    assert [str(file) for file in files if file.stat().st_size > SIZE_MAX] == []
+    assert [file.name for file in files if file.name in {"uv.lock", "poetry.lock", "package-lock.json"}] == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    here = Path("tests/tidy/test_text.py")
+    found = [f"{file}: {match[0]}" for file, text in texts() if file != here for match in LEFTOVER.finditer(text)]
+
+    assert found == []
+
+
+def test_every_suppression_gives_its_reason() -> None:
+    """`# noqa: CODE  # why` and `# type: ignore[code]  # why`."""
+    bare = re.compile(r"#\s*(noqa|type:\s*ignore)(\[[^\]]*\]|:\s*[A-Z0-9, ]+)?\s*$")
+    found = [
+        f"{file}:{number}"
+        for file, text in texts()
+        if file.suffix == ".py"
+        for number, line in enumerate(text.splitlines(), 1)
+        if bare.search(line)
+    ]
+
+    assert found == []
+
+
+def test_every_module_opens_with_what_it_is_about() -> None:
+    found = [
+        str(file)
+        for file, text in texts()
+        if file.suffix == ".py" and text.strip() and ast.get_docstring(ast.parse(text)) is None
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("pattern", [LINK, MENTION], ids=["links", "mentions"])
+def test_documents_that_are_named_exist(pattern: re.Pattern[str]) -> None:
+    missing = []
+    for file, text in texts():
+        if pattern is LINK and file.suffix != ".md":
+            continue
+        for match in pattern.finditer(text):
+            target = match[1] if pattern is LINK else match[0]
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            base = ROOT if pattern is MENTION else (ROOT / file).parent
+            if not (base / target).exists():
+                missing.append(f"{file}: {target}")
+
+    assert missing == []
