@@ -32,8 +32,10 @@ from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 
 RANGE_TITLE: Final = b"lakebed range 1\n"
-GROUP_ROWS: Final = 4096
-"""Rows of a row group: what must be read to see one entry. 4,096 cost 2 % more bytes than one group a file."""
+GROUP_ROWS: Final = 2048
+"""Rows of a row group: what a diff must read to show one entry. Against 4,096 and one group for the whole file that
+takes 0.6, 0.9 and 1.5 ms (8,192 entries); encoding takes 5.7, 5.5 and 5.0 ms, and 38.2, 37.7 and 37.3 bytes an
+entry."""
 
 _SUMMARY: Final = "lakebed.slices"
 

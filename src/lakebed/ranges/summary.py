@@ -89,22 +89,22 @@ class SliceSummary:
 
 def summarise(entries: pa.Table) -> SliceSummary:
     """The summary of a table with the columns `slice` and `sequence`."""
-    slices = chunk(entries, "slice").to_numpy()
+    encoded = chunk(entries, "slice").dictionary_encode()
+    slices, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
     sequences = chunk(entries, "sequence").to_numpy()
-    own = slices != FOREIGN_SLICE
-    foreign = len(slices) - int(np.count_nonzero(own))
-    if foreign:
-        slices, sequences = slices[own], sequences[own]
-    if not len(slices):
-        return SliceSummary(bitmaps=(), foreign=foreign)
-    assert 0 <= sequences.min() <= sequences.max() <= SEQUENCE_MAX
-    order = np.lexsort((sequences, slices))
-    slices, sequences = slices[order], sequences[order].astype(np.uint32)
-    starts = np.flatnonzero(np.diff(slices, prepend=slices[:1] - 1)).tolist()
-    bitmaps = [
-        _bitmap(int(slices[start]), _unique(sequences[start:stop]))
-        for start, stop in zip(starts, [*starts[1:], len(slices)], strict=True)
-    ]
+    assert not len(sequences) or 0 <= sequences.min() <= sequences.max() <= SEQUENCE_MAX
+    # One number for each address, in order of slice and then sequence: half the time of sorting by two columns.
+    ascending = np.argsort(slices)
+    ranks = np.empty(len(slices), dtype=np.int64)
+    ranks[ascending] = np.arange(len(slices))
+    places = np.sort(ranks[codes] << 32 | sequences)
+    ends = np.searchsorted(places, np.arange(1, len(slices) + 1) << 32).tolist()
+    bitmaps, foreign = [], 0
+    for slice_, start, end in zip(slices[ascending].tolist(), [0, *ends], ends, strict=False):
+        if slice_ == FOREIGN_SLICE:
+            foreign = end - start
+        else:
+            bitmaps.append(_bitmap(slice_, _unique(places[start:end].astype(np.uint32))))
     return SliceSummary(bitmaps=tuple(bitmaps), foreign=foreign)
 
 
