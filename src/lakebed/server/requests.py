@@ -24,7 +24,10 @@ T = TypeVar("T")
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 JSON_BODY_BYTES_MAX: Final = 32 << 20
-_TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+_TRUTHS: Final = {
+    **dict.fromkeys(("true", "True", "TRUE", "t", "T", "1"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "f", "F", "0"), False),
+}
 _INTEGER: Final = re.compile(r"-?\d{1,18}")
 _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
 _AMOUNT_SCHEMA: Final = {"default": 100, "maximum": 1000, "minimum": -1, "type": "integer"}

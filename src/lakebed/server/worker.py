@@ -39,6 +39,7 @@ def _say_ready() -> None:
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     line = sys.stdin.buffer.readline()
     if not line:
         return 1  # The parent is gone already.

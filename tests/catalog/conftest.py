@@ -1,0 +1,79 @@
+"""A catalog over memory: a store, a namespace that no other test has, a clock that tests move."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.base import RepositoryUid, World
+from lakebed.blocks import BlockStore, open_blocks
+from lakebed.catalog import Catalog, CatalogOptions, Repository
+from lakebed.kv import Store, open_store
+from lakebed.runtime import LiveIds, LiveTasks
+from lakebed.versions import Options, TreeCache, Trees, Versions
+
+_names = itertools.count()
+
+
+class HandClock:
+    """Stands still, but for sleepers: they wake at once, and it is later."""
+
+    def __init__(self) -> None:
+        self.ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep(self, seconds: float) -> None:
+        self.ms += int(seconds * 1000)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("mem://")
+
+
+@pytest.fixture
+def world() -> World:
+    return World(HandClock(), LiveIds(), LiveTasks())
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A storage namespace that nobody used before."""
+    return f"mem://catalog-{next(_names)}"
+
+
+@pytest.fixture
+def make_catalog(store: Store, world: World) -> Callable[[], Catalog]:
+    """Each call is another server process on the same store."""
+
+    def make() -> Catalog:
+        cache = TreeCache(1 << 20)
+        options = Options(owner=world.ids.fresh())
+
+        def make_versions(uid: RepositoryUid, blocks: BlockStore) -> Versions:
+            trees = Trees(blocks, cache, world)
+            return Versions(uid=uid, store=store, blocks=blocks, trees=trees, world=world, options=options)
+
+        return Catalog(
+            store=store,
+            world=world,
+            open_namespace=open_blocks,
+            make_versions=make_versions,
+            options=CatalogOptions(queue_wait_s_max=0.05),
+        )
+
+    return make
+
+
+@pytest.fixture
+def catalog(make_catalog: Callable[[], Catalog]) -> Catalog:
+    return make_catalog()
+
+
+@pytest.fixture
+async def repository(catalog: Catalog, namespace: str) -> Repository:
+    return await catalog.create("repo", storage_namespace=namespace)

@@ -1,0 +1,155 @@
+"""Commits that queue, and the guards in front of changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.base import World
+from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
+from lakebed.versions import BranchNotFound, Commit, NoChanges
+
+
+async def test_eight_committers_on_one_branch_all_succeed(repository: Repository) -> None:
+    async def committer(number: int) -> None:
+        for turn in range(5):
+            await repository.objects.upload("main", f"{number}/{turn}", b"x")
+            await repository.changes.commit(
+                "main", message=f"{number}/{turn}", committer=f"c{number}", allow_empty=True
+            )
+
+    await asyncio.gather(*(committer(number) for number in range(8)))
+
+    commits, _ = await repository.versions.log("main", limit=100)
+    assert len(commits) == 1 + 8 * 5
+    assert len((await repository.versions.list("main@")).items) == 8 * 5
+
+
+async def test_committers_of_two_processes_on_one_branch_all_succeed(
+    make_catalog: Callable[[], Catalog], namespace: str
+) -> None:
+    here, there = make_catalog(), make_catalog()
+    await here.create("repo", storage_namespace=namespace)
+    repositories = [await here.get("repo"), await there.get("repo")]
+
+    async def committer(number: int) -> None:
+        repository = repositories[number % 2]
+        for turn in range(5):
+            await repository.objects.upload("main", f"{number}/{turn}", b"x")
+            await repository.changes.commit("main", message=f"{number}", committer=f"c{number}", allow_empty=True)
+
+    await asyncio.gather(*(committer(number) for number in range(4)))
+
+    assert len((await repositories[0].versions.list("main@")).items) == 4 * 5
+
+
+async def test_who_commits_behind_one_that_took_its_data_gets_a_commit_that_holds_them(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1")
+
+    may_go = asyncio.Event()
+
+    async def first_turn() -> Commit:
+        await may_go.wait()
+        return await repository.versions.commit("main", message="first", committer="a")
+
+    first_task = asyncio.create_task(repository.changes._queue.run("main", first_turn))
+    await asyncio.sleep(0)
+    second_task = asyncio.create_task(repository.changes.commit("main", message="second", committer="b"))
+    await asyncio.sleep(0)
+    may_go.set()
+    first, second = await first_task, await second_task
+
+    assert second.parents == (first.id,)
+    assert second.metarange_id == first.metarange_id
+
+
+async def test_a_commit_of_nothing_is_no_changes(repository: Repository) -> None:
+    with pytest.raises(NoChanges):
+        await repository.changes.commit("main", message="m", committer="esti")
+
+
+async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly(
+    repository: Repository, world: World
+) -> None:
+    await repository.objects.upload("main", "a", b"1")
+    await repository.versions._seal("main")
+    before_ms = world.clock.now_ms()
+
+    commit = await repository.changes.commit("main", message="m", committer="esti")
+
+    assert commit.generation == 2
+    assert world.clock.now_ms() - before_ms < 1_000
+
+
+async def test_the_default_branch_cannot_be_deleted(repository: Repository) -> None:
+    with pytest.raises(DefaultBranchKept):
+        await repository.changes.delete_branch("main")
+
+
+async def test_changes_of_no_branch_are_not_found(repository: Repository) -> None:
+    with pytest.raises(BranchNotFound):
+        await repository.changes.commit("nope", message="m", committer="esti")
+    with pytest.raises(BranchNotFound):
+        await repository.changes.delete_branch("nope")
+    with pytest.raises(BranchNotFound):
+        await repository.objects.upload("nope", "a", b"1")
+
+
+class TestProtection:
+    async def test_a_protected_branch_is_changed_by_merges_alone(self, repository: Repository) -> None:
+        await repository.changes.create_branch("stable-1", "main")
+        await repository.settings.set_protection_patterns(["stable-*"])
+
+        for change in (
+            repository.objects.upload("stable-1", "a", b"1"),
+            repository.objects.delete("stable-1", "a"),
+            repository.objects.delete_many("stable-1", ["a"]),
+            repository.objects.copy("main", "a", "stable-1", "b"),
+            repository.objects.issue_upload("stable-1", "a", presign_s=None),
+            repository.changes.commit("stable-1", message="m", committer="esti"),
+            repository.changes.revert("stable-1", "main", committer="esti"),
+            repository.changes.hard_reset("stable-1", "main"),
+            repository.changes.delete_branch("stable-1"),
+        ):
+            with pytest.raises(ProtectedBranch):
+                await change
+        await repository.objects.upload("main", "a", b"1")
+        await repository.changes.commit("main", message="m", committer="esti")
+        await repository.changes.merge("main", "stable-1", message="m", committer="esti")
+
+        assert (await repository.objects.get("stable-1", "a")).size_bytes == 1
+
+    async def test_a_rule_counts_in_other_processes_a_second_later(
+        self, repository: Repository, make_catalog: Callable[[], Catalog], world: World
+    ) -> None:
+        elsewhere = await make_catalog().get("repo")
+        await elsewhere.objects.upload("main", "a", b"1")
+
+        await repository.settings.set_protection_patterns(["main"])
+        await world.clock.sleep(1)
+
+        with pytest.raises(ProtectedBranch):
+            await elsewhere.objects.upload("main", "a", b"1")
+
+    async def test_rules_are_replaced_only_by_who_saw_the_last_ones(self, repository: Repository) -> None:
+        settings = repository.settings
+        assert await settings.protection_patterns() == ((), "")
+        await settings.set_protection_patterns(["a"], if_match="")
+        _, etag = await settings.protection_patterns()
+
+        with pytest.raises(SettingChanged):
+            await settings.set_protection_patterns(["b"], if_match="")
+        await settings.set_protection_patterns(["b"], if_match=etag)
+
+        assert (await settings.protection_patterns())[0] == ("b",)
+
+
+async def test_a_hidden_branch_is_known_to_be_hidden_until_it_is_deleted(repository: Repository) -> None:
+    await repository.changes.create_branch("tx-1", "main", hidden=True)
+    assert await repository.settings.hidden_branches() == {"tx-1"}
+
+    await repository.changes.delete_branch("tx-1")
+
+    assert await repository.settings.hidden_branches() == set()

@@ -1,0 +1,153 @@
+"""Objects: paths as they are, bodies whole or not at all, addresses inside and outside the namespace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lakebed.base import Entry, InvalidName
+from lakebed.blocks import ShortBody, open_blocks
+from lakebed.catalog import AddressInNamespace, ForeignAddress, Repository, TooManyPaths, UploadMissing
+from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, UploadRefused
+
+
+async def read(repository: Repository, ref: str, path: str) -> bytes:
+    return await repository.objects.read(await repository.objects.get(ref, path))
+
+
+@pytest.mark.parametrize("path", ["a", "/a", "a//b", "a/", "../x", "./a", "%2B+ ", "ü/ß", "a\nb", "x" * 1024])
+async def test_a_path_is_kept_byte_for_byte(repository: Repository, path: str) -> None:
+    await repository.objects.upload("main", path, b"here")
+
+    assert await read(repository, "main", path) == b"here"
+    assert [key for key, _ in (await repository.versions.list("main")).items] == [path.encode()]
+
+
+@pytest.mark.parametrize("path", ["", "x" * 1025, "ü" * 513, "\ud800"])
+async def test_a_path_that_cannot_be_a_key_is_refused(repository: Repository, path: str) -> None:
+    with pytest.raises(InvalidName):
+        await repository.objects.upload("main", path, b"here")
+    with pytest.raises(InvalidName):
+        await repository.objects.get("main", path)
+
+
+async def test_a_body_that_is_shorter_than_declared_stores_nothing(repository: Repository) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"abc"
+
+    with pytest.raises(ShortBody):
+        await repository.objects.upload("main", "a", body(), size_bytes=5)
+
+    with pytest.raises(PathNotFound):
+        await repository.objects.get("main", "a")
+    assert [stat.key async for page in repository.blocks.list("data/") for stat in page] == []
+
+
+async def test_an_upload_knows_size_checksum_type_and_metadata(repository: Repository) -> None:
+    entry = await repository.objects.upload("main", "a", b"hello", content_type="text/plain", metadata={"k": "v"})
+
+    assert (entry.size_bytes, entry.checksum) == (5, "5d41402abc4b2a76b9719d911017c592")
+    assert (entry.content_type, entry.metadata) == ("text/plain", {"k": "v"})
+    assert await repository.objects.get("main", "a") == entry
+
+
+async def test_conditional_uploads_see_what_is_there(repository: Repository) -> None:
+    entry = await repository.objects.upload("main", "a", b"1", if_none_match=True)
+
+    with pytest.raises(PathExists):
+        await repository.objects.upload("main", "a", b"2", if_none_match=True)
+    with pytest.raises(PreconditionFailed):
+        await repository.objects.upload("main", "a", b"2", if_match="other")
+    await repository.objects.upload("main", "a", b"3", if_match=entry.checksum)
+
+    assert await read(repository, "main", "a") == b"3"
+
+
+async def test_metadata_is_replaced_and_the_bytes_stay(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1", metadata={"old": "x"})
+    await repository.objects.set_metadata("main", "a", {"new": "y"})
+    assert (await repository.objects.get("main", "a")).metadata == {"new": "y"}
+
+    await repository.changes.commit("main", message="m", committer="esti")
+    await repository.objects.set_metadata("main", "a", {"newer": "z"})
+
+    assert (await repository.objects.get("main", "a")).metadata == {"newer": "z"}
+    assert (await repository.objects.get("main@", "a")).metadata == {"new": "y"}
+    assert await read(repository, "main", "a") == b"1"
+
+
+async def test_many_paths_are_deleted_at_once_absent_ones_too(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1")
+
+    assert await repository.objects.delete_many("main", ["a", "never"]) == []
+    with pytest.raises(TooManyPaths):
+        await repository.objects.delete_many("main", ["a"] * 1001)
+
+    assert (await repository.versions.list("main")).items == []
+
+
+async def test_an_object_is_copied_from_any_ref(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1")
+    await repository.changes.commit("main", message="m", committer="esti")
+    await repository.changes.create_branch("other", "main")
+
+    await repository.objects.copy("main", "a", "other", "b")
+
+    assert await read(repository, "other", "b") == b"1"
+    with pytest.raises(PathNotFound):
+        await repository.objects.copy("main", "never", "other", "c")
+
+
+class TestStage:
+    def entry(self, address: str) -> Entry:
+        return Entry(address=address, size_bytes=3, checksum="c", modified_ms=1)
+
+    async def test_an_object_outside_the_namespace_is_named_and_read(self, repository: Repository) -> None:
+        outside = open_blocks("mem://somewhere")
+        await outside.put("deep/x", b"abc")
+
+        await repository.objects.stage("main", "a", self.entry("mem://somewhere/deep/x"))
+
+        assert await read(repository, "main", "a") == b"abc"
+
+    async def test_an_address_inside_the_namespace_cannot_be_staged(self, repository: Repository) -> None:
+        inside = await repository.objects.upload("main", "b", b"1")
+
+        for address in (inside.address, repository.full_address(inside.address), "data/x"):
+            with pytest.raises(AddressInNamespace):
+                await repository.objects.stage("main", "a", self.entry(address))
+
+    async def test_an_address_that_nobody_here_can_read_is_refused(self, repository: Repository) -> None:
+        with pytest.raises(ForeignAddress):
+            await repository.objects.stage("main", "a", self.entry("ftp://x/y"))
+
+
+class TestHandedOut:
+    async def test_a_client_puts_the_bytes_and_links_them_once(self, repository: Repository) -> None:
+        target = await repository.objects.issue_upload("main", "a", presign_s=None)
+        assert target.full_address == repository.full_address(target.address)
+        await repository.blocks.put(target.address, b"abc")
+
+        await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum='"c"')
+
+        assert await read(repository, "main", "a") == b"abc"
+        assert (await repository.objects.get("main", "a")).checksum == "c"
+        with pytest.raises(UploadRefused):
+            await repository.objects.link_upload("main", "b", target.full_address, size_bytes=3, checksum="c")
+
+    async def test_what_was_not_put_or_not_handed_out_cannot_be_linked(self, repository: Repository) -> None:
+        target = await repository.objects.issue_upload("main", "a", presign_s=None)
+        other = await repository.objects.upload("main", "b", b"abc")
+
+        with pytest.raises(UploadMissing):
+            await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum="c")
+        with pytest.raises(UploadMissing):
+            await repository.objects.link_upload("main", "a", "mem://elsewhere/x", size_bytes=3, checksum="c")
+        with pytest.raises(UploadRefused):
+            await repository.objects.link_upload(
+                "main", "a", repository.full_address(other.address), size_bytes=3, checksum="c"
+            )
+        await repository.blocks.put(target.address, b"ab")
+        with pytest.raises(UploadMissing):
+            await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum="c")
