@@ -1,1 +1,34 @@
+"""Garbage collection with Spark: plan what goes and why, show it, and carry it out."""
 
+from .api import Collector
+from .applying import RunNotReady
+from .files import Lake
+from .java import Java, NoJava, find_java
+from .live_side import LiveSide, RunAbandoned, UnknownAnswer
+from .planning import NoRules
+from .runs import Plan, PlanMissing, Total, Totals
+from .session import LocalSession, SessionOptions, SessionRunning, SparkDidNotStart, local_session
+from .tables import SchemaMismatch
+
+__all__ = [
+    "Collector",
+    "Java",
+    "Lake",
+    "LiveSide",
+    "LocalSession",
+    "NoJava",
+    "NoRules",
+    "Plan",
+    "PlanMissing",
+    "RunAbandoned",
+    "RunNotReady",
+    "SchemaMismatch",
+    "SessionOptions",
+    "SessionRunning",
+    "SparkDidNotStart",
+    "Total",
+    "Totals",
+    "UnknownAnswer",
+    "find_java",
+    "local_session",
+]

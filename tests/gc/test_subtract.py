@@ -1,0 +1,151 @@
+"""Packing, bitmaps and the subtraction of one bucket, without Spark."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.base import FOREIGN_SLICE, format_address, slice_number
+from lakebed.gc.mark import subtract
+from lakebed.gc.packing import Cause, LiveSet, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered
+from lakebed.gc.places import Namespace, may_be_deleted
+from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.handoff import BadInput
+
+SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
+NOTHING = LIVE.schema.empty_table()
+OLD = Cause(reason="expired", rule="main: 7 days", branch="main")
+sequences = st.sets(st.integers(0, 200), max_size=30)
+
+
+def numbered(*numbers: int, seen_ms: int = 1, cause: Cause = OLD, size: int = 10) -> pa.Table:
+    count = len(numbers)
+    return pack_numbered(
+        np.full(count, SLICE), np.array(numbers, np.int64), np.full(count, size), np.full(count, seen_ms), cause
+    )
+
+
+def live(*numbers: int) -> pa.Table:
+    found = LiveSet()
+    found.add_numbers(np.full(len(numbers), SLICE), np.array(numbers, np.int64))
+    return found.rows()
+
+
+def addresses(table: pa.Table) -> list[str]:
+    return sorted(table["address"].to_pylist())
+
+
+@given(sequences, sequences, sequences)
+def test_what_is_left_is_what_no_live_row_names(candidates: set[int], some: set[int], others: set[int]) -> None:
+    left = subtract(numbered(*candidates), pa.concat_tables([live(*some), live(*others)]))
+
+    assert addresses(left) == sorted(format_address(SLICE, number) for number in candidates - some - others)
+
+
+@given(sequences, st.integers(0, 300))
+def test_a_bitmap_answers_for_every_number(numbers: set[int], asked: int) -> None:
+    bitmap = bitmap_of(np.array(sorted(numbers), np.int64))
+
+    assert bool(is_set(bitmap, np.array([asked]))[0]) is (asked in numbers)
+
+
+def test_a_live_set_grows_and_keeps_what_it_had() -> None:
+    found = LiveSet()
+    for number in (3, 5000, 64, 70_000, 3):
+        found.add((SLICE, number))
+
+    left = subtract(numbered(2, 3, 64, 5000, 70_000, 70_001), found.rows())
+
+    assert left["sequence"].to_pylist() == [2, 70_001]
+
+
+def test_an_object_that_is_named_twice_goes_once_and_by_what_saw_it_last() -> None:
+    other = Cause(reason="dangling", rule="default: 4 days")
+    twice = pa.concat_tables([numbered(1, seen_ms=5), numbered(1, seen_ms=9, cause=other), numbered(1, seen_ms=2)])
+
+    left = subtract(twice, NOTHING)
+
+    assert left.num_rows == 1
+    row = left.to_pylist()[0]
+    assert (row["reason"], row["rule"], row["branch"]) == ("dangling", "default: 4 days", "")
+    assert row["last_seen_at"].timestamp() * 1000 == 9
+
+
+def test_a_foreign_key_is_compared_as_a_whole_string() -> None:
+    key = "data/old/part-1"
+    bucket = foreign_bucket(key)
+    alike = next(f"data/old/{n}" for n in range(10_000) if foreign_bucket(f"data/old/{n}") == bucket)
+    found = LiveSet()
+    found.add(alike)
+
+    left = subtract(pack_foreign([key, alike], [1, 2], [3, 4], OLD), found.rows())
+
+    assert left.select(["address", "slice", "sequence", "size_bytes"]).to_pylist() == [
+        {"address": key, "slice": FOREIGN_SLICE, "sequence": 0, "size_bytes": 1}
+    ]
+
+
+def test_no_candidate_is_no_verdict() -> None:
+    assert subtract(CANDIDATES.schema.empty_table(), live(1)).num_rows == 0
+
+
+@pytest.mark.parametrize("column", ["sequences", "sizes", "seen_ms", "reason", "bucket"])
+def test_a_null_candidate_stops_the_run(column: str) -> None:
+    table = numbered(1)
+    place = table.schema.get_field_index(column)
+    broken = table.set_column(place, column, pa.nulls(1, table.schema.field(column).type))
+
+    with pytest.raises(BadInput, match=column):
+        subtract(broken, NOTHING)
+
+
+@pytest.mark.parametrize("column", ["bitmap", "addresses", "bucket"])
+def test_a_null_live_row_stops_the_run_instead_of_dooming_what_it_named(column: str) -> None:
+    table = live(1)
+    place = table.schema.get_field_index(column)
+    broken = table.set_column(place, column, pa.nulls(1, table.schema.field(column).type))
+
+    with pytest.raises(BadInput, match=column):
+        subtract(numbered(1), broken)
+
+
+def test_arrays_that_do_not_run_in_parallel_stop_the_run() -> None:
+    table = numbered(1, 2)
+    place = table.schema.get_field_index("sizes")
+    broken = table.set_column(place, "sizes", pa.array([b"\0" * 8], pa.binary()))
+
+    with pytest.raises(BadInput, match="sizes"):
+        subtract(broken, NOTHING)
+
+
+def test_a_number_that_no_address_has_stops_the_run() -> None:
+    with pytest.raises(BadInput, match="100000000"):
+        subtract(numbered(100_000_000), NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        (format_address(SLICE, 5), (SLICE, 5)),
+        (f"s3://lake/repo/{format_address(SLICE, 5)}", (SLICE, 5)),
+        (f"s3a://lake/repo/{format_address(SLICE, 5)}", (SLICE, 5)),
+        (f"S3://lake/repo/{format_address(SLICE, 5)}", (SLICE, 5)),
+        ("s3://lake/repo/data/x", "data/x"),
+        ("data/x", "data/x"),
+        (f"{format_address(SLICE, 5)}0", f"{format_address(SLICE, 5)}0"),
+        ("s3://lake/repository/data/x", None),
+        ("s3://other/repo/data/x", None),
+        ("gs://lake/repo/data/x", None),
+    ],
+)
+@pytest.mark.parametrize("namespace", ["s3://lake/repo", "s3://lake/repo/"])
+def test_every_spelling_of_an_address_is_brought_to_one_place(namespace: str, address: str, place: object) -> None:
+    assert Namespace(namespace).place_of(address) == place
+
+
+@pytest.mark.parametrize("key", ["_lakefs/dummy", "x", "data", "data/", "data//x", "data/../x", "data/./x", "data/\0"])
+def test_special_and_crooked_keys_may_never_be_deleted(key: str) -> None:
+    assert not may_be_deleted(key)

@@ -1,0 +1,169 @@
+"""The sweep of one part: what it deletes, what it records, and how it is taken up again. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE, parse_address
+from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.gc.sweep import BATCH_KEYS, Ledger, sweep_part
+
+FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+
+
+class StubbornBlocks(MemoryBlocks):
+    """Counts what it is asked to delete, refuses some keys, and is out of reach for whole calls."""
+
+    def __init__(self) -> None:
+        super().__init__("mem://stubborn")
+        self.asked: list[list[str]] = []
+        self.refuses: set[str] = set()
+        self.out_of_reach = False
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        self.asked.append([*keys])
+        if self.out_of_reach:
+            raise BlocksUnavailable("gone fishing")
+        await super().delete([key for key in keys if key not in self.refuses])
+        return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
+
+
+@pytest.fixture
+def store() -> StubbornBlocks:
+    return StubbornBlocks()
+
+
+async def plan_of(store: StubbornBlocks, keys: Sequence[str]) -> handoff.Manifest:
+    places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
+    rows = pa.table(
+        {
+            "address": list(keys),
+            "slice": [place[0] for place in places],
+            "sequence": [place[1] for place in places],
+            "size_bytes": [4] * len(keys),
+            "reason": ["expired"] * len(keys),
+            "rule": ["main: 1 days"] * len(keys),
+            "last_seen_at": [datetime(2026, 1, 1, tzinfo=UTC)] * len(keys),
+        }
+    )
+    data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))
+    await store.put(FOLDER + "part-00000.parquet", data)
+    part = handoff.part_of("part-00000.parquet", data, rows=len(keys))
+    return handoff.manifest_of(handoff.DOOMED, FOLDER, [part])
+
+
+async def ledger_of(store: StubbornBlocks, plan: handoff.Manifest) -> dict[str, str]:
+    data = await store.get(LEDGER.key(plan.parts[0]))
+    rows = handoff.decode_part(handoff.LEDGER, data, name="ledger")
+    return dict(zip(rows["address"].to_pylist(), rows["error"].to_pylist(), strict=True))
+
+
+async def keys_in(store: StubbornBlocks) -> set[str]:
+    return {stat.key async for page in store.list("data/") for stat in page}
+
+
+async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornBlocks) -> None:
+    for key in ("data/a", "data/b", "data/kept"):
+        await store.put(key, b"1234")
+    plan = await plan_of(store, ["data/a", "data/b"])
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert await keys_in(store) == {"data/kept"}
+    assert (swept.objects_deleted, swept.bytes_deleted, swept.objects_failed) == (2, 8, 0)
+    assert await ledger_of(store, plan) == {"data/a": "", "data/b": ""}
+
+
+async def test_keys_are_deleted_in_batches(store: StubbornBlocks) -> None:
+    plan = await plan_of(store, [f"data/{n:05d}" for n in range(2 * BATCH_KEYS + 1)])
+
+    await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert [len(batch) for batch in store.asked] == [BATCH_KEYS, BATCH_KEYS, 1]
+
+
+async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornBlocks) -> None:
+    store.refuses = {"data/b"}
+    plan = await plan_of(store, ["data/a", "data/b"])
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert (swept.objects_deleted, swept.objects_failed, swept.bytes_failed) == (1, 1, 4)
+    assert swept.errors == ("data/b: not allowed",)
+    assert await ledger_of(store, plan) == {"data/a": "", "data/b": "not allowed"}
+
+
+async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: StubbornBlocks) -> None:
+    store.out_of_reach = True
+    plan = await plan_of(store, ["data/a", "data/b"])
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert (swept.objects_deleted, swept.objects_failed) == (0, 2)
+    assert set((await ledger_of(store, plan)).values()) == {"gone fishing"}
+
+
+async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: StubbornBlocks) -> None:
+    plan = await plan_of(store, ["data/a", "data/b"])
+    first = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    again = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert len(store.asked) == 1
+    assert again.objects_deleted == first.objects_deleted == 2
+    assert again.parts_skipped == 1
+
+
+async def test_only_what_failed_is_tried_again(store: StubbornBlocks) -> None:
+    store.refuses = {"data/b"}
+    plan = await plan_of(store, ["data/a", "data/b", "data/c"])
+    await sweep_part(store, plan, plan.parts[0], LEDGER)
+    store.refuses = set()
+
+    again = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert store.asked[1] == ["data/b"]
+    assert (again.objects_deleted, again.objects_failed) == (3, 0)
+    assert await ledger_of(store, plan) == {"data/a": "", "data/b": "", "data/c": ""}
+
+
+async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornBlocks) -> None:
+    plan = await plan_of(store, ["data/a"])
+    await store.put(LEDGER.key(plan.parts[0]), b"PAR1 half a file")
+
+    await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert await ledger_of(store, plan) == {"data/a": ""}
+
+
+@pytest.mark.parametrize("key", ["_lakefs/dummy", "x", "data/../_lakefs/dummy"])
+async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store: StubbornBlocks, key: str) -> None:
+    plan = await plan_of(store, [key])
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert store.asked == []
+    assert (swept.objects_deleted, swept.objects_failed) == (0, 1)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
+async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(store: StubbornBlocks, damage: str) -> None:
+    await store.put("data/a", b"1234")
+    plan = await plan_of(store, ["data/a"])
+    key = FOLDER + "part-00000.parquet"
+    data = await store.get(key)
+    if damage == "missing":
+        await MemoryBlocks.delete(store, [key])
+    else:
+        await store.put(key, data[:-1] if damage == "short" else data[:50] + b"!" + data[51:])
+
+    with pytest.raises(handoff.BadInput, match="part-00000"):
+        await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    assert await keys_in(store) == {"data/a"}

@@ -1,0 +1,40 @@
+"""One Spark session for all tests here; starting one takes longer than any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakebed.gc import LocalSession, SessionOptions, local_session
+from tests.spark.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[LocalSession]:
+    with local_session(SessionOptions(cores=2, shuffle_partitions=2), os.environ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(session: LocalSession) -> SparkSession:
+    return session.spark
+
+
+@pytest.fixture
+def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
+    with Lakeside(tmp_path) as found:
+        yield found

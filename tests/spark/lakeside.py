@@ -1,0 +1,150 @@
+"""A repository with its live side in this process: the real core over a memory store and a folder, without HTTP.
+
+`call` answers the collectors' routes as the server does, so the collectors run against the real upkeep. Everything
+here blocks: tests of Spark jobs are told in plain steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from lakebed.base import Entry, NotFound, RepositoryUid, World
+from lakebed.blocks import BlockOptions, open_blocks
+from lakebed.gc import Collector
+from lakebed.handoff import Condemn, Mark, ReadUncommitted, StartRun, Sweep
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.retention import DAY_MS, Rules
+from lakebed.runtime import live_world
+from lakebed.upkeep import Upkeep
+from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
+
+T = TypeVar("T")
+URI = "local://lake/repo"
+
+
+class Clock:
+    """Starts at a fixed date and goes only where it is turned to."""
+
+    def __init__(self) -> None:
+        self.ms = 1_790_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep(self, seconds: float) -> None:
+        self.ms += int(seconds * 1000)
+
+
+class Lakeside:
+    """`before` maps the last word of a route to what happens just before it is answered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "lake" / "repo"
+        self.options = BlockOptions(local_root=folder, local_durable=False)
+        self.clock = Clock()
+        self.before: dict[str, Callable[[], object]] = {}
+        self._runner = asyncio.Runner()
+        self._live = live_world()
+        self.blocks = open_blocks(URI, self.options)
+        self._world = World(self.clock, self._live.ids, self._live.tasks)
+        self.versions = Versions(
+            uid=RepositoryUid("r1"),
+            store=MemoryStore(),
+            blocks=self.blocks,
+            trees=Trees(self.blocks, TreeCache(16 << 20), self._world),
+            world=self._world,
+            options=Options(owner="tests"),
+        )
+        self.upkeep = Upkeep(self.versions)
+        self.wait(self.versions.initialise("main"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.wait(self.blocks.close())
+        self._runner.close()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
+
+    @property
+    def collector(self) -> Collector:
+        return Collector(client=self, repository="repo", blocks=self.options, tasks=4)
+
+    # What people do
+
+    def upload(self, path: str, data: bytes = b"data", *, branch: str = "main") -> str:
+        """The object's address."""
+
+        async def store_body(address: str) -> Entry:
+            stored = await self.blocks.put(address, data)
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
+
+        return self.wait(self.versions.upload(branch, path.encode(), store_body)).address
+
+    def delete(self, path: str, *, branch: str = "main") -> None:
+        self.wait(self.versions.delete(branch, path.encode()))
+
+    def commit(self, *, branch: str = "main", age_days: float = 0) -> Commit:
+        created_ms = self.clock.ms - int(age_days * DAY_MS)
+        return self.wait(self.versions.commit(branch, message="m", committer="tests", created_ms=created_ms))
+
+    def branch(self, name: str, source: str = "main") -> None:
+        self.wait(self.versions.create_branch(name, source))
+
+    def rules(self, default_days: int, **branch_days: int) -> None:
+        self.wait(self.upkeep.rules.write(Rules(default_days=default_days, branch_days=branch_days)))
+
+    def addresses(self) -> set[str]:
+        """What lies under `data/` now."""
+
+        async def listed() -> set[str]:
+            return {stat.key async for page in self.blocks.list("data/") for stat in page}
+
+        return self.wait(listed())
+
+    def files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern))
+
+    # What the server answers
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        words = path.split("/")[5:]
+        if not words:
+            return {"id": "repo", "storage_namespace": URI}
+        action = self.before.pop(words[-1], None)
+        if action is not None:
+            action()
+        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], msgspec.to_builtins(json))))
+
+    async def _answer(self, method: str, words: list[str], body: Any) -> object:
+        def said(type_: type[T]) -> T:
+            return msgspec.convert(body, type_)
+
+        upkeep = self.upkeep
+        answers: dict[str, Callable[[str], Awaitable[object]]] = {
+            "uncommitted": lambda run: upkeep.read_uncommitted(run, said(ReadUncommitted)),
+            "commits": upkeep.prepare_commits,
+            "marked": lambda run: upkeep.mark(run, said(Mark)),
+            "condemn": lambda run: upkeep.condemn(run, said(Condemn)),
+            "sweeping": lambda run: upkeep.sweep(run, said(Sweep)),
+            "ended": upkeep.end,
+            "abandoned": upkeep.abandon,
+        }
+        match method, words:
+            case "POST", []:
+                return await upkeep.start(said(StartRun))
+            case "POST", [run, action]:
+                return await answers[action](run)
+            case "GET", []:
+                return await upkeep.runs()
+            case "GET", [run]:
+                return await upkeep.run(run)
+        raise NotFound(f"no route {method} {words}")
