@@ -38,6 +38,7 @@ from .rest import (
     commits,
     content,
     differences,
+    gc,
     identity,
     installation,
     objects,
@@ -61,6 +62,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     objects,
     content,
     staging,
+    gc,
     unimplemented,  # last: it stands in for what nobody above has
 )
 TREE_CACHE_BYTES: Final = 256 << 20

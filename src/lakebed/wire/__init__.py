@@ -21,6 +21,14 @@ from .auth import (
     UserCreation,
     UserList,
 )
+from .collection import (
+    GarbageCollectionConfig,
+    GarbageCollectionPrepareResponse,
+    GarbageCollectionRule,
+    GarbageCollectionRules,
+    PrepareGCUncommittedRequest,
+    PrepareGCUncommittedResponse,
+)
 from .common import Error, Pagination, StorageUri
 from .config import CapabilitiesConfig, Config, StorageConfig, UiConfig, UsageReport, UsageReportSummary, VersionConfig
 from .objects import (
@@ -85,6 +93,10 @@ __all__ = [
     "DiffObjectStat",
     "Error",
     "FindMergeBaseResult",
+    "GarbageCollectionConfig",
+    "GarbageCollectionPrepareResponse",
+    "GarbageCollectionRule",
+    "GarbageCollectionRules",
     "LoginConfig",
     "LoginInformation",
     "Merge",
@@ -97,6 +109,8 @@ __all__ = [
     "ObjectStatsList",
     "Pagination",
     "PathList",
+    "PrepareGCUncommittedRequest",
+    "PrepareGCUncommittedResponse",
     "Ref",
     "RefList",
     "Repository",

@@ -1,0 +1,194 @@
+"""Retention rules, and the live side of garbage collection.
+
+Two vocabularies over `lakebed.upkeep`: the contract's (days as integers, "prepare"), and our own for our collectors
+(`lakebed.handoff.messages`), which says more: manifests, states, what was condemned. Neither deletes anything here.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import RunId
+from lakebed.catalog import Repository
+from lakebed.handoff import (
+    Condemn,
+    Mark,
+    ReadUncommitted,
+    RunKind,
+    StartRun,
+    Sweep,
+    input_folder,
+)
+from lakebed.retention import Rules
+from lakebed.server.errors import Answer, InvalidBody
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer, nothing
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+from lakebed.upkeep import BadContinuation, Upkeep
+from lakebed.versions import Options
+
+
+class RetentionRules:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        rules = (await Upkeep(repository.versions).rules.read()).rules
+        if rules is None:
+            raise Answer(404, "not found")
+        branches = [
+            wire.GarbageCollectionRule(branch_id=branch, retention_days=days)
+            for branch, days in sorted(rules.branch_days.items())
+        ]
+        return answer(wire.GarbageCollectionRules(default_retention_days=rules.default_days, branches=branches))
+
+    async def set(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        body = await request.decoded(wire.GarbageCollectionRules)
+        branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
+        if len(branch_days) != len(body.branches):
+            raise InvalidBody("request body has an error: two rules for one branch")
+        return await _write(
+            repository, request, Rules(default_days=body.default_retention_days, branch_days=branch_days)
+        )
+
+    async def delete(self, request: RestRequest) -> Response:
+        return await _write(await self._catalog.get(request.args[0]), request, None)
+
+    async def may_set(self, request: RestRequest) -> Response:
+        (await self._catalog.get(request.args[0])).check_writable()
+        return nothing()
+
+
+async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> Response:
+    repository.check_writable()
+    upkeep = Upkeep(repository.versions)
+    written = await upkeep.rules.write(rules, by=request.identity.user_id)
+    response = nothing()
+    if written.counts_after:
+        # A run that condemns or sweeps by the former rules goes on; the contract's 204 has no body to say so.
+        response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
+    return response
+
+
+class Contract:
+    """The contract's own operations for collectors: what it calls preparing is reading, here as there."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def config(self, _: RestRequest) -> Response:
+        """No object is kept for its age here; for this long an address that was handed out may be linked."""
+        return answer(wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000))
+
+    async def prepare_commits(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        upkeep = Upkeep(repository.versions)
+        started = await upkeep.start(StartRun(kind=RunKind.COMMITTED))
+        prepared = await upkeep.prepare_commits(started.run_id)
+        doomed = input_folder(RunKind.COMMITTED, RunId(started.run_id), "doomed")
+        return answer(
+            wire.GarbageCollectionPrepareResponse(
+                run_id=prepared.run_id,
+                gc_commits_location=repository.full_address(prepared.commits.folder),
+                gc_addresses_location=repository.full_address(doomed),
+            ),
+            201,
+        )
+
+    async def prepare_uncommitted(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        body = await request.decoded(wire.PrepareGCUncommittedRequest, is_optional=True)
+        upkeep = Upkeep(repository.versions)
+        if body.continuation_token:
+            run_id, _, token = body.continuation_token.partition(":")
+            if not token:
+                raise BadContinuation("not a continuation token")
+        else:
+            run_id, token = (await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
+        page = await upkeep.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+        return answer(
+            wire.PrepareGCUncommittedResponse(
+                run_id=page.run_id,
+                gc_uncommitted_location=repository.full_address(page.location),
+                continuation_token=f"{page.run_id}:{page.continuation_token}" if page.continuation_token else "",
+            ),
+            201,
+        )
+
+
+class Runs:
+    """Our own routes: each decodes one record, makes one call, and answers with one record."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def _upkeep(self, request: RestRequest) -> Upkeep:
+        return Upkeep((await self._catalog.get(request.args[0])).versions)
+
+    async def start(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.start(await request.decoded(StartRun)), 201)
+
+    async def list(self, request: RestRequest) -> Response:
+        return answer(await (await self._upkeep(request)).runs())
+
+    async def get(self, request: RestRequest) -> Response:
+        return answer(await (await self._upkeep(request)).run(request.args[1]))
+
+    async def uncommitted(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        body = await request.decoded(ReadUncommitted, is_optional=True)
+        return answer(await upkeep.read_uncommitted(request.args[1], body))
+
+    async def commits(self, request: RestRequest) -> Response:
+        return answer(await (await self._upkeep(request)).prepare_commits(request.args[1]))
+
+    async def marked(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.mark(request.args[1], await request.decoded(Mark)))
+
+    async def condemn(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.condemn(request.args[1], await request.decoded(Condemn)))
+
+    async def sweeping(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.sweep(request.args[1], await request.decoded(Sweep)))
+
+    async def ended(self, request: RestRequest) -> Response:
+        return answer(await (await self._upkeep(request)).end(request.args[1]))
+
+    async def abandoned(self, request: RestRequest) -> Response:
+        return answer(await (await self._upkeep(request)).abandon(request.args[1]))
+
+
+def routes(state: AppState) -> list[Route]:
+    rules, contract, runs = RetentionRules(state), Contract(state), Runs(state)
+    repository = "/repositories/{repository}"
+    run = repository + "/gc/runs/{run_id}"
+    return [
+        Route("GET", repository + "/settings/gc_rules", rules.get),
+        Route("PUT", repository + "/settings/gc_rules", rules.set),
+        Route("DELETE", repository + "/settings/gc_rules", rules.delete),
+        Route("GET", repository + "/gc/rules", rules.get),
+        Route("POST", repository + "/gc/rules", rules.set),
+        Route("DELETE", repository + "/gc/rules", rules.delete),
+        Route("GET", repository + "/gc/rules/set_allowed", rules.may_set),
+        Route("GET", "/config/garbage-collection", contract.config),
+        Route("POST", repository + "/gc/prepare_commits", contract.prepare_commits),
+        Route("POST", repository + "/gc/prepare_uncommited", contract.prepare_uncommitted),
+        Route("GET", repository + "/gc/runs", runs.list),
+        Route("POST", repository + "/gc/runs", runs.start),
+        Route("GET", run, runs.get),
+        Route("POST", run + "/uncommitted", runs.uncommitted),
+        Route("POST", run + "/commits", runs.commits),
+        Route("POST", run + "/marked", runs.marked),
+        Route("POST", run + "/condemn", runs.condemn),
+        Route("POST", run + "/sweeping", runs.sweeping),
+        Route("POST", run + "/ended", runs.ended),
+        Route("POST", run + "/abandoned", runs.abandoned),
+    ]

@@ -1,0 +1,41 @@
+"""Retention rules and what the contract calls preparing a garbage collection.
+
+What our own collectors say beyond the contract is `lakebed.handoff`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
+    branch_id: str
+    retention_days: int
+
+
+class GarbageCollectionRules(msgspec.Struct, frozen=True, kw_only=True):
+    default_retention_days: int
+    branches: list[GarbageCollectionRule]
+
+
+class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`grace_period` is in seconds."""
+
+    grace_period: int
+
+
+class GarbageCollectionPrepareResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    run_id: str
+    gc_commits_location: str
+    gc_addresses_location: str
+    gc_commits_presigned_url: str = ""
+
+
+class PrepareGCUncommittedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    continuation_token: str | None = None
+
+
+class PrepareGCUncommittedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    run_id: str
+    gc_uncommitted_location: str
+    continuation_token: str = ""
