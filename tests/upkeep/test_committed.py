@@ -1,0 +1,446 @@
+"""A whole collection of committed data over a live repository, and everything that may race with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, Entry, RunId
+from lakebed.blocks import DeleteFailure
+from lakebed.handoff import (
+    CONDEMNED,
+    DOOMED,
+    BadInput,
+    Condemn,
+    Condemnation,
+    Manifest,
+    RunKind,
+    RunState,
+    StartRun,
+    Sweep,
+    manifest_of,
+)
+from lakebed.retention import Rules
+from lakebed.upkeep import (
+    BadContinuation,
+    Collector,
+    RulesChanged,
+    RulesNotFound,
+    RunMoved,
+    RunNotFound,
+    StalePlan,
+    UpkeepOptions,
+)
+from lakebed.upkeep.collector import _plan
+from lakebed.upkeep.inputs import Inputs
+from lakebed.versions import BranchRecord, Commit, Condemned, HoldRecord, decode_record, encode_record, keys
+
+if TYPE_CHECKING:
+    from .conftest import Lake
+
+
+class Story:
+    """main: A adds `a`, B replaces it, C adds `c`; 30, 20 and 10 days ago. By a rule of 1 day, A and B expire."""
+
+    async def tell(self, lake: Lake) -> Story:
+        self.old = await lake.put("main", "a", "1")
+        self.a = await lake.commit("main", "A")
+        lake.days(10)
+        self.middle = await lake.put("main", "a", "2")
+        self.b = await lake.commit("main", "B")
+        lake.days(10)
+        self.new = await lake.put("main", "a", "3")
+        self.c = await lake.commit("main", "C")
+        lake.days(10)
+        await lake.upkeep.rules.write(Rules(default_days=1))
+        return self
+
+
+@pytest.fixture
+async def story(lake: Lake) -> Story:
+    return await Story().tell(lake)
+
+
+class Run:
+    """A committed run, step by step, condemning what a test tells it to."""
+
+    def __init__(self, lake: Lake, *, rules_version: int = 1, options: UpkeepOptions | None = None) -> None:
+        self.lake = lake
+        self.upkeep = lake.upkeep_with(options or UpkeepOptions())
+        self.rules_version = rules_version
+
+    async def plan(self, *commits: Commit) -> Condemn:
+        self.started = await self.upkeep.start(StartRun(kind=RunKind.COMMITTED))
+        self.id = self.started.run_id
+        self.inputs = Inputs(self.lake.blocks, RunKind.COMMITTED, RunId(self.id))
+        ids = pa.table({"id": pa.array([commit.id for commit in commits], pa.string())})
+        table = await self.inputs.write_table(CONDEMNED, CONDEMNED.name, ids)
+        return Condemn(commits=table, rules_version=self.rules_version)
+
+    async def condemn(self, *commits: Commit) -> Condemnation:
+        self.body = await self.plan(*commits)
+        return await self.upkeep.condemn(self.id, self.body)
+
+    async def sweep(self, answer: Condemnation, *doomed: str) -> Manifest:
+        assert answer.commits is not None
+        plan = await self.inputs.write_table(DOOMED, DOOMED.name, _plan(frozenset(doomed), reason="expired"))
+        await self.upkeep.sweep(self.id, Sweep(plan=plan, commits=answer.commits))
+        return plan
+
+
+# What goes and what stays
+
+
+async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lake: Lake, story: Story) -> None:
+    run = await lake.collector().collect_committed()
+
+    assert run.doomed == {story.old, story.middle}
+    assert await lake.objects() == {story.new}
+    assert (await lake.versions.get("main", b"a")).address == story.new
+    assert {story.a.id, story.b.id} <= run.swept
+
+
+async def test_without_rules_nothing_is_collected(lake: Lake, story: Story) -> None:
+    await lake.upkeep.rules.write(None)
+
+    with pytest.raises(RulesNotFound):
+        await lake.collector().collect_committed()
+    assert await lake.objects() == {story.old, story.middle, story.new}
+
+
+async def test_a_tag_that_is_the_only_thing_that_holds_a_commit_keeps_its_objects(lake: Lake, story: Story) -> None:
+    await lake.versions.create_tag("v1", story.a.id)
+
+    await lake.collector().collect_committed()
+
+    assert await lake.objects() == {story.old, story.new}
+    assert (await lake.versions.get("v1", b"a")).address == story.old
+
+
+async def test_staged_objects_that_expired_commits_name_too_stay(lake: Lake, story: Story) -> None:
+    await lake.versions.copy(story.a.id, b"a", "main", b"again", shallow=True)
+
+    await lake.collector().collect_committed()
+
+    assert story.old in await lake.objects()
+    assert (await lake.versions.get("main", b"again")).address == story.old
+
+
+async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
+    other = lake.server()
+    old = await lake.put("main", "a", "1", server=other)
+    await lake.commit("main")
+    lake.days(0.01)
+    await lake.put("main", "a", "2", server=other)
+    await lake.commit("main")
+    await lake.upkeep.rules.write(Rules(default_days=0))
+    lake.days(0.01)
+
+    assert (await lake.collector().collect_committed()).doomed == frozenset()
+
+    # Its commit is swept now; what is left of it is the other collection's, once the slice has settled.
+    lake.days(2)
+    assert (await lake.collector().collect_uncommitted()).doomed == {old}
+
+
+async def test_a_second_run_has_nothing_left_to_take(lake: Lake, story: Story) -> None:
+    await lake.collector().collect_committed()
+
+    again = await lake.collector().collect_committed()
+
+    assert (again.doomed, again.swept) == (frozenset(), frozenset())
+
+
+async def test_what_a_swept_commit_still_names_is_garbage_to_the_next_clean_run(lake: Lake, story: Story) -> None:
+    await Collector(lake.versions, lake.upkeep, _delete_nothing).collect_committed()
+    assert story.old in await lake.objects()
+
+    await lake.collector().collect_uncommitted()
+
+    assert await lake.objects() == {story.new}
+
+
+async def _delete_nothing(keys: Sequence[str]) -> Sequence[DeleteFailure]:
+    return []
+
+
+# Naming a commit while a run goes on
+
+
+async def test_a_branch_from_a_condemned_commit_is_refused_naming_the_run(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.condemn(story.a)
+
+    with pytest.raises(Condemned, match=run.id):
+        await lake.versions.create_branch("late", story.a.id)
+    with pytest.raises(Condemned):
+        await lake.versions.create_tag("late", story.a.id)
+    assert [branch.name for branch in (await lake.versions.list_branches())[0]] == ["main"]
+
+
+async def test_a_swept_commit_stays_refused_for_ever(lake: Lake, story: Story) -> None:
+    run = await lake.collector().collect_committed()
+
+    with pytest.raises(Condemned, match=run.run_id):
+        await lake.server().create_branch("late", story.a.id)
+
+
+async def test_a_revert_to_condemned_data_is_refused(lake: Lake, story: Story) -> None:
+    """Reverting C takes entries from its parent B, which is condemned."""
+    await Run(lake).condemn(story.b)
+
+    with pytest.raises(Condemned):
+        await lake.versions.revert("main", story.c.id, parent_number=0, committer="me")
+
+
+async def test_a_hard_reset_to_a_condemned_commit_is_refused(lake: Lake, story: Story) -> None:
+    await Run(lake).condemn(story.a)
+
+    with pytest.raises(Condemned):
+        await lake.versions.hard_reset("main", story.a.id)
+
+
+async def test_a_branch_made_on_an_expired_commit_before_it_is_condemned_keeps_it(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a, story.b)
+    await lake.versions.create_branch("early", story.a.id)
+
+    answer = await run.upkeep.condemn(run.id, body)
+
+    assert (answer.condemned, answer.taken_out) == (1, 1)
+
+
+async def test_a_commit_that_a_ref_being_made_names_is_taken_out(lake: Lake, story: Story) -> None:
+    held = await lake.store.get(lake.versions.partition, keys.BRANCH + b"main")
+    assert held is not None
+    creating = replace(decode_record(BranchRecord, held.value), commit_id=story.a.id, state="creating", sealed=())
+    await lake.store.set(lake.versions.partition, keys.BRANCH + b"making", encode_record(creating))
+
+    answer = await Run(lake).condemn(story.a, story.b)
+
+    assert answer.taken_out == 1
+
+
+async def test_a_commit_that_a_hold_names_is_taken_out(lake: Lake, story: Story) -> None:
+    hold = HoldRecord(commit_id=story.b.id, branch="main", created_ms=lake.clock.ms)
+    await lake.store.set(lake.versions.partition, keys.HOLD + b"1", encode_record(hold))
+
+    answer = await Run(lake).condemn(story.a, story.b)
+
+    assert answer.taken_out == 1
+
+
+async def test_what_was_taken_out_can_be_named_again_once_the_run_sweeps(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a)
+    await lake.versions.create_branch("early", story.a.id)
+    answer = await run.upkeep.condemn(run.id, body)
+    with pytest.raises(Condemned):
+        await lake.versions.create_branch("more", story.a.id)
+
+    await run.sweep(answer)
+
+    await lake.versions.create_branch("more", story.a.id)
+
+
+async def test_condemning_touches_the_branches_that_the_commits_were_made_for(lake: Lake, story: Story) -> None:
+    await lake.versions.create_branch("quiet", "main")
+
+    await Run(lake).condemn(story.a)
+
+    assert (await _branch(lake, "main")).touched == 1
+    assert (await _branch(lake, "quiet")).touched == 0
+
+
+async def _branch(lake: Lake, name: str) -> BranchRecord:
+    held = await lake.store.get(lake.versions.partition, keys.BRANCH + name.encode())
+    assert held is not None
+    return decode_record(BranchRecord, held.value)
+
+
+# Rules
+
+
+async def test_rules_changed_during_a_run_end_it(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a)
+    await lake.upkeep.rules.write(Rules(default_days=1000))
+
+    with pytest.raises(RulesChanged):
+        await run.upkeep.condemn(run.id, body)
+
+    assert (await lake.upkeep.run(run.id)).state is RunState.ENDED
+    await lake.versions.create_branch("free", story.a.id)
+
+
+async def test_a_rule_set_while_a_run_condemns_counts_after_it(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.condemn(story.a)
+
+    written = await lake.upkeep.rules.write(Rules(default_days=1000))
+
+    assert written.counts_after == (run.id,)
+
+
+async def test_a_version_of_the_rules_is_never_given_twice(lake: Lake) -> None:
+    first = await lake.upkeep.rules.write(Rules(default_days=1))
+    await lake.upkeep.rules.write(None)
+    third = await lake.upkeep.rules.write(Rules(default_days=1))
+
+    assert (first.version, third.version) == (1, 3)
+
+
+# The run itself
+
+
+async def test_planning_publishes_nothing(lake: Lake, story: Story) -> None:
+    started = await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))
+    await lake.upkeep.prepare_commits(started.run_id)
+
+    assert (await lake.upkeep.runs()).runs == ()
+    await lake.versions.create_branch("free", story.a.id)
+
+
+async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    answer = await run.condemn(story.a)
+    await lake.upkeep.abandon(run.id)
+
+    await lake.versions.create_branch("free", story.a.id)
+    with pytest.raises(RunMoved, match="abandoned"):
+        await run.sweep(answer)
+
+
+async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    answer = await run.condemn(story.a)
+    plan = await run.sweep(answer)
+    with pytest.raises(RunMoved):
+        await lake.upkeep.abandon(run.id)
+
+    assert await run.sweep(answer) == plan
+    assert (await lake.upkeep.end(run.id)).state is RunState.ENDED
+    assert (await lake.upkeep.end(run.id)).state is RunState.ENDED
+
+
+async def test_a_plan_from_an_earlier_recheck_is_refused(lake: Lake, story: Story) -> None:
+    """Condemned again, a commit may have been named meanwhile: the first plan still dooms its objects."""
+    run = Run(lake)
+    first = await run.condemn(story.a, story.b)
+    second = await run.upkeep.condemn(run.id, run.body)
+
+    with pytest.raises(StalePlan):
+        await run.sweep(first)
+    await run.sweep(second)
+
+
+async def test_a_sweeping_run_is_not_condemned_again(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.sweep(await run.condemn(story.a))
+
+    with pytest.raises(RunMoved, match="sweeping"):
+        await run.upkeep.condemn(run.id, run.body)
+
+
+async def test_condemning_in_pages_says_the_same(lake: Lake, story: Story) -> None:
+    for number in range(4):
+        await lake.put("main", f"k{number}")
+    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    answer = await run.condemn(story.a, story.b)
+    pages = 1
+    while answer.continuation_token is not None:
+        answer = await run.upkeep.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+        pages += 1
+
+    assert pages > 4
+    assert answer.uncommitted is not None
+    assert (answer.condemned, answer.uncommitted.rows) == (2, 4)
+
+
+async def test_a_page_of_an_earlier_attempt_is_refused(lake: Lake, story: Story) -> None:
+    for number in range(3):
+        await lake.put("main", f"k{number}")
+    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    first = await run.condemn(story.a)
+    await run.upkeep.condemn(run.id, run.body)
+
+    with pytest.raises(BadContinuation, match="earlier attempt"):
+        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
+
+
+async def test_a_list_that_names_no_commit_of_ours_condemns_nothing(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a, replace(story.a, message="never made"))
+
+    with pytest.raises(BadInput, match="does not exist"):
+        await run.upkeep.condemn(run.id, body)
+    with pytest.raises(RunNotFound):
+        await lake.upkeep.run(run.id)
+
+
+async def test_a_list_cut_short_condemns_nothing(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a)
+    key = body.commits.folder + body.commits.parts[0].name
+    await lake.blocks.put(key, (await lake.blocks.get(key))[:-1])
+
+    with pytest.raises(BadInput, match="bytes instead of"):
+        await run.upkeep.condemn(run.id, body)
+    with pytest.raises(RunNotFound):
+        await lake.upkeep.run(run.id)
+
+
+async def test_a_list_from_another_runs_folder_is_refused(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    body = await run.plan(story.a)
+    other = (await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))).run_id
+
+    with pytest.raises(BadInput, match="not in the folder of run"):
+        await lake.upkeep.condemn(other, body)
+
+
+async def test_a_plan_that_is_no_plan_is_refused(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    answer = await run.condemn(story.a)
+    assert answer.commits is not None
+
+    with pytest.raises(BadInput, match="condemned table"):
+        await lake.upkeep.sweep(run.id, Sweep(plan=manifest_of(CONDEMNED, "x/", []), commits=answer.commits))
+
+
+async def test_the_head_is_never_condemned_whatever_a_collector_asks(lake: Lake, story: Story) -> None:
+    answer = await Run(lake).condemn(story.c)
+
+    assert (answer.condemned, answer.taken_out) == (0, 1)
+
+
+async def test_a_range_that_cannot_be_read_stops_the_run_before_anything_is_deleted(lake: Lake, story: Story) -> None:
+    ranges = [stat.key async for page in lake.blocks.list("_lakefs/ranges/") for stat in page]
+    data = await lake.blocks.get(ranges[0])
+    await lake.blocks.put(ranges[0], data[:-1])
+
+    for collection in (lake.collector().collect_committed, lake.collector().collect_uncommitted):
+        with pytest.raises(Exception, match="range"):
+            await collection()
+    assert await lake.objects() == {story.old, story.middle, story.new}
+
+
+async def test_an_object_imported_from_elsewhere_is_never_touched(lake: Lake) -> None:
+    await lake.blocks.put("elsewhere", b"x")
+    outside = Entry(address="mem://other/elsewhere", size_bytes=1, checksum="c", modified_ms=1)
+    await lake.versions.put("main", b"a", outside)
+    await lake.commit("main")
+    await lake.versions.delete("main", b"a")
+    await lake.put("main", "b")
+    await lake.commit("main")
+    lake.days(30)
+    await lake.upkeep.rules.write(Rules(default_days=1))
+
+    run = await lake.collector().collect_committed()
+
+    assert run.doomed == frozenset()
+    assert CommitId("") not in run.swept
