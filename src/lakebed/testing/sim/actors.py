@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 from lakebed.base import LakebedError
 
 from .disk import Disk
-from .effects import LOCAL, Effect, Fate
+from .effects import LOCAL, LOSABLE, Effect, Fate
 from .operations import Record
 from .ports import Ports
 
 Program: TypeAlias = Callable[[Ports], Coroutine[Any, Any, None]]
+StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
+"""Looks at each change of a stored value: the disk after it, partition, key, value before and value after."""
 
 
 class Violation(AssertionError):
@@ -59,12 +61,29 @@ class Scene:
     checks: Sequence[Callable[[Ending], None]] = ()
     tidy_checks: Sequence[Callable[[Ending], None]] = ()
     """Looked at after tidying only."""
-    step_checks: Sequence[Callable[[Disk, Effect, Disk], None]] = ()
-    """Called with the disk before and after each write, in the explorer only."""
+    step_checks: Sequence[StepCheck] = ()
     versioned: bool = False
     whole_batches: bool = True
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
+
+
+def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:
+    """Carry out an effect and have each change of a stored value looked at."""
+    if what[0] not in LOSABLE:
+        return disk.apply(what)
+    partition = what[1]
+    keys: Sequence[bytes] = (what[2],)
+    if what[0].endswith("_many"):
+        keys = [item if isinstance(item, bytes) else item[0] for item in what[2]]
+    before = [disk.value(partition, key) for key in keys]
+    raw = disk.apply(what)
+    for key, old in zip(keys, before, strict=True):
+        new = disk.value(partition, key)
+        if old != new:
+            for check in checks:
+                check(disk, partition, key, old, new)
+    return raw
 
 
 class Strand:
@@ -186,3 +205,15 @@ def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 
         raise life.error
     return ports
 
+
+
+def prepared(scene: Scene, seed: int) -> tuple[Disk, dict[str, Record]]:
+    """The disk as the actors find it, and what was done to get there, one operation after the other."""
+    disk = Disk(versioned=scene.versioned)
+    if scene.prepare is None:
+        return disk, {}
+    operations = run_alone(scene.prepare, disk, name="prepare", seed=seed).operations
+    records: dict[str, Record] = {}
+    for name, operation in operations.asked.items():
+        records[name] = Record(operation, operations.ended[name], frozenset(records))
+    return disk, records

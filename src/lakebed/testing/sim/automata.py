@@ -89,7 +89,7 @@ class Automaton:
         self._scene = scene
         self._effects = effects
         self._seed = seed
-        self._dead: dict[Hashable, int] = {}
+        self._silent: dict[Hashable, int] = {}
         self._add(-1, (-1, None), self._begin(0), life_number=0)
 
     def follow(self, node_number: int, move_number: int, raw: Any) -> int:
@@ -112,15 +112,19 @@ class Automaton:
             node.life = None
         if self.actor.restart is not None and node.life_number == 0:
             return self._add(node_number, (-1, None), self._begin(1), before=node, life_number=1)
-        # Who is dead does nothing more, so where he died matters only by what he said before.
-        dead = self._dead.get((node.asked, node.ended))
-        if dead is None:
-            dead = self._dead[node.asked, node.ended] = len(self.nodes)
-            silent = Node(node_number, (-1, None))
-            silent.asked, silent.ended = node.asked, node.ended
-            silent.is_dead = True
-            self.nodes.append(silent)
-        return dead
+        silent = Node(node_number, (-1, None))
+        silent.asked, silent.ended = node.asked, node.ended
+        silent.is_dead = True
+        return self._keep_silent(silent)
+
+    def _keep_silent(self, node: Node) -> int:
+        """Who does nothing more is known by what he was told: how it came to that changes nothing any more."""
+        key = node.is_dead, node.asked, node.ended, node.ended_now
+        known = self._silent.get(key)
+        if known is None:
+            known = self._silent[key] = len(self.nodes)
+            self.nodes.append(node)
+        return known
 
     def history(self, node_number: int) -> list[int]:
         """Nodes from the start to this one."""
@@ -196,6 +200,8 @@ class Automaton:
         node.is_stuck = bool(life.pending) and not node.moves
         # A crash right after a read leaves the same world as a crash right before it.
         node.can_crash = bool(node.moves) and (wrote or parent < 0 or bool(node.ended_now))
+        if not life.pending:
+            return self._keep_silent(node)
         node.life = life
         self.nodes.append(node)
         return len(self.nodes) - 1

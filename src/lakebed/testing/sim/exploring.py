@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from .actors import Ending, Scene, Violation, run_alone
+from .actors import Ending, Scene, Violation, apply_checked, prepared
 from .automata import Automaton, Interned
 from .disk import Disk
 from .effects import CRASH, Effect, Fate, Mark, Step, format_trace
@@ -261,16 +261,12 @@ class Explorer:
 
     def _apply(self, state: int, label: int, disk: int, effect: int) -> tuple[int, int]:
         what = self.effects.values[effect]
-        before = self._disks[disk]
-        fork = before.fork()
-        raw = fork.apply(what)
+        fork = self._disks[disk].fork()
+        try:
+            raw = apply_checked(fork, what, self.scene.step_checks)
+        except Exception as error:
+            raise _Found(state, label, error) from error
         after = self._disk_number(fork)
-        if after != disk:
-            try:
-                for check in self.scene.step_checks:
-                    check(before, what, fork)
-            except Violation as error:
-                raise _Found(state, label, error) from error
         applied = self._applied[disk << _BITS | effect] = after, self._outcomes.number(raw)
         return applied
 
@@ -295,10 +291,8 @@ class Explorer:
         return number
 
     def _first_state(self) -> int:
-        disk = Disk(versioned=self.scene.versioned)
-        if self.scene.prepare is not None:
-            run_alone(self.scene.prepare, disk, name="prepare", seed=self._seed)
-        order = self._orders.number((frozenset(), ()))
+        disk, self._prepared = prepared(self.scene, self._seed)
+        order = self._orders.number((frozenset(self._prepared), ()))
         faults = self.budget.crashes << _CRASHES | self.budget.losses << _LOSSES
         return self._disk_number(disk) | order << _ORDER | faults
 
@@ -317,7 +311,7 @@ class Explorer:
 
     def _ending(self, state: int) -> Ending:
         before = dict(self._orders.values[state >> _ORDER & _MASK][1])
-        records: dict[str, Record] = {}
+        records = dict(self._prepared)
         crashed = set()
         for index, automaton in enumerate(self._automata):
             node = automaton.nodes[state >> _NODES + _BITS * index & _MASK]

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .actors import Actor, Ending, Life, Scene, Strand, Violation, run_alone
-from .disk import Disk
+from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, prepared, run_alone
 from .effects import CRASH, LOCAL, LOSABLE, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
 from .ports import Ports
@@ -177,7 +176,7 @@ class Simulation:
         self.chooser = chooser
         self.faults = faults
         self.seed = seed
-        self.disk = Disk(versioned=scene.versioned)
+        self.disk, self._prepared = prepared(scene, seed)
         self.trace: list[Step] | None = [] if traced else None
         self.steps = 0
         self.fault_count = 0
@@ -187,7 +186,7 @@ class Simulation:
         self._past: list[Ports] = []
         self._asleep: dict[str, int] = {}
         self._before: dict[str, frozenset[str]] = {}
-        self._ended: frozenset[str] = frozenset()
+        self._ended = frozenset(self._prepared)
 
     def play(self) -> Run:
         """Run to the end and check it.
@@ -196,8 +195,6 @@ class Simulation:
             Violation: with the trace, if traced.
         """
         try:
-            if self.scene.prepare is not None:
-                run_alone(self.scene.prepare, self.disk, name="prepare", seed=self.seed)
             for actor in self.scene.actors:
                 self._start(actor)
             self._run()
@@ -270,7 +267,8 @@ class Simulation:
         if what[0] in LOCAL:
             raw = life.local(what, fate)
         else:
-            raw = self.disk.apply(what) if fate is Fate.DONE or fate is Fate.LOST else None
+            is_done = fate is Fate.DONE or fate is Fate.LOST
+            raw = apply_checked(self.disk, what, self.scene.step_checks) if is_done else None
             raw = _RAW.get(fate, raw)
         life.resume(strand, raw)
         if ended := operations.take_ended():
@@ -292,7 +290,7 @@ class Simulation:
             self._start(actor, life=life.ports.life + 1)
 
     def _records(self) -> dict[str, Record]:
-        return {
+        return self._prepared | {
             name: Record(operation, ports.operations.ended.get(name), self._before.get(name))
             for ports in self._past
             for name, operation in ports.operations.asked.items()

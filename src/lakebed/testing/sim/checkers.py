@@ -1,0 +1,226 @@
+"""What must hold at the end of every schedule, whatever the scene (docs/design/protocols.md, "Invariants").
+
+A checker knows operations (what was asked, what was answered, what had been answered before) and the disk; it knows no
+flow and no scene. It may not ask for more than was promised: an operation without an answer may have happened or not,
+and of two that overlap either may have come last.
+
+*Explained.* Most of it is one question: may this value be seen here? A value was put by some operation. It is stale if
+an acknowledged operation on the same path began only after that one had ended, and before the moment that is looked at.
+A reset that does not lie before an operation may have taken it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound
+
+from .actors import Ending, Violation
+from .operations import Record
+from .views import Made, View
+
+WRITES: Final = ("write", "delete")
+RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
+MOVES: Final = ("merge", "revert", "cherry_pick", "hard_reset", "create_branch", "delete_branch")
+"""Operations that change what a path shows without writing to it: where there are any, only commits are checked."""
+
+
+def no_lost_write(ending: Ending) -> None:
+    """Invariant 1: what a branch shows at each written path was put by an operation that no later one replaced."""
+    view = View(ending.disk)
+    for name, branch in view.branches().items():
+        if not _is_moved(ending, name):
+            _check_shown(ending, name, view.visible(branch), None, f"branch {name} shows")
+
+
+def causality(ending: Ending) -> None:
+    """Invariant 2: a commit holds every write acknowledged before it began, or what replaced it.
+
+    A commit that was overtaken, or that found no change, says the same of the head."""
+    view = View(ending.disk)
+    for record in ending.of("commit"):
+        name = record.operation.branch
+        if record.ended is None or _is_moved(ending, name):
+            continue
+        history = view.history(name)
+        if record.ended.is_ok:
+            for made in history:
+                if made.id == record.ended.value:
+                    _check_shown(ending, name, made.contents, record.before, f"commit {record.operation.name} holds")
+        elif record.ended.error in (CommitOvertaken, NoChanges) and history and not _resets(ending, name):
+            _check_shown(ending, name, history[0].contents, record.before, f"after {record.operation.name} the head has")
+
+
+def chain(ending: Ending) -> None:
+    """Invariant 3: every acknowledged commit is in its branch's history once, and generations fall by one."""
+    view = View(ending.disk)
+    for name in view.branches():
+        if _of_branch(ending, name, ("hard_reset", "create_branch", "delete_branch")):
+            continue
+        history = view.history(name)
+        for newer, older in zip(history, history[1:], strict=False):
+            parents = [view.commit(parent).generation for parent in newer.record.parents]
+            if newer.record.generation != max(parents) + 1:
+                raise Violation(f"{newer.id[:12]} has generation {newer.record.generation} above {older.id[:12]}")
+        ids = [made.id for made in history]
+        for record in _of_branch(ending, name, ("commit", "merge", "revert", "cherry_pick")):
+            if record.is_acknowledged and record.ended is not None and ids.count(record.ended.value) != 1:  # type: ignore[arg-type]  # a commit's value is its id
+                raise Violation(f"{record.operation.name} was acknowledged and is not in the history of {name}")
+
+
+def overtaken_means_absent(ending: Ending) -> None:
+    """A commit that was told it was overtaken, or had nothing to commit, is not in the history."""
+    view = View(ending.disk)
+    for record in ending.of("commit"):
+        if record.ended is not None and record.ended.error in (CommitOvertaken, NoChanges):
+            messages = [made.record.message for made in view.history(record.operation.branch)]
+            if record.operation.name in messages:
+                raise Violation(f"{record.operation.name} failed, and is in the history")
+
+
+def commits_change_only_what_was_sealed(ending: Ending) -> None:
+    """A commit changes only paths that have a cell in the tokens it claims. Only cells not yet cleaned can tell."""
+    view = View(ending.disk)
+    claims = view.claims()
+    for name in view.branches():
+        for made in view.history(name):
+            claimed = [claim for claim in claims if claim.commit_id == made.id]
+            if claimed:
+                named = {key for claim in claimed for token in claim.tokens for key in view.cells(token)}
+                if strange := sorted(made.changes() - named):
+                    raise Violation(f"commit {made.record.message!r} changes {strange}, which its tokens do not name")
+
+
+def idle_branch_does_not_grow(ending: Ending) -> None:
+    """When every committer has ended with a definite answer, nothing is sealed."""
+    commits = ending.of("commit")
+    definite = (None, NoChanges, CommitOvertaken)
+    if ending.crashed or any(record.ended is None or record.ended.error not in definite for record in commits):
+        return
+    for name, branch in View(ending.disk).branches().items():
+        if branch.sealed:
+            raise Violation(f"branch {name} keeps {len(branch.sealed)} sealed tokens and nobody commits")
+
+
+def resets_hold(ending: Ending) -> None:
+    """What was acknowledged before a reset began is not committed by a commit that began after the reset had ended, and
+    is not staged."""
+    view = View(ending.disk)
+    for reset in ending.acknowledged("reset"):
+        name = reset.operation.branch
+        gone = {write.operation.value for write in _before(ending, reset, WRITES) if write.operation.value is not None}
+        branch = view.branch(name)
+        if branch is None:
+            continue
+        if back := sorted(str(value) for value in view.staged(branch).values() if value in gone):
+            raise Violation(f"{reset.operation.name} was acknowledged, and {back} is staged again")
+        for commit in ending.acknowledged("commit"):
+            if commit.before is not None and reset.operation.name in commit.before and commit.ended is not None:
+                for made in view.history(name):
+                    if made.id == commit.ended.value and (back := _fresh_values(made) & gone):
+                        raise Violation(f"{reset.operation.name} held not: {commit.operation.name} has {sorted(back)}")
+
+
+def reads_see_what_was_acknowledged(ending: Ending) -> None:
+    """Invariant 7, for paths: a read finds what was acknowledged before it began, or what replaced it."""
+    for read in ending.of("read"):
+        ended = read.ended
+        if ended is None or _is_moved(ending, read.operation.branch):
+            continue
+        if ended.is_ok or ended.error is PathNotFound:
+            shown = {} if ended.value is None else {read.operation.key: str(ended.value)}
+            what = f"{read.operation.name} found"
+            _check_shown(ending, read.operation.branch, shown, read.before, what, paths=[read.operation.key])
+
+
+def no_leak(ending: Ending) -> None:
+    """Invariant 8, after cleaning: every token with a cell belongs to a branch, and no claim is left."""
+    view = View(ending.disk)
+    owned = {f"{_UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
+    if leaked := sorted(view.token_partitions() - owned):
+        raise Violation(f"nobody will ever clean {leaked}")
+    if claims := view.claims():
+        raise Violation(f"{len(claims)} claims are left after cleaning")
+
+
+ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
+    no_lost_write,
+    causality,
+    chain,
+    overtaken_means_absent,
+    commits_change_only_what_was_sealed,
+    idle_branch_does_not_grow,
+    resets_hold,
+    reads_see_what_was_acknowledged,
+)
+
+_UID = "r"
+
+
+def _check_shown(
+    ending: Ending,
+    branch: str,
+    shown: dict[bytes, str],
+    before: frozenset[str] | None,
+    what: str,
+    *,
+    paths: Iterable[bytes] | None = None,
+) -> None:
+    """Each path shows a value that is explained as of a moment after the operations `before` (None: all) had ended."""
+    writes = _of_branch(ending, branch, WRITES)
+    for key in sorted({write.operation.key for write in writes}) if paths is None else paths:
+        value = shown.get(key)
+        here = [write for write in writes if write.operation.key == key]
+        if not _is_explained(value, here, before, _resets(ending, branch)):
+            known = ", ".join(write.operation.name for write in here if write.is_acknowledged)
+            raise Violation(f"{what} {value!r} at {key!r}; acknowledged were {known or 'none'}")
+
+
+def _is_explained(
+    value: str | None, writes: Sequence[Record], before: frozenset[str] | None, resets: Sequence[Record]
+) -> bool:
+    """Whether some operation put this value, and no acknowledged one is known to have replaced it by then."""
+    settled = [
+        write
+        for write in writes
+        if write.is_acknowledged
+        and (before is None or write.operation.name in before)
+        and not any(_may_follow(reset, write) for reset in resets)
+    ]
+    if value is None and not settled:
+        return True
+    putters = [write for write in writes if write.operation.value == value and write.before is not None]
+    return any(not any(putter.operation.name in (write.before or ()) for write in settled) for putter in putters)
+
+
+def _may_follow(reset: Record, write: Record) -> bool:
+    """Whether a reset may have taken this write back: unless it had ended before the write began."""
+    return reset.before is not None and reset.operation.name not in (write.before or ())
+
+
+def _resets(ending: Ending, branch: str) -> list[Record]:
+    return _of_branch(ending, branch, RESETS)
+
+
+def _is_moved(ending: Ending, branch: str) -> bool:
+    return bool(_of_branch(ending, branch, MOVES))
+
+
+def _of_branch(ending: Ending, branch: str, kinds: Iterable[str]) -> list[Record]:
+    return [
+        record
+        for record in ending.records.values()
+        if record.operation.branch == branch and record.operation.kind in kinds
+    ]
+
+
+def _before(ending: Ending, record: Record, kinds: Iterable[str]) -> list[Record]:
+    """Acknowledged operations on the same branch that had ended when this one began."""
+    names = record.before or frozenset()
+    found = _of_branch(ending, record.operation.branch, kinds)
+    return [other for other in found if other.is_acknowledged and other.operation.name in names]
+
+
+def _fresh_values(made: Made) -> set[str]:
+    return {made.contents[key] for key in made.changes() if key in made.contents}

@@ -1,0 +1,180 @@
+"""Scenes over `lakebed.versions.Versions`: who does what to one small repository.
+
+A client is one actor: a process with its own `Versions`, so with its own caches. What it does is a list of `Do`s, one
+after the other. Values are unique in a scene, so that every byte found later can be traced to who wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from lakebed.base import Entry
+from lakebed.versions import Options, Versions
+
+from .actors import Actor, Program, Scene
+from .checkers import ALWAYS, no_leak
+from .moves import branch_moves_are_legal
+from .operations import Operation
+from .ports import Ports
+from .trees import SimTrees
+from .views import UID
+
+MAIN: Final = "main"
+FAR_FUTURE_MS: Final = 10_000_000_000
+
+Act: TypeAlias = Callable[[Versions], Awaitable[str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """One operation: what checkers will know of it, and the call."""
+
+    operation: Operation
+    act: Act
+
+
+def versions(ports: Ports) -> Versions:
+    return Versions(
+        uid=UID,
+        store=ports.store,
+        blocks=ports.blocks,
+        trees=SimTrees(ports.blocks),
+        world=ports.world,
+        options=Options(owner=ports.actor),
+    )
+
+
+def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        entry = Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
+        await repo.put(branch, key.encode(), entry)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.delete(branch, key.encode())
+
+    return Do(Operation(name, "delete", branch, key.encode()), act)
+
+
+def commit(name: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.commit(branch, message=name, committer="sim")).id
+
+    return Do(Operation(name, "commit", branch), act)
+
+
+def read(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.get(branch, key.encode())).checksum
+
+    return Do(Operation(name, "read", branch, key.encode()), act)
+
+
+def reset(name: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.reset(branch)
+
+    return Do(Operation(name, "reset", branch), act)
+
+
+def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.merge(source, branch, message=name, committer="sim")).id
+
+    return Do(Operation(name, "merge", branch, value=source), act)
+
+
+def clean(name: str, *, late_ms: int = 0) -> Do:
+    """The cleaner, whose clock is `late_ms` ahead."""
+
+    async def act(repo: Versions) -> None:
+        clock = repo.world.clock
+        clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.clean()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def client(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
+    """A process that does these one after the other; after a crash it comes back to do `again`."""
+    return Actor(name, _doing(deeds), _doing(again) if again else None)
+
+
+def scene(name: str, *actors: Actor, staged: Sequence[Do] = (), committed: Sequence[Do] = ()) -> Scene:
+    """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`."""
+
+    async def prepare(ports: Ports) -> None:
+        repo = versions(ports)
+        await repo.initialise(MAIN)
+        for do in (*committed, *([commit("c0")] if committed else []), *staged):
+            await ports.act(do.operation, _awaited(do.act, repo))
+
+    return Scene(
+        name=name,
+        actors=actors,
+        prepare=prepare,
+        tidy=_tidy,
+        checks=ALWAYS,
+        tidy_checks=(no_leak,),
+        step_checks=(branch_moves_are_legal,),
+    )
+
+
+async def _tidy(ports: Ports) -> None:
+    """All claims are old by now, so a cleaner leaves nothing that is nobody's."""
+    ports.clock.ms += FAR_FUTURE_MS
+    await versions(ports).clean()
+
+
+def _doing(deeds: Sequence[Do]) -> Program:
+    async def program(ports: Ports) -> None:
+        repo = versions(ports)
+        for do in deeds:
+            await ports.act(do.operation, _awaited(do.act, repo))
+
+    return program
+
+
+async def _awaited(act: Act, repo: Versions) -> str | None:
+    return await act(repo)
+
+
+def small_scenes() -> dict[str, Scene]:
+    """Worlds that the explorer finishes in seconds: write × commit × read."""
+    w1, w2 = write("w1", "a", "1"), write("w2", "a", "2")
+    return {
+        one.name: one
+        for one in (
+            scene("writer, committer", client("w", w1), client("c", commit("c1"))),
+            scene("two writers, committer", client("w", w1), client("x", w2), client("c", commit("c1"))),
+            scene(
+                "writer, two committers",
+                client("w", w1),
+                client("c", commit("c1")),
+                client("d", commit("d1")),
+                staged=[write("w0", "b", "0")],
+            ),
+            scene("writer, committer, reader", client("w", w1), client("c", commit("c1")), client("r", read("r1", "a"))),
+            scene(
+                "reader that has read before",
+                client("w", w1, write("w2", "a", "2")),
+                client("c", commit("c1")),
+                client("r", read("r1", "a"), read("r2", "a")),
+            ),
+            scene("writer that commits", client("w", w1, commit("c1")), client("d", commit("d1")), client("x", w2)),
+            scene(
+                "deleter, committer, reader",
+                client("w", delete("d0", "a")),
+                client("c", commit("c1")),
+                client("r", read("r1", "a")),
+                committed=[w1],
+            ),
+        )
+    }
+
+

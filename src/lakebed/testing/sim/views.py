@@ -1,0 +1,115 @@
+"""A repository as it lies on a simulated disk, decoded without running any flow: what checkers look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, StagingToken
+from lakebed.ranges import metarange_key
+from lakebed.versions import (
+    BranchRecord,
+    ClaimRecord,
+    Commit,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
+
+from .actors import Violation
+from .disk import Disk
+
+UID: Final = RepositoryUid("r")
+PARTITION: Final = keys.repository_partition(UID)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A commit in a branch's history: its record, what it holds, and what its first parent held."""
+
+    id: CommitId
+    record: Commit
+    contents: dict[bytes, str]
+    before: dict[bytes, str]
+
+    def changes(self) -> set[bytes]:
+        """Paths that it changed."""
+        return {key for key in self.contents.keys() | self.before.keys() if self.contents.get(key) != self.before.get(key)}
+
+
+class View:
+    """Values stand for entries: an entry's checksum, which scenes make unique."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+
+    def branches(self) -> dict[str, BranchRecord]:
+        return {
+            key[len(keys.BRANCH) :].decode(): decode_record(BranchRecord, value)
+            for key, value in self._records(keys.BRANCH)
+        }
+
+    def branch(self, name: str) -> BranchRecord | None:
+        value = self.disk.value(PARTITION, keys.BRANCH + name.encode())
+        return None if value is None else decode_record(BranchRecord, value)
+
+    def claims(self) -> list[ClaimRecord]:
+        return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        value = self.disk.value(PARTITION, keys.COMMIT + commit_id.encode())
+        if value is None:
+            raise Violation(f"commit {commit_id[:12]} is named and has no record")
+        return decode_record(Commit, value)
+
+    def history(self, name: str) -> list[Made]:
+        """By first parents, the head first."""
+        branch = self.branch(name)
+        found: list[Made] = []
+        commit_id = None if branch is None else branch.commit_id
+        while commit_id is not None:
+            record = self.commit(commit_id)
+            parent = record.parents[0] if record.parents else None
+            before = {} if parent is None else self.contents(self.commit(parent).metarange_id)
+            found.append(Made(commit_id, record, self.contents(record.metarange_id), before))
+            commit_id = parent
+        return found
+
+    def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
+        if metarange == EMPTY_METARANGE:
+            return {}
+        held = self.disk.blocks.get(metarange_key(metarange))
+        if held is None:
+            raise Violation(f"metarange {metarange[:12]} is named and does not exist")
+        return {key: row[5] for key, row in held[0]}
+
+    def cells(self, token: StagingToken) -> dict[bytes, str | None]:
+        """None for a tombstone."""
+        held = self.disk.cells.get(keys.token_partition(UID, token), {})
+        return {key: _value(*decode_cell(value)) for key, value in held.items()}
+
+    def staged(self, branch: BranchRecord) -> dict[bytes, str | None]:
+        """The overlay of all its tokens."""
+        found: dict[bytes, str | None] = {}
+        for token in reversed(branch.tokens()):
+            found.update(self.cells(token))
+        return found
+
+    def visible(self, branch: BranchRecord) -> dict[bytes, str]:
+        """What a reader of the branch should see."""
+        found: dict[bytes, str | None] = dict(self.contents(self.commit(branch.commit_id).metarange_id))
+        found.update(self.staged(branch))
+        return {key: value for key, value in found.items() if value is not None}
+
+    def token_partitions(self) -> set[bytes]:
+        """Of all tokens that hold a cell."""
+        return {partition for partition in self.disk.cells if partition.startswith(PARTITION + b"/")}
+
+    def _records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        held = self.disk.cells.get(PARTITION, {})
+        return sorted((key, value) for key, value in held.items() if key.startswith(prefix))
+
+
+def _value(flags: int, row: Row) -> str | None:
+    return None if is_gone(flags) else row[5]
