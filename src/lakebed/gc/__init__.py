@@ -2,15 +2,25 @@
 
 from .api import Collector
 from .applying import RunNotReady
+from .failures import TaskCorrupt, TaskFailed, TaskUnavailable
 from .files import Lake
 from .java import Java, NoJava, find_java
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .planning import NoRules
 from .runs import Plan, PlanMissing, Total, Totals
-from .session import LocalSession, SessionOptions, SessionRunning, SparkDidNotStart, local_session
+from .session import (
+    BadSessionOptions,
+    LocalSession,
+    SessionOptions,
+    SessionRunning,
+    SparkDidNotStart,
+    local_session,
+    session_options,
+)
 from .tables import SchemaMismatch
 
 __all__ = [
+    "BadSessionOptions",
     "Collector",
     "Java",
     "Lake",
@@ -26,9 +36,13 @@ __all__ = [
     "SessionOptions",
     "SessionRunning",
     "SparkDidNotStart",
+    "TaskCorrupt",
+    "TaskFailed",
+    "TaskUnavailable",
     "Total",
     "Totals",
     "UnknownAnswer",
     "find_java",
     "local_session",
+    "session_options",
 ]

@@ -50,7 +50,7 @@ class Collector:
 
         Raises:
             NoRules: committed data, and no rules are set.
-            BadInput, RangeCorrupt, MetarangeCorrupt, BrokenHistory, EmptyLiveSet: an input cannot be trusted.
+            BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
             RunAbandoned: somebody ended the run meanwhile.
         """
         return plan_run(self._shop(spark), kind)
@@ -59,7 +59,7 @@ class Collector:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
 
         Raises:
-            PlanMissing, BadInput: there is no plan, or what it rests on is not what it was.
+            PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
             RunNotReady, RunAbandoned: the run may not delete.
         """
         return apply_run(self._shop(spark), run_id)

@@ -43,6 +43,7 @@ from lakebed.handoff import (
     report_path,
 )
 
+from .failures import told
 from .files import Files
 from .history import newly_kept
 from .mark import mark_expired
@@ -71,11 +72,11 @@ def apply_run(shop: Workshop, run_id: str) -> RunReport:
     The report says how many objects failed; where any did, the run has not ended and may be applied again.
 
     Raises:
-        PlanMissing, BadInput: there is no plan, or what it rests on is not what it was.
+        PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         RunNotReady, RunAbandoned: the run may not delete. Nothing was deleted.
     """
     handoff.check_run_id(run_id)
-    with Files(shop.lake) as files:
+    with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
         state = _state(shop.live_side.run(run_id), plan)
         if state is RunState.ENDED:

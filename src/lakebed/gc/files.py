@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 
+from .failures import marked
 from .tables import Table
 
 T = TypeVar("T")
@@ -115,7 +116,8 @@ def in_tasks(lake: Lake, work: Work, table: Table) -> Callable[[Iterable[pa.Reco
         share = (batch for batch in batches if batch.num_rows)
         first = next(share, None)
         if first is not None:
-            yield from table.batches(_stepwise(lake, work, chain([first], share)))
+            with marked():
+                yield from table.batches(_stepwise(lake, work, chain([first], share)))
 
     return run
 

@@ -28,6 +28,7 @@ from lakebed.base import Invalid, RunId
 from lakebed.handoff import BadInput, PreparedCommits, RunKind, StartedRun, input_folder
 from lakebed.retention import Rules, check_rules
 
+from .failures import told
 from .files import Files
 from .history import Judged, check_live, judge, metaranges_of_all
 from .mark import mark_expired, mark_unreferenced
@@ -49,13 +50,14 @@ def plan_run(shop: Workshop, kind: RunKind) -> Plan:
 
     Raises:
         NoRules: a committed run, and there are no rules.
-        BadInput, RangeCorrupt, MetarangeCorrupt, BrokenHistory, EmptyLiveSet: an input cannot be trusted.
+        BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        TaskUnavailable: the object store cannot be reached.
         RunAbandoned: somebody ended the run meanwhile.
     """
     run = shop.live_side.start(kind)
     if run.namespace.rstrip("/") != shop.lake.uri.rstrip("/"):
         raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {shop.lake.uri}", input="namespace")
-    with Files(shop.lake) as files:
+    with told(), Files(shop.lake) as files:
         plan = plan_uncommitted(shop, run, files) if kind is RunKind.UNCOMMITTED else plan_committed(shop, run, files)
         write_plan(files, plan)
     return plan

@@ -52,6 +52,10 @@ class SessionRunning(Invalid):
     """This process has a Spark session already; a second one would share its settings and its fate."""
 
 
+class BadSessionOptions(Invalid):
+    """A setting of the session that nobody can have meant."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """`cores` 0 takes all. `memory_mb` bounds the JVM's heap; what Python workers take comes on top."""
@@ -60,6 +64,32 @@ class SessionOptions:
     memory_mb: int = 1024
     shuffle_partitions: int = 8
     bundled_java: bool = False
+
+
+def session_options(environ: Mapping[str, str]) -> SessionOptions:
+    """LAKEBED_GC_JAVA (`bundled` hides the machine's own), LAKEBED_GC_CORES, LAKEBED_GC_MEMORY_MB.
+
+    Raises:
+        BadSessionOptions: a value that cannot be meant.
+    """
+    java = environ.get("LAKEBED_GC_JAVA", "")
+    if java not in {"", "machine", "bundled"}:
+        raise BadSessionOptions(f"LAKEBED_GC_JAVA is {java!r}: machine or bundled", name="LAKEBED_GC_JAVA")
+    default = SessionOptions()
+    return SessionOptions(
+        cores=_number(environ, "LAKEBED_GC_CORES", default.cores, least=1),
+        memory_mb=_number(environ, "LAKEBED_GC_MEMORY_MB", default.memory_mb, least=512),
+        bundled_java=java == "bundled",
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise BadSessionOptions(f"{name} is {text!r}: must be a number, at least {least}", name=name)
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

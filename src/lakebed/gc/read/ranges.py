@@ -5,8 +5,7 @@ file is enough (its slice summary is one bitmap a slice); only one with foreign 
 whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
 kept and expired counts as kept and is never read for what may go (docs/design/0004-committed-retention.md, step 5).
 
-A file that is missing, cut short or changed stops the job with an error that names it: `RangeCorrupt`,
-`MetarangeCorrupt`.
+A file that is missing, cut short or changed stops the job with an error that names it.
 """
 
 from __future__ import annotations

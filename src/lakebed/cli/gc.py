@@ -1,0 +1,362 @@
+"""`lakebed gc`: what goes, why, and making it go.
+
+`plan` decides and deletes nothing; `show` tells what a plan says; `apply` carries out one plan. `rules` are how many
+days committed data stays after it has been replaced. Planning and applying run Spark on this machine; where it finds
+the bytes of a `local://` repository is said by --local-root or LAKEBED_BLOCKS_LOCAL_ROOT, the same folder as the
+server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from .arguments import BranchArgument, RepositoryArgument, YesOption
+from .failures import FAILED, Misuse
+from .output import count_of, fields, human_size, human_time, json_record, printable, table
+from .session import Session, command
+from .tree import noun
+from .uris import parse_ref, parse_repository
+
+if TYPE_CHECKING:
+    # At run time only in the commands that need Spark, which takes a second to import and many to start.
+    from pyspark.sql import SparkSession
+
+    from lakebed.gc import Collector, Plan, Total
+    from lakebed.handoff import RunKind, RunReport, RunView
+
+app = noun("Find and delete what nobody can reach any more.")
+rules = noun("How long committed data stays after it has been replaced.")
+app.add_typer(rules, name="rules")
+
+DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="Days or weeks with their unit: 4d, 2w.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
+CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
+UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+RootOption = Annotated[
+    Path | None, typer.Option("--local-root", metavar="DIR", help="The folder of local:// repositories.")
+]
+
+TOP: Final = 10
+"""How many branches and folders `show` names."""
+
+
+class RuleView(msgspec.Struct, frozen=True, kw_only=True):
+    branch_id: str
+    retention_days: int
+
+
+class RulesView(msgspec.Struct, frozen=True, kw_only=True):
+    """The contract's form of the rules."""
+
+    default_retention_days: int
+    branches: list[RuleView] = []
+
+
+class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as `gc list` shows it. `planned`: only its plan is there; it was not applied."""
+
+    run_id: str
+    state: str
+    kind: str = ""
+
+
+# Rules
+
+
+@rules.command("get")
+@command
+def get_rules(session: Session, uri: RepositoryArgument) -> None:
+    """Show the rules."""
+    found = _rules(session, parse_repository(uri))
+    if found is None:
+        session.done("no rules are set: committed data stays for ever", default_retention_days=None, branches=[])
+        return
+    rows = [("(default)", f"{found.default_retention_days}d")]
+    rows += [(rule.branch_id, f"{rule.retention_days}d") for rule in found.branches]
+    session.show(found, lambda _: table(("branch", "retention"), rows))
+
+
+@rules.command("set-default")
+@command
+def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
+    """Set how long data stays that is on no branch with a rule of its own."""
+    repository = parse_repository(uri)
+    days = parse_days(duration)
+    found = _rules(session, repository)
+    _put_rules(session, repository, RulesView(default_retention_days=days, branches=found.branches if found else []))
+    session.done(f"{uri}: default retention is {days}d", default_retention_days=days)
+
+
+@rules.command("set")
+@command
+def set_rule(session: Session, uri: BranchArgument, duration: DurationArgument) -> None:
+    """Set how long data of one branch stays after it has been replaced there."""
+    branch = parse_ref(uri)
+    days = parse_days(duration)
+    found = _rules(session, branch.repository)
+    if found is None:
+        raise Misuse(f"set a default first: lakebed gc rules set-default lakefs://{branch.repository} 30d")
+    others = [rule for rule in found.branches if rule.branch_id != branch.ref]
+    changed = [*others, RuleView(branch_id=branch.ref, retention_days=days)]
+    _put_rules(session, branch.repository, msgspec.structs.replace(found, branches=changed))
+    session.done(f"{branch}: retention is {days}d", branch_id=branch.ref, retention_days=days)
+
+
+@rules.command("unset")
+@command
+def unset_rule(
+    session: Session,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="lakefs://repository/branch, or lakefs://repository for all")
+    ],
+    yes: YesOption = False,
+) -> None:
+    """Remove the rule of a branch, which then follows the default; or all rules, and nothing committed ever goes."""
+    if "/" in uri.removeprefix("lakefs://"):
+        branch = parse_ref(uri)
+        found = _rules(session, branch.repository)
+        others = [rule for rule in found.branches if rule.branch_id != branch.ref] if found else []
+        if found is None or len(others) == len(found.branches):
+            raise Misuse(f"{branch} has no rule of its own")
+        _put_rules(session, branch.repository, msgspec.structs.replace(found, branches=others))
+        session.done(f"{branch} follows the default", unset=branch.ref)
+        return
+    repository = parse_repository(uri)
+    session.confirm(f"Remove all retention rules of {uri}?", yes=yes)
+    session.client.call("DELETE", _rules_path(repository))
+    session.done(f"{uri} has no rules: committed data stays for ever", unset=None)
+
+
+def parse_days(text: str) -> int:
+    """`4d`, `2w`. The server counts in days.
+
+    Raises:
+        Misuse: no unit, another unit, or no number.
+    """
+    found = re.fullmatch(r"(\d{1,6})([dw])", text.strip())
+    if found is None:
+        raise Misuse(f"{text!r} is not a number of days or weeks with its unit, as in 4d or 2w")
+    return int(found[1]) * (7 if found[2] == "w" else 1)
+
+
+def _rules_path(repository: str) -> str:
+    from lakebed.client import api_path
+
+    return api_path("repositories", repository, "settings", "gc_rules")
+
+
+def _rules(session: Session, repository: str) -> RulesView | None:
+    from lakebed.base import NotFound
+
+    session.client.repositories.get(repository)
+    try:
+        answer = session.client.call("GET", _rules_path(repository))
+    except NotFound:
+        return None
+    return msgspec.convert(answer, RulesView)
+
+
+def _put_rules(session: Session, repository: str, changed: RulesView) -> None:
+    session.client.call("PUT", _rules_path(repository), json=changed)
+
+
+# Runs
+
+
+@app.command("plan")
+@command
+def plan(
+    session: Session,
+    uri: RepositoryArgument,
+    committed: CommittedOption = False,
+    uncommitted: UncommittedOption = False,
+    local_root: RootOption = None,
+) -> None:
+    """Decide what goes and write it down. Deletes nothing."""
+    collector = _collector(session, uri, local_root)
+    with _spark(session) as spark:
+        session.show_all((collector.plan(spark, kind) for kind in _kinds(committed, uncommitted)), plan_texts)
+
+
+@app.command("show")
+@command
+def show(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
+    """Show a plan: objects, bytes, why they go, and what it was made from."""
+    session.show(_collector(session, uri, local_root).show(run), plan_text)
+
+
+@app.command("apply")
+@command
+def apply(
+    session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False, local_root: RootOption = None
+) -> None:
+    """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
+    collector = _collector(session, uri, local_root)
+    total = collector.show(run).totals.all
+    session.confirm(f"Delete {_amount(total)} of {uri} for good?", yes=yes)
+    with _spark(session) as spark:
+        _show_reports(session, [collector.apply(spark, run)])
+
+
+@app.command("run")
+@command
+def run_all(
+    session: Session,
+    uri: RepositoryArgument,
+    committed: CommittedOption = False,
+    uncommitted: UncommittedOption = False,
+    yes: YesOption = False,
+    local_root: RootOption = None,
+) -> None:
+    """Plan and apply, one kind after the other."""
+    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
+    collector = _collector(session, uri, local_root)
+    with _spark(session) as spark:
+        _show_reports(session, collector.run(spark, _kinds(committed, uncommitted)))
+
+
+@app.command("list")
+@command
+def list_runs(session: Session, uri: RepositoryArgument, local_root: RootOption = None) -> None:
+    """List runs, newest first: those the server knows, and plans that were never applied."""
+    collector = _collector(session, uri, local_root)
+    runs = {view.run_id: ListedRun(run_id=view.run_id, state=view.state, kind=view.kind) for view in collector.runs()}
+    for run_id in collector.plans():
+        runs.setdefault(run_id, ListedRun(run_id=run_id, state="planned", kind="committed"))
+    session.show_all([runs[run_id] for run_id in sorted(runs, reverse=True)], _run_table)
+
+
+@app.command("status")
+@command
+def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
+    """Show how far a run has come."""
+    collector = _collector(session, uri, local_root)
+    view = collector.status(run)
+    if view is not None:
+        session.show(view, _view_text)
+        return
+    found = collector.show(run)
+    session.show(ListedRun(run_id=run, state="planned", kind=found.kind), lambda it: f"{it.run_id}: {it.state}")
+
+
+def _kinds(committed: bool, uncommitted: bool) -> list[RunKind]:
+    """Both, unless one is asked for."""
+    from lakebed.handoff import RunKind
+
+    asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted}
+    return [kind for kind in RunKind if asked[kind] or not (committed or uncommitted)]
+
+
+def _collector(session: Session, uri: str, local_root: Path | None) -> Collector:
+    from dataclasses import replace
+
+    from lakebed.blocks import options_from_environment
+    from lakebed.gc import Collector
+
+    repository = parse_repository(uri)
+    blocks = options_from_environment(session.environment)
+    if local_root is not None:
+        blocks = replace(blocks, local_root=local_root.absolute())
+    return Collector(client=session.client, repository=repository, blocks=blocks, progress=session.note)
+
+
+@contextlib.contextmanager
+def _spark(session: Session) -> Iterator[SparkSession]:
+    from lakebed.gc import local_session, session_options
+
+    session.note("starting Spark")
+    with local_session(session_options(session.environment), session.environment) as running:
+        yield running.spark
+
+
+def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
+    for found in plans:
+        yield from plan_text(found)
+
+
+def plan_text(plan: Plan) -> Iterator[str]:
+    """A plan for people: what goes and why, then what that rests on."""
+    commits = plan.commit_counts
+    yield from fields(
+        [
+            ("plan", f"{plan.run_id} ({plan.kind})"),
+            ("made", human_time(plan.now_ms // 1000)),
+            ("goes", _amount(plan.totals.all)),
+            ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
+            ("ranges", f"{plan.range_counts.live:,} stay, {plan.range_counts.expired:,} go"),
+            *([("listed", _listing(plan))] if plan.listing else []),
+            *([("strays", f"{len(plan.strays):,}, reported and never deleted")] if plan.strays else []),
+        ]
+    )
+    for title, sums in (
+        ("reason", plan.totals.by_reason),
+        ("rule", plan.totals.by_rule),
+        ("branch", plan.totals.by_branch),
+        ("folder", plan.totals.by_prefix),
+    ):
+        yield from _top(title, sums)
+    yield from (f"stray: {printable(key)}" for key in plan.strays[:TOP])
+
+
+def _listing(plan: Plan) -> str:
+    assert plan.listing is not None, "the caller asked"
+    found = plan.listing
+    return f"{count_of(found.objects, 'object')}, {human_size(found.size_bytes)} in {count_of(found.slices, 'slice')}"
+
+
+def _top(title: str, sums: dict[str, Total]) -> Iterator[str]:
+    named = {name: total for name, total in sums.items() if name}
+    if not named:
+        return
+    yield ""
+    rows = [
+        (printable(name), f"{total.objects:,}", human_size(total.size_bytes)) for name, total in [*named.items()][:TOP]
+    ]
+    yield from table((title, "objects", "size"), rows)
+
+
+def _amount(total: Total) -> str:
+    return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
+
+
+def _show_reports(session: Session, reports: list[RunReport]) -> None:
+    """A partial failure is no success: it ends the command with an exit code of its own."""
+    if session.is_json:
+        typer.echo(json_record(reports[0] if len(reports) == 1 else reports))
+    else:
+        for report in reports:
+            typer.echo(_report_text(report))
+    if any(report.objects_failed for report in reports):
+        raise typer.Exit(FAILED)
+
+
+def _report_text(report: RunReport) -> str:
+    gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if not report.objects_failed:
+        return f"{report.run_id} ({report.kind}): {gone}"
+    return (
+        f"{report.run_id} ({report.kind}): {gone}; {count_of(report.objects_failed, 'object')} could not be deleted: "
+        f"apply the run again"
+    )
+
+
+def _view_text(view: RunView) -> Iterator[str]:
+    facts: list[tuple[str, Any]] = [
+        ("run", f"{view.run_id} ({view.kind})"),
+        ("state", view.state),
+        ("started", human_time(view.started_ms // 1000)),
+        ("condemns", count_of(view.condemned, "commit")),
+    ]
+    return fields(facts)
+
+
+def _run_table(runs: Iterable[ListedRun]) -> Iterable[str]:
+    rows = [(run.run_id, run.kind, run.state) for run in runs]
+    return table(("run", "kind", "state"), rows) if rows else ()

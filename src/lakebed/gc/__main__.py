@@ -1,0 +1,137 @@
+"""Collections without the command line's other nouns: `python -m lakebed.gc`, or this file given to `spark-submit`.
+
+    python -m lakebed.gc plan  lakefs://lake --kind committed
+    python -m lakebed.gc apply lakefs://lake RUN
+    spark-submit … lakebed/gc/__main__.py run lakefs://lake
+
+Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
+server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, the access
+to the object store from the variables that the server reads too. Results go to stdout as JSON, a record a line.
+
+Only this file of the collectors reads the environment. It ends with 0 when all is done, 1 when it failed or objects
+could not be deleted, 2 when it was misused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lakebed.base import LakebedError
+from lakebed.blocks import options_from_environment
+from lakebed.client import Client, Credentials
+from lakebed.gc import Collector, local_session, session_options
+from lakebed.handoff import RunKind, RunReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    options = _parser().parse_args(arguments)
+    credentials = Credentials(
+        access_key_id=environ.get("LAKEBED_ACCESS_KEY_ID", ""),
+        secret_access_key=environ.get("LAKEBED_SECRET_ACCESS_KEY", ""),
+    )
+    try:
+        with Client(environ.get("LAKEBED_ENDPOINT", "http://127.0.0.1:8000"), credentials) as client:
+            collector = Collector(
+                client=client,
+                repository=options.repository,
+                blocks=options_from_environment(environ),
+                tasks=options.tasks,
+                progress=_note,
+            )
+            if options.action == "show":
+                return _say([collector.show(options.run)])
+            with _session(options.remote, environ) as spark:
+                return _say(_collect(collector, spark, options))
+    except LakebedError as error:
+        _note(f"error: {error}")
+        return 1
+
+
+def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> list[Any]:
+    kinds = [RunKind(options.kind)] if options.kind else list(RunKind)
+    match options.action:
+        case "plan":
+            return [collector.plan(spark, kind) for kind in kinds]
+        case "apply":
+            return [collector.apply(spark, options.run)]
+        case _:
+            return list(collector.run(spark, kinds))
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _say(records: Sequence[Any]) -> int:
+    for record in records:
+        sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    return 1 if any(isinstance(record, RunReport) and record.objects_failed for record in records) else 0
+
+
+@contextlib.contextmanager
+def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    if remote:
+        yield builder.remote(remote).getOrCreate()
+    elif "PYSPARK_GATEWAY_PORT" in environ:
+        # spark-submit started us: its session has the cluster's settings, and ends with its application.
+        yield builder.appName("lakebed gc").getOrCreate()
+    else:
+        with local_session(session_options(environ), environ) as session:
+            yield session.spark
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lakebed.gc", description="Collect the garbage of a repository.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    for name, summary in (
+        ("plan", "decide what goes; delete nothing"),
+        ("apply", "carry out one plan"),
+        ("run", "plan, then apply"),
+        ("show", "print a plan"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument("repository", type=_repository, metavar="lakefs://REPOSITORY")
+        if name in {"apply", "show"}:
+            action.add_argument("run", metavar="RUN")
+        action.add_argument("--kind", choices=[kind.value for kind in RunKind], help="default: one after the other")
+        action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
+        action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
+    return parser
+
+
+def _repository(text: str) -> str:
+    repository = text.removeprefix("lakefs://")
+    if not text.startswith("lakefs://") or not repository or "/" in repository:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form lakefs://repository")
+    return repository
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tasks")
+    return int(text)
+
+
+def _exit(run: Callable[[], int]) -> None:
+    try:
+        code = run()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    _exit(lambda: main(sys.argv[1:], os.environ))
