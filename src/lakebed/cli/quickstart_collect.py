@@ -1,0 +1,172 @@
+"""The end of the quickstart: say what may go, look at the plan, carry it out, and prove that just that happened.
+
+Who proves is the book of the story (quickstart_story.py), with the server and the disk as they are: every object that
+was to be kept is read through the server and compared with the checksum it was written with, and of those that were to
+go not one file may be left. The plan itself proves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lakebed.base import LakebedError
+from lakebed.blocks import BlockOptions
+from lakebed.client import Client, GarbageCollectionRule, GarbageCollectionRules
+from lakebed.handoff import RunKind, RunReport
+from lakebed.wire import ObjectStats
+
+from .output import count_of, human_size, table
+from .progress import bar
+from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
+from .quickstart_teller import Teller
+
+if TYPE_CHECKING:
+    from lakebed.gc import Plan
+
+RULES: Final = GarbageCollectionRules(
+    default_retention_days=7,
+    branches=[
+        GarbageCollectionRule(branch_id=MAIN, retention_days=14),
+        GarbageCollectionRule(branch_id=LATE, retention_days=5),
+    ],
+)
+KINDS: Final = {RunKind.UNCOMMITTED: Fate.NEVER_COMMITTED, RunKind.COMMITTED: Fate.EXPIRED}
+"""The two collections, and what each of them shall find."""
+
+
+class Collection:
+    """Both collections of one repository, as `lakebed gc` does them."""
+
+    def __init__(self, client: Client, repository: str, objects: Path, teller: Teller, book: Book) -> None:
+        self._client = client
+        self._repository = repository
+        self._objects = objects
+        self._teller = teller
+        self._book = book
+
+    def set_rules(self) -> None:
+        """How long history stays, for each branch."""
+        self._client.repositories.set_retention_rules(self._repository, RULES)
+        days = ", ".join(f"{rule.branch_id} {rule.retention_days} days" for rule in RULES.branches)
+        self._teller.say(f"History stays {RULES.default_retention_days} days; {days}. Heads and tags always stay.")
+
+    def collect(self, environment: Mapping[str, str]) -> list[RunReport]:
+        """Plan and apply both collections, with a Spark of our own.
+
+        Raises:
+            UnexpectedFate: a plan holds anything but what the book says. Nothing of it was deleted.
+        """
+        # Spark takes a second to import, which nobody but a collection should wait for.
+        from lakebed.gc import Collector, SessionOptions, local_session
+
+        with (
+            self._teller.waiting("starting Spark") as now,
+            local_session(SessionOptions(cores=2), environment) as session,
+        ):
+            collector = Collector(
+                client=self._client,
+                repository=self._repository,
+                blocks=BlockOptions(local_root=self._objects),
+                progress=now,
+            )
+            reports = []
+            for kind, fate in KINDS.items():
+                plan = collector.plan(session.spark, kind)
+                self._show(plan, fate)
+                doomed = collector.doomed(session.spark, plan.run_id).select("address").toArrow()["address"].to_pylist()
+                self._compare(set(doomed), fate)
+                report = collector.apply(session.spark, plan.run_id)
+                self._teller.say(f"Applied: {_amount(report.objects_deleted, report.bytes_deleted)} deleted.")
+                reports.append(report)
+            return reports
+
+    def prove(self) -> None:
+        """Read all that was to stay, and look for all that was to go.
+
+        Raises:
+            UnexpectedFate: an object that should be there is not, or one that should not is.
+        """
+        kept = self._book.of(Fate.KEPT)
+        read = self._read_all()
+        if missing := sorted(set(kept) - read):
+            raise UnexpectedFate(f"{kept[missing[0]].path} should have been kept, and is in no ref", addresses=missing)
+        self._teller.say(f"{count_of(len(read), 'object')} that should be kept: all read, all as they were written.")
+        gone = self._book.of(Fate.EXPIRED) | self._book.of(Fate.NEVER_COMMITTED)
+        if left := [address for address in gone if self._file_of(address).exists()]:
+            raise UnexpectedFate(f"{gone[left[0]].path} should be gone: {left[0]} is still there", addresses=left)
+        size = sum(one.size_bytes for one in gone.values())
+        self._teller.say(f"{_amount(len(gone), size)} that should be gone: not one file of them is left.")
+
+    def prove_unreadable(self, commit_id: str) -> None:
+        """What an expired commit names is refused, not answered with something else."""
+        path = next(one.path for one in self._book.of(Fate.EXPIRED).values() if one.path.startswith("flights/"))
+        try:
+            self._client.objects.read(self._repository, commit_id, path)
+        except LakebedError as error:
+            self._teller.say(f"January as it was first reported ({commit_id[:12]}): {error}.")
+        else:
+            raise UnexpectedFate(f"{path} of {commit_id} can still be read")
+
+    def _show(self, plan: Plan, fate: Fate) -> None:
+        doomed, commits = plan.totals.all, plan.commit_counts
+        self._teller.say(
+            f"Plan for what is {fate.value}: {_amount(doomed.objects, doomed.size_bytes)} may go; "
+            f"{commits.kept} of {count_of(commits.all, 'commit')} stay."
+        )
+        for way, totals in (("why", plan.totals.by_reason), ("rule", plan.totals.by_rule)):
+            rows = [
+                (name, f"{total.objects:,}", human_size(total.size_bytes)) for name, total in sorted(totals.items())
+            ]
+            if any(name for name, *_ in rows):
+                self._teller.lines(table((way, "objects", "size"), rows))
+
+    def _compare(self, planned: set[str], fate: Fate) -> None:
+        expected = {self._key_of(address): one for address, one in self._book.of(fate).items()}
+        if planned != set(expected):
+            raise UnexpectedFate(
+                f"the plan holds {len(planned)} objects, the book {len(expected)}, and they are not the same; "
+                "nothing was deleted",
+                too_many=sorted(planned - set(expected)),
+                too_few=sorted(set(expected) - planned),
+            )
+        self._teller.say("The book says the same, object by object.")
+
+    def _read_all(self) -> set[str]:
+        """Read every object that a ref names, once; their addresses."""
+        found: dict[str, tuple[str, ObjectStats]] = {}
+        for ref in (MAIN, LATE, DRAFT, TAG):
+            found |= {one.physical_address: (ref, one) for one in self._client.objects.list(self._repository, ref)}
+        total = sum(one.size_bytes or 0 for _, one in found.values())
+        with (
+            bar("  reading everything", total, visible=self._teller.shows_progress) as shown,
+            ThreadPoolExecutor(PARALLEL) as pool,
+        ):
+            for size_bytes in pool.map(self._read, found, *zip(*found.values(), strict=True)):
+                shown.advance(size_bytes)
+        return set(found)
+
+    def _read(self, address: str, ref: str, one: ObjectStats) -> int:
+        data = self._client.objects.read(self._repository, ref, one.path)
+        if hashlib.md5(data, usedforsecurity=False).hexdigest() != self._book.objects[address].checksum:
+            raise UnexpectedFate(f"{one.path} on {ref} is not what was written", address=address)
+        return len(data)
+
+    def _key_of(self, address: str) -> str:
+        """The address within the storage namespace."""
+        return address.removeprefix(namespace_of(self._repository) + "/")
+
+    def _file_of(self, address: str) -> Path:
+        return self._objects / address.removeprefix("local://")
+
+
+def namespace_of(repository: str) -> str:
+    """Where the repository's data lies."""
+    return f"local://{repository}"
+
+
+def _amount(objects: int, size_bytes: int) -> str:
+    return f"{count_of(objects, 'object')} ({human_size(size_bytes)})"

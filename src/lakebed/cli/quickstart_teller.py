@@ -1,0 +1,53 @@
+"""The voice of the quickstart: chapters and short sentences on stdout, or on stderr where stdout is for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from .output import human_duration
+from .session import Session
+
+
+class Teller:
+    """Tells what happens, and how long each chapter took. Bars and spinners only for somebody who watches."""
+
+    def __init__(self, session: Session) -> None:
+        # rich is imported here, when a quickstart begins, and not when the command line starts.
+        from rich.console import Console
+
+        self._console = Console(file=sys.stderr if session.is_json else sys.stdout, highlight=False, soft_wrap=True)
+        self.shows_progress = session.shows_progress
+        self._begun_at = time.perf_counter()
+
+    @contextmanager
+    def chapter(self, title: str) -> Iterator[None]:
+        """A heading, what is said inside, and how long it took."""
+        begun_at = time.perf_counter()
+        self._console.print(f"\n[bold cyan]{title}[/]")
+        yield
+        self._console.print(f"  [dim]{human_duration(time.perf_counter() - begun_at)}[/]")
+
+    def say(self, sentence: str) -> None:
+        """One sentence, as it is: no markup."""
+        self._console.print(f"  {sentence}", markup=False)
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Lines of a table or a listing, further in."""
+        for line in lines:
+            self._console.print(f"    {line}", markup=False)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
+        """A spinner with changing words, for what cannot be counted."""
+        if not self.shows_progress:
+            yield lambda _: None
+            return
+        with self._console.status(f"  {what}") as status:
+            yield lambda now: status.update(f"  {now}")
+
+    def elapsed_s(self) -> float:
+        """Since the story began."""
+        return time.perf_counter() - self._begun_at
