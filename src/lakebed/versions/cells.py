@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from lakebed.base import ROW_FIELDS, Row
@@ -70,8 +71,8 @@ def changes_table(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.Table:
     if not cells:
         return CHANGES_SCHEMA.empty_table()
     _, flags, *columns = zip(*cells, strict=True)
-    gone = [bool(flag & (TOMBSTONE | DOOMED)) for flag in flags] if any(flags) else [False] * len(flags)
-    named = dict(zip(ROW_FIELDS, columns, strict=True), key=keys, tombstone=gone)
+    gone = np.array(flags, np.uint8) & (TOMBSTONE | DOOMED)
+    named = dict(zip(ROW_FIELDS, columns, strict=True), key=keys, tombstone=gone.astype(bool))
     return pa.table([pa.array(named[field.name], field.type) for field in CHANGES_SCHEMA], schema=CHANGES_SCHEMA)
 
 
