@@ -1,5 +1,5 @@
-"""The full check, as CI runs it: format, lint, types, then every test; the layers and other rules of the code are tests
-(tests/tidy). Options go to pytest. `python run.py test` sets up and calls this; inside the environment `just check` does.
+"""The full check, as CI runs it: format, lint, types, then every test. The layers and other rules of the code are tests
+too (tests/tidy). Options go to pytest. `python3 run.py test` sets up and calls this, and so does `just check`.
 """
 
 from __future__ import annotations
