@@ -27,17 +27,15 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import FOREIGN_SLICE, StagingToken, parse_address
-from lakebed.handoff import UNCOMMITTED, Manifest, PartWriter, relative_address
+from lakebed.base import StagingToken
+from lakebed.handoff import UNCOMMITTED, Manifest, PartWriter
 from lakebed.kv import Page
 from lakebed.versions import (
-    TOMBSTONE,
     BranchRecord,
     CopyRecord,
     UploadRecord,
     UploadState,
     Versions,
-    decode_cells,
     decode_record,
     keys,
 )
@@ -45,7 +43,7 @@ from lakebed.versions import (
 from .errors import BadContinuation
 from .inputs import Inputs
 from .options import UpkeepOptions
-from .rows import Address, AddressRows
+from .rows import Address, AddressRows, address_of
 
 
 class Phase(StrEnum):
@@ -170,8 +168,7 @@ class Reading:
     async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:
         partition = keys.token_partition(self._versions.uid, cursor.tokens[0])
         page = await self._versions.store.scan(partition, cursor.key, self._options.scan_page)
-        cells = [row for flags, row in decode_cells(page.values) if not flags & TOMBSTONE] if page.values else []
-        rows.add_rows(cells, source="staging", branch=cursor.branch, namespace=self._namespace)
+        rows.add_cells(page.values, branch=cursor.branch, namespace=self._namespace)
         if page.next_start is not None:
             return replace(cursor, key=page.next_start)
         return replace(cursor, tokens=cursor.tokens[1:], key=b"")
@@ -214,11 +211,3 @@ class Reading:
 
     def _address(self, text: str, *, created_ms: int) -> Address:
         return address_of(text, namespace=self._namespace, created_ms=created_ms)
-
-
-def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
-    """An address as the table wants it: by number where it is one of ours, whichever way it is spelled."""
-    key = relative_address(text, namespace)
-    place = parse_address(key) if key is not None else None
-    slice_, sequence = place or (FOREIGN_SLICE, 0)
-    return Address(slice_, sequence, "" if place else (key or text), created_ms)

@@ -7,14 +7,21 @@ they come, and the 27 characters of our own addresses are made for a whole row g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import FOREIGN_SLICE, Row, parse_address, slice_name
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, parse_address, slice_name
 from lakebed.handoff import PartWriter, relative_address
+from lakebed.versions import TOMBSTONE, cell_columns
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+_SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
+    ROW_FIELDS.index(name) for name in ("slice", "sequence", "address", "modified_ms")
+)
 
 
 class Address(NamedTuple):
@@ -37,21 +44,51 @@ class AddressRows:
         self._waiting = 0
 
     def add(self, address: Address, *, source: str, branch: str) -> None:
-        self._add_columns([address], source, branch)
+        columns = [np.array([number], np.int64) for number in (address.slice_, address.sequence, address.created_ms)]
+        self._add_columns(columns[0], columns[1], [address.foreign], columns[2], source, branch)
 
-    def add_rows(self, rows: Sequence[Row], *, source: str, branch: str, namespace: str) -> None:
-        """Rows of cells. An absolute address inside the namespace is written as the key that it names."""
-        if rows:
-            self._add_columns([_from_row(row, namespace) for row in rows], source, branch)
+    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:
+        """Cells as they are stored, but for tombstones. One that is being deleted online counts: doubt means keep.
 
-    def _add_columns(self, addresses: Sequence[Address], source: str, branch: str) -> None:
-        slices, sequences, foreign, created = zip(*addresses, strict=True)
-        count = len(addresses)
-        self._chunks.append(
-            _table(
-                np.array(slices, np.int64), np.array(sequences, np.int32), foreign, np.array(created), source, branch
-            )
+        An absolute address inside the namespace is written as the key that it names.
+        """
+        if not values:
+            return
+        columns = cell_columns(values)
+        flags = np.array(columns[0], np.int64)
+        slices, sequences, created = (
+            np.array(columns[1 + field], np.int64) for field in (_SLICE, _SEQUENCE, _MODIFIED)
         )
+        foreign: list[str] = list(columns[1 + _ADDRESS])
+        is_live = flags & TOMBSTONE == 0
+        if not is_live.all():
+            slices, sequences, created = slices[is_live], sequences[is_live], created[is_live]
+            foreign = [text for text, is_live_ in zip(foreign, is_live, strict=True) if is_live_]
+        for row in np.flatnonzero(slices == FOREIGN_SLICE).tolist():
+            address = address_of(foreign[row], namespace=namespace, created_ms=0)
+            slices[row], sequences[row], foreign[row] = address.slice_, address.sequence, address.foreign
+        if len(slices):
+            self._add_columns(slices, sequences, foreign, created, "staging", branch)
+
+    def _add_columns(
+        self,
+        slices: Numbers,
+        sequences: Numbers,
+        foreign: Sequence[str],
+        created_ms: Numbers,
+        source: str,
+        branch: str,
+    ) -> None:
+        count = len(slices)
+        columns = {
+            "address": address_texts(slices, sequences, foreign),
+            "slice": slices,
+            "sequence": sequences.astype(np.int32),
+            "creation_date": pa.array(created_ms).cast(pa.timestamp("ms", tz="UTC")),
+            "source": pa.repeat(source, count),
+            "branch": pa.repeat(branch, count),
+        }
+        self._chunks.append(pa.table(columns))
         self.count += count
         self._waiting += count
         if self._waiting >= self._group_rows:
@@ -64,50 +101,32 @@ class AddressRows:
         self._waiting = 0
 
 
-def _from_row(row: Row, namespace: str) -> Address:
-    if row[1] != FOREIGN_SLICE:
-        return Address(row[1], row[2], "", row[6])
-    key = relative_address(row[3], namespace)
+def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
+    """An address as the table wants it: by number where it is one of ours, whichever way it is spelled."""
+    key = relative_address(text, namespace)
     place = parse_address(key) if key is not None else None
-    if place is None:
-        return Address(FOREIGN_SLICE, 0, key or row[3], row[6])
-    return Address(*place, "", row[6])
+    slice_, sequence = place or (FOREIGN_SLICE, 0)
+    return Address(slice_, sequence, "" if place else (key or text), created_ms)
 
 
-def _table(
-    slices: npt.NDArray[np.int64],
-    sequences: npt.NDArray[np.int32],
-    foreign: Sequence[str],
-    created_ms: npt.NDArray[np.int64],
-    source: str,
-    branch: str,
-) -> pa.Table:
-    count = len(slices)
-    return pa.table(
-        {
-            "address": address_texts(slices, sequences, foreign),
-            "slice": slices,
-            "sequence": sequences,
-            "creation_date": pa.array(created_ms).cast(pa.timestamp("ms", tz="UTC")),
-            "source": pa.repeat(source, count),
-            "branch": pa.repeat(branch, count),
-        }
-    )
-
-
-def address_texts(slices: npt.NDArray[np.int64], sequences: npt.NDArray[np.int32], foreign: Sequence[str]) -> pa.Array:
+def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -> pa.Array:
     """What `format_address` gives for each, and the text itself where the address is foreign."""
     is_own = slices != FOREIGN_SLICE
     if not is_own.all():
-        own = address_texts(slices[is_own], sequences[is_own], ()).to_pylist()
-        mine = iter(own)
-        return pa.array([next(mine) if own_ else text for own_, text in zip(is_own, foreign, strict=True)], pa.string())
+        own = iter(_own_texts(slices[is_own], sequences[is_own]).to_pylist())
+        texts = [next(own) if is_own_ else text for is_own_, text in zip(is_own, foreign, strict=True)]
+        return pa.array(texts, pa.string())
+    return _own_texts(slices, sequences)
+
+
+def _own_texts(slices: Numbers, sequences: Numbers) -> pa.Array:
+    """`data/`, 13 digits, `/`, 8 digits: 27 bytes each, written column by column."""
     count = len(slices)
     text = np.empty((count, 27), np.uint8)
     numbers, which = np.unique(slices, return_inverse=True)
     heads = [list(f"data/{slice_name(int(number))}/".encode()) for number in numbers]
     text[:, :19] = np.array(heads, np.uint8).reshape(-1, 19)[which]
-    left = sequences.astype(np.int64)
+    left = sequences
     for column in range(26, 18, -1):
         left, digit = np.divmod(left, 10)
         text[:, column] = digit + ord("0")

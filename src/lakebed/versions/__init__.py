@@ -19,7 +19,7 @@ The flows and what they promise: docs/design/protocols.md. They await their port
 """
 
 from . import keys
-from .cells import DOOMED, EXCLUSIVE, TOMBSTONE, Cell, decode_cell, decode_cells, encode_cell, is_gone
+from .cells import DOOMED, EXCLUSIVE, TOMBSTONE, Cell, cell_columns, decode_cell, decode_cells, encode_cell, is_gone
 from .cleaning import Cleaned, Cleaning
 from .diffs import Difference
 from .errors import (
@@ -137,6 +137,7 @@ __all__ = [
     "UploadRefused",
     "UploadState",
     "Versions",
+    "cell_columns",
     "decode_cell",
     "decode_cells",
     "decode_record",

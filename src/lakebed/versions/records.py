@@ -215,8 +215,8 @@ class RunState(StrEnum):
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A collection run. The commits it condemns are the keys of `condemned_partition`, written before CONDEMNING is.
 
-    `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of what
-    is condemned, `recheck` is the digest of what that attempt found to be still condemned, `plan` that of the plan
+    `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
+    what is condemned, `recheck` is the digest of what that attempt found to be still condemned, `plan` that of the plan
     (lakebed.handoff.Manifest): what may be deleted is named by these, so a plan from an earlier attempt is refused.
     """
 
