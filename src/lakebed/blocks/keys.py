@@ -22,7 +22,7 @@ SEGMENT_BYTES_MAX: Final = 255
 RESERVED_SEGMENT: Final = ".lakebed-tmp"
 """Unfinished objects of stores on a local folder lie in a directory of this name, at the root of the namespace."""
 
-_PLAIN: Final = re.compile(r"(?:/?[A-Za-z0-9_][A-Za-z0-9_.=-]{0,127}){1,7}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,127}(?:/[A-Za-z0-9_][A-Za-z0-9_.=-]{0,127}){0,6}")
 """Most keys there are, found good at the price of one match. Anything else is looked at with care."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -40,7 +40,15 @@ def check_block_key(key: str) -> str:
 
 
 def is_block_key(key: str) -> bool:
-    return (_PLAIN.fullmatch(key) is not None and key[0] != "/") or _why_not(key) is None
+    return _PLAIN.fullmatch(key) is not None or _why_not(key) is None
+
+
+def can_begin_block_key(prefix: str) -> bool:
+    """Whether any key can begin with this. A listing under another prefix is empty, and need not ask the store."""
+    folder, slash, name = prefix.rpartition("/")
+    if slash and not is_block_key(folder):
+        return False
+    return not _CONTROL.search(name) and name.encode(errors="replace").decode() == name
 
 
 def _why_not(key: str) -> str | None:

@@ -35,7 +35,7 @@ _AMBIGUOUS: Final = re.compile(r"[?#\\\s]")
 class BlockOptions:
     """What a URI leaves open. It can be sent to workers, so it holds plain values; secrets are left out of its repr.
 
-    Without `s3_access_key_id` the credentials come from where the machine has them (instance or web identity).
+    Without `s3_access_key_id` the credentials come from where AWS's tools look for them.
     `s3_endpoint` is any S3-compatible service, addressed by path unless `s3_virtual_hosted`; one that begins with
     `http://` is used without TLS.
     """
@@ -89,7 +89,9 @@ def open_blocks(uri: str, options: BlockOptions = BlockOptions()) -> BlockStore:
         return _memory(normal)
     if scheme == "local":
         return _open_local(normal, bucket, path, options)
-    raise _invalid(uri, KNOWN)
+    from .drivers.s3 import S3Blocks  # here, since loading obstore takes long, and many processes never need it
+
+    return S3Blocks(normal, bucket, path, options)
 
 
 def normalise_namespace(uri: str) -> str:

@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 from lakebed.base import LakebedError
 from lakebed.blocks.bodies import gather
-from lakebed.blocks.keys import check_block_key, is_block_key
+from lakebed.blocks.keys import can_begin_block_key, check_block_key, is_block_key
 from lakebed.blocks.store import (
     CHUNK_BYTES,
     BlockCorrupt,
@@ -42,6 +42,7 @@ from lakebed.blocks.store import (
 
 from ._drafts import Draft, remove_leftovers, taken
 from ._folders import Descriptor, Folder, Folders, enter, kind
+from ._outlast import outlast
 
 T = TypeVar("T")
 
@@ -250,9 +251,9 @@ class LocalBlocks:
             path = parent
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[BlockStat]:
+        if not can_begin_block_key(prefix):
+            return
         path, slash, _ = prefix.rpartition("/")
-        if path and not is_block_key(path):
-            return  # no key begins like this
         folder = self._folders.find(path)
         if folder is not None:
             yield from _walk_folder(folder, path + slash, prefix, start_after)
@@ -378,21 +379,9 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 async def _outlasting(draft: Draft, work: Callable[[], T]) -> T:
-    """Do a draft's work in a thread. A caller who is cancelled abandons the draft, and leaves only when the thread has
-    seen that: nothing of a cancelled put happens after its CancelledError came out.
-    """
+    """Do a draft's work in a thread. A caller who is cancelled abandons the draft."""
     future = asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            draft.abandon()
-            cancelled = error
-    if cancelled is not None:
-        future.exception()
-        raise cancelled
-    return future.result()
+    return await outlast(future, draft.abandon)
 
 
 os.register_at_fork(after_in_child=_workers.cache_clear)

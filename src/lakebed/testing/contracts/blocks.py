@@ -1,0 +1,534 @@
+"""What every BlockStore driver must do. A driver's author inherits the class and opens an empty store:
+
+    class TestMyBlocks(BlockStoreContract):
+        @pytest.fixture
+        def blocks(self) -> BlockStore:
+            return MyBlocks("my://fresh-and-empty")
+
+What only some stores can show (a failing delete, a full disk, death in the middle of a put) is left to their own tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from lakebed.blocks import (
+    BlockExists,
+    BlockNotFound,
+    BlockStat,
+    BlockStore,
+    InvalidBlockKey,
+    ShortBody,
+)
+
+MIB = 1 << 20
+
+LARGE_BYTES = 20 * MIB + 12345
+"""More than any driver should send in one request, or hold in memory for long."""
+
+DATA = b"0123456789"
+
+RANGES: list[tuple[int, int | None]] = [
+    (0, None),
+    (0, 0),
+    (0, 1),
+    (2, 5),
+    (5, 2),
+    (9, 10),
+    (9, None),
+    (3, 1000),
+    (10, None),
+    (10, 11),
+    (11, 20),
+]
+
+AWKWARD_KEYS = [
+    "a b",
+    " a",
+    "a%2Bb",
+    "a+b",
+    "100%",
+    "%",
+    "a=b&c;d,e@f:g!h$i'(j)",
+    "x?y#z",
+    '*^`<>|"~{}[]',
+    "back\\slash",
+    "dots..",
+    "...",
+    ".hidden",
+    "..a/b..",
+    "-rf",
+    "ünï/cödé",
+    "e\u0301",
+    "日本語",
+    "😀/🎉",
+    "nbsp\u00a0",
+    "line\u2028separator",
+    "CON/nul.txt",
+    "a" * 255,
+    "/".join(["long" * 25] * 8),
+]
+
+BAD_KEYS = [
+    "",
+    "/",
+    "/etc/passwd",
+    "//a",
+    "a//b",
+    "a/",
+    ".",
+    "..",
+    "../a",
+    "a/..",
+    "a/../b",
+    "a/../../b",
+    "./a",
+    "a/./b",
+    "a\0b",
+    "\0",
+    "a\nb",
+    "a\x7fb",
+    "a" * 256,
+    "é" * 128,
+    "/".join(["a" * 200] * 6),
+    "\ud800",
+    ".lakebed-tmp/a",
+    "a/.lakebed-tmp",
+]
+
+UNSORTED_KEYS = [
+    "b",
+    "a/b",
+    "a-b",
+    "a0",
+    "a/b-c",
+    "a/b.c/d",
+    "a.b",
+    "a/c/d",
+    "a/c-d",
+    "A",
+    "_",
+    "é",
+    "\uffee",
+    "😀",
+    "a0/x",
+]
+"""In byte order of full keys `a-b` and `a.b` come before what is in `a`, and U+FFEE before U+1F600."""
+
+IMPOSSIBLE_PREFIXES = ["/", "../", "a/../", "a//", "./", "\0", "a\n", "\ud800", "a/\ud800"]
+
+
+async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+        await asyncio.sleep(0)
+
+
+async def large_body(size_bytes: int = LARGE_BYTES, *, piece_bytes: int = 300_001) -> AsyncIterator[bytes]:
+    """The same bytes each time, in pieces that fit no power of two; no two mebibytes of it are equal."""
+    done = 0
+    while done < size_bytes:
+        piece = hashlib.sha256(done.to_bytes(8, "big")).digest() * (piece_bytes // 32 + 1)
+        piece = piece[: min(piece_bytes, size_bytes - done)]
+        yield piece
+        done += len(piece)
+
+
+async def md5_of(body: AsyncIterator[bytes]) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    async for chunk in body:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+async def list_all(blocks: BlockStore, prefix: str = "", *, start_after: str = "") -> list[BlockStat]:
+    return [stat async for page in blocks.list(prefix, start_after=start_after) for stat in page]
+
+
+async def keys_of(blocks: BlockStore, prefix: str = "", *, start_after: str = "") -> list[str]:
+    return [stat.key for stat in await list_all(blocks, prefix, start_after=start_after)]
+
+
+async def read_stream(blocks: BlockStore, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+    return b"".join([chunk async for chunk in blocks.stream(key, start=start, end=end)])
+
+
+async def put_many(blocks: BlockStore, keys: Sequence[str], *, at_once: int = 32) -> None:
+    for first in range(0, len(keys), at_once):
+        await asyncio.gather(*(blocks.put(key, key.encode()) for key in keys[first : first + at_once]))
+
+
+class BodyFailed(Exception):
+    """What the bodies below raise."""
+
+
+async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:
+    async for piece in large_body(size_bytes):
+        yield piece
+    raise BodyFailed
+
+
+class BlockStoreContract:
+    """Override the fixture `blocks`. `many` is how many objects the tests of paging and bulk deletion put: more than
+    one page of the store's own.
+    """
+
+    many = 2500
+
+    @pytest.fixture
+    def blocks(self) -> BlockStore:
+        raise NotImplementedError("a contract's test class overrides the fixture `blocks`")
+
+    # --- put and get
+
+    async def test_get_returns_what_was_put(self, blocks: BlockStore) -> None:
+        await blocks.put("data/x", DATA)
+        assert await blocks.get("data/x") == DATA
+
+    async def test_put_reports_the_size_and_the_md5_of_its_bytes(self, blocks: BlockStore) -> None:
+        for stored in (await blocks.put("whole", DATA), await blocks.put("streamed", pieces(DATA))):
+            assert stored.size_bytes == len(DATA)
+            assert stored.md5 == hashlib.md5(DATA, usedforsecurity=False).hexdigest()
+
+    async def test_a_streamed_body_is_put_together_in_order(self, blocks: BlockStore) -> None:
+        data = bytes(range(256)) * 40
+        await blocks.put("x", pieces(data, 999), size_bytes=len(data))
+        assert await blocks.get("x") == data
+
+    async def test_empty_pieces_of_a_body_do_no_harm(self, blocks: BlockStore) -> None:
+        async def body() -> AsyncIterator[bytes]:
+            for piece in (b"", b"a", b"", b"", b"b", b""):
+                yield piece
+
+        stored = await blocks.put("x", body(), size_bytes=2)
+        assert stored.size_bytes == 2
+        assert await blocks.get("x") == b"ab"
+
+    async def test_an_empty_object_is_an_object(self, blocks: BlockStore) -> None:
+        await blocks.put("whole", b"", size_bytes=0)
+        await blocks.put("streamed", pieces(b""))
+        for key in ("whole", "streamed"):
+            assert await blocks.get(key) == b""
+            assert await blocks.get(key, start=0, end=5) == b""
+            assert await read_stream(blocks, key) == b""
+            assert (await blocks.stat(key)).size_bytes == 0
+        assert await keys_of(blocks) == ["streamed", "whole"]
+
+    async def test_a_second_put_replaces_the_object_whole(self, blocks: BlockStore) -> None:
+        await blocks.put("x", b"long and old")
+        await blocks.put("x", b"new")
+        assert await blocks.get("x") == b"new"
+        assert [stat.size_bytes for stat in await list_all(blocks)] == [3]
+
+    async def test_a_large_body_streams_in_and_out(self, blocks: BlockStore) -> None:
+        stored = await blocks.put("large", large_body(), size_bytes=LARGE_BYTES)
+        assert stored.size_bytes == LARGE_BYTES
+        assert stored.md5 == await md5_of(large_body()) == await md5_of(blocks.stream("large"))
+        assert (await blocks.stat("large")).size_bytes == LARGE_BYTES
+
+    async def test_a_large_body_given_as_bytes_is_stored_too(self, blocks: BlockStore) -> None:
+        data = b"".join([piece async for piece in large_body()])
+        stored = await blocks.put("large", data)
+        assert stored.md5 == await md5_of(large_body())
+        assert await blocks.get("large", start=9 * MIB, end=9 * MIB + 9) == data[9 * MIB : 9 * MIB + 9]
+
+    # --- ranges, stat, absence
+
+    @pytest.mark.parametrize(("start", "end"), RANGES)
+    async def test_ranges_are_cut_to_the_size(self, blocks: BlockStore, start: int, end: int | None) -> None:
+        await blocks.put("x", DATA)
+        assert await blocks.get("x", start=start, end=end) == DATA[start:end]
+        assert await read_stream(blocks, "x", start=start, end=end) == DATA[start:end]
+
+    async def test_a_range_of_a_large_object_streams_in_chunks(self, blocks: BlockStore) -> None:
+        data = b"".join([piece async for piece in large_body(5 * MIB)])
+        await blocks.put("x", data)
+        chunks = [chunk async for chunk in blocks.stream("x", start=MIB - 3, end=4 * MIB + 3)]
+        assert b"".join(chunks) == data[MIB - 3 : 4 * MIB + 3]
+        assert max(map(len, chunks)) <= 2 * MIB
+
+    async def test_stat_tells_size_and_time(self, blocks: BlockStore) -> None:
+        await blocks.put("a/x", DATA)
+        stat = await blocks.stat("a/x")
+        assert (stat.key, stat.size_bytes) == ("a/x", len(DATA))
+        assert abs(stat.modified_ms - time.time() * 1000) < 60_000
+        assert await list_all(blocks) == [stat]
+
+    @pytest.mark.parametrize("key", ["absent", "here/absent", "here/x/absent", "here", "nowhere/absent"])
+    async def test_what_is_absent_is_not_found(self, blocks: BlockStore, key: str) -> None:
+        await blocks.put("here/x", DATA)
+        with pytest.raises(BlockNotFound):
+            await blocks.get(key)
+        with pytest.raises(BlockNotFound):
+            await blocks.get(key, start=3, end=3)
+        with pytest.raises(BlockNotFound):
+            await blocks.stat(key)
+        with pytest.raises(BlockNotFound):
+            await blocks.copy(key, "target")
+        assert await keys_of(blocks) == ["here/x"]
+
+    @pytest.mark.parametrize("end", [None, 0, 5])
+    async def test_an_absent_object_is_not_found_with_the_first_chunk(
+        self, blocks: BlockStore, end: int | None
+    ) -> None:
+        chunks = blocks.stream("absent", end=end)
+        with pytest.raises(BlockNotFound):
+            await anext(chunks)
+
+    # --- bodies that are not what they should be
+
+    @pytest.mark.parametrize("found", [0, 9, 11, LARGE_BYTES])
+    @pytest.mark.parametrize("declared", [10, LARGE_BYTES + 1])
+    async def test_a_body_not_as_long_as_declared_leaves_nothing(
+        self, blocks: BlockStore, found: int, declared: int
+    ) -> None:
+        with pytest.raises(ShortBody):
+            await blocks.put("a/x", large_body(found), size_bytes=declared)
+        with pytest.raises(ShortBody):
+            await blocks.put("a/x", large_body(found), size_bytes=declared, if_absent=True)
+        assert await keys_of(blocks) == []
+
+    async def test_bytes_not_as_long_as_declared_leave_nothing(self, blocks: BlockStore) -> None:
+        for declared in (0, len(DATA) - 1, len(DATA) + 1):
+            with pytest.raises(ShortBody):
+                await blocks.put("x", DATA, size_bytes=declared)
+        assert await keys_of(blocks) == []
+
+    @pytest.mark.parametrize("size_bytes", [0, 10, LARGE_BYTES])
+    @pytest.mark.parametrize("if_absent", [False, True])
+    async def test_a_body_that_raises_leaves_nothing(
+        self, blocks: BlockStore, size_bytes: int, if_absent: bool
+    ) -> None:
+        with pytest.raises(BodyFailed):
+            await blocks.put("a/x", failing_body(size_bytes), if_absent=if_absent)
+        assert await keys_of(blocks) == []
+
+    async def test_a_failed_put_leaves_the_object_it_would_have_replaced(self, blocks: BlockStore) -> None:
+        await blocks.put("x", DATA)
+        for size_bytes in (10, LARGE_BYTES):
+            with pytest.raises(BodyFailed):
+                await blocks.put("x", failing_body(size_bytes))
+            with pytest.raises(ShortBody):
+                await blocks.put("x", large_body(size_bytes), size_bytes=size_bytes - 1)
+        assert await blocks.get("x") == DATA
+
+    @pytest.mark.parametrize("size_bytes", [10, LARGE_BYTES])
+    async def test_a_cancelled_put_leaves_nothing(self, blocks: BlockStore, size_bytes: int) -> None:
+        waiting = asyncio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            async for piece in large_body(size_bytes):
+                yield piece
+            waiting.set()
+            await asyncio.Event().wait()
+
+        put = asyncio.create_task(_put(blocks, "a/x", body()))
+        await waiting.wait()
+        put.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await put
+        assert await keys_of(blocks) == []
+        await blocks.put("a/x", DATA)
+        assert await blocks.get("a/x") == DATA
+
+    # --- if_absent
+
+    @pytest.mark.parametrize("size_bytes", [10, LARGE_BYTES])
+    async def test_if_absent_puts_what_is_absent_and_keeps_what_is_there(
+        self, blocks: BlockStore, size_bytes: int
+    ) -> None:
+        stored = await blocks.put("a/x", large_body(size_bytes), if_absent=True)
+        assert stored.md5 == await md5_of(large_body(size_bytes)) == await md5_of(blocks.stream("a/x"))
+        with pytest.raises(BlockExists):
+            await blocks.put("a/x", b"other", if_absent=True)
+        with pytest.raises(BlockExists):
+            await blocks.put("a/x", large_body(size_bytes + 1), if_absent=True)
+        assert (await blocks.stat("a/x")).size_bytes == size_bytes
+        assert await keys_of(blocks) == ["a/x"]
+
+    async def test_a_deleted_key_is_absent_again(self, blocks: BlockStore) -> None:
+        await blocks.put("a/x", b"old", if_absent=True)
+        assert not await blocks.delete(["a/x"])
+        await blocks.put("a/x", b"new", if_absent=True)
+        assert await blocks.get("a/x") == b"new"
+
+    @pytest.mark.parametrize(("size_bytes", "racers"), [(100, 16), (LARGE_BYTES // 2, 4)])
+    async def test_exactly_one_of_many_conditional_puts_wins(
+        self, blocks: BlockStore, size_bytes: int, racers: int
+    ) -> None:
+        outcomes = await asyncio.gather(
+            *(blocks.put("a/b/x", large_body(size_bytes + n), if_absent=True) for n in range(racers)),
+            return_exceptions=True,
+        )
+        winners = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, BaseException)]
+        losses = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert all(isinstance(loss, BlockExists) for loss in losses), losses
+        assert len(winners) == 1
+        assert await md5_of(blocks.stream("a/b/x")) == await md5_of(large_body(size_bytes + winners[0]))
+        assert await keys_of(blocks) == ["a/b/x"]
+
+    # --- listing
+
+    async def test_a_listing_is_in_byte_order_of_full_keys(self, blocks: BlockStore) -> None:
+        await put_many(blocks, UNSORTED_KEYS)
+        assert await keys_of(blocks) == sorted(UNSORTED_KEYS, key=str.encode)
+
+    async def test_a_listing_starts_right_after_any_string(self, blocks: BlockStore) -> None:
+        keys = sorted(UNSORTED_KEYS)
+        await put_many(blocks, keys)
+        for start_after in [*keys, "a", "a/", "a/b.", "a/b/", "a0/", "a1", "😁", "a//", "a/../x"]:
+            expected = [key for key in keys if key > start_after]
+            assert await keys_of(blocks, start_after=start_after) == expected, start_after
+
+    async def test_a_prefix_need_not_be_a_whole_segment(self, blocks: BlockStore) -> None:
+        keys = sorted(UNSORTED_KEYS)
+        await put_many(blocks, keys)
+        for prefix in [
+            "a",
+            "a/",
+            "a/b",
+            "a/b.",
+            "a/b.c/",
+            "a-",
+            "a/b-c",
+            "a/c",
+            "b",
+            "c",
+            "é",
+            "\ufffe",
+            "😀",
+            "a/b/c",
+        ]:
+            assert await keys_of(blocks, prefix) == [key for key in keys if key.startswith(prefix)], prefix
+            for start_after in ("a/b", "a/b-c", "a/b/c", "A", "zz"):
+                expected = [key for key in keys if key.startswith(prefix) and key > start_after]
+                assert await keys_of(blocks, prefix, start_after=start_after) == expected, (prefix, start_after)
+
+    @pytest.mark.parametrize("prefix", IMPOSSIBLE_PREFIXES)
+    async def test_nothing_is_listed_under_what_no_key_begins_with(self, blocks: BlockStore, prefix: str) -> None:
+        await put_many(blocks, ["a/b", "b"])
+        assert await keys_of(blocks, prefix) == []
+
+    async def test_nothing_is_listed_in_an_empty_namespace(self, blocks: BlockStore) -> None:
+        assert await keys_of(blocks) == []
+        assert await keys_of(blocks, "data/") == []
+
+    async def test_long_listings_come_in_pages_none_of_them_empty(self, blocks: BlockStore) -> None:
+        keys = [f"data/{n % 7}/{n:08d}" for n in range(self.many)]
+        await put_many(blocks, keys)
+        pages = [[stat.key for stat in page] async for page in blocks.list("data/")]
+        assert [key for page in pages for key in page] == sorted(keys)
+        assert len(pages) > 1
+        assert all(pages)
+        middle = sorted(keys)[self.many // 2]
+        assert await keys_of(blocks, "data/", start_after=middle) == sorted(keys)[self.many // 2 + 1 :]
+
+    async def test_a_listing_shows_all_that_stays_while_other_keys_come_and_go(self, blocks: BlockStore) -> None:
+        stays = [f"data/{n:08d}/stays" for n in range(self.many // 2)]
+        goes = [f"data/{n:08d}/goes" for n in range(0, self.many // 2, 3)]
+        await put_many(blocks, stays + goes)
+        seen: list[str] = []
+        async for page in blocks.list():
+            seen += [stat.key for stat in page]
+            assert not await blocks.delete(goes)
+            await blocks.put("data/99999999/comes", b"")
+        assert [key for key in seen if key.endswith("stays")] == stays
+        assert seen == sorted(set(seen))
+
+    # --- keys
+
+    @pytest.mark.parametrize("key", AWKWARD_KEYS)
+    async def test_every_key_is_kept_as_it_is(self, blocks: BlockStore, key: str) -> None:
+        await blocks.put(key, DATA)
+        assert await blocks.get(key) == DATA
+        assert (await blocks.stat(key)).key == key
+        await blocks.copy(key, "copied/" + key)
+        assert await keys_of(blocks) == sorted([key, "copied/" + key])
+        assert await keys_of(blocks, key) == [key]
+        assert await keys_of(blocks, "copied/", start_after="copied/" + key) == []
+        assert not await blocks.delete([key])
+        assert await keys_of(blocks) == ["copied/" + key]
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    async def test_what_is_no_key_is_refused_by_every_method(self, blocks: BlockStore, key: str) -> None:
+        await blocks.put("good", DATA)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.put(key, DATA)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.put(key, pieces(DATA), if_absent=True)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.get(key)
+        with pytest.raises(InvalidBlockKey):
+            await anext(blocks.stream(key))
+        with pytest.raises(InvalidBlockKey):
+            await blocks.stat(key)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.copy("good", key)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.copy(key, "other")
+        with pytest.raises(InvalidBlockKey):
+            await blocks.presign_get(key, expires_s=60)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.presign_put(key, expires_s=60)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.delete(["good", key])
+        assert await keys_of(blocks) == ["good"]
+
+    # --- copy and delete
+
+    @pytest.mark.parametrize("size_bytes", [0, 10, LARGE_BYTES])
+    async def test_a_copy_has_the_bytes_and_leaves_its_source(self, blocks: BlockStore, size_bytes: int) -> None:
+        await blocks.put("a/x", large_body(size_bytes))
+        await blocks.put("b/y", b"is replaced")
+        await blocks.copy("a/x", "b/y")
+        for key in ("a/x", "b/y"):
+            assert await md5_of(blocks.stream(key)) == await md5_of(large_body(size_bytes))
+        assert await keys_of(blocks) == ["a/x", "b/y"]
+
+    async def test_a_copy_outlives_its_source(self, blocks: BlockStore) -> None:
+        await blocks.put("a/x", DATA)
+        await blocks.copy("a/x", "y")
+        await blocks.put("a/x", b"changed")
+        assert not await blocks.delete(["a/x"])
+        assert await blocks.get("y") == DATA
+
+    async def test_what_is_deleted_is_gone_and_the_rest_stays(self, blocks: BlockStore) -> None:
+        await put_many(blocks, ["a/x", "a/y", "a/z/deep/er", "ab", "b"])
+        assert not await blocks.delete(["a/x", "a/z/deep/er", "b"])
+        assert await keys_of(blocks) == ["a/y", "ab"]
+        with pytest.raises(BlockNotFound):
+            await blocks.get("b")
+
+    async def test_deleting_what_is_absent_is_no_failure(self, blocks: BlockStore) -> None:
+        await put_many(blocks, ["a/x"])
+        assert not await blocks.delete([])
+        assert not await blocks.delete(["absent", "a", "a/absent", "a/x/absent", "b/c/d"])
+        assert not await blocks.delete(["a/x", "a/x"])
+        assert not await blocks.delete(["a/x"])
+        assert await keys_of(blocks) == []
+
+    async def test_any_number_of_keys_is_deleted(self, blocks: BlockStore) -> None:
+        keys = [f"data/{n % 7}/{n:08d}" for n in range(self.many)]
+        await put_many(blocks, keys)
+        assert not await blocks.delete(keys[1:])
+        assert await keys_of(blocks) == keys[:1]
+
+    async def test_puts_and_deletes_in_one_folder_do_not_disturb_each_other(self, blocks: BlockStore) -> None:
+        async def work(name: str) -> None:
+            for n in range(20):
+                key = f"a/b/{name}-{n}"
+                await blocks.put(key, DATA, if_absent=n % 2 == 0)
+                assert await blocks.get(key) == DATA
+                assert not await blocks.delete([key])
+
+        await asyncio.gather(*(work(name) for name in "pqrstuvw"))
+        assert await keys_of(blocks) == []
+
+
+async def _put(blocks: BlockStore, key: str, body: AsyncIterator[bytes]) -> None:
+    await blocks.put(key, body)
