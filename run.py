@@ -97,7 +97,7 @@ def install(extra: str) -> None:
         run_quietly([*pip, "--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extra}]"])
     except SetUpFailed as error:
         raise SetUpFailed(
-            f"{error}\nThe installation failed. pip must reach a package registry: the public one, or one of its settings.\n"
+            f"{error}\nThe installation failed. pip must reach a registry: the public one, or that of its settings.\n"
             "Once it can, run the same command again: what was loaded is kept."
         ) from None
 
