@@ -36,7 +36,7 @@ COMPOSITION_ROOTS = {
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
     "cli/gc.py": {"gc", "handoff", "retention"},
-    "cli/quickstart.py": {"gc", "handoff", "retention"},
+    "cli/quickstart_collect.py": {"gc", "blocks", "handoff"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
 PURE_OR_AWAITING_PORTS_ONLY = ("base", "ranges", "retention", "handoff", "versions", "catalog", "auth", "upkeep")

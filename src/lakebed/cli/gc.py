@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
+from lakebed.base import NotFound
+from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules
+
 from .arguments import BranchArgument, RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
 from .output import count_of, fields, human_size, human_time, json_record, printable, table
@@ -45,18 +48,6 @@ RootOption = Annotated[
 
 TOP: Final = 10
 """How many branches and folders `show` names."""
-
-
-class RuleView(msgspec.Struct, frozen=True, kw_only=True):
-    branch_id: str
-    retention_days: int
-
-
-class RulesView(msgspec.Struct, frozen=True, kw_only=True):
-    """The contract's form of the rules."""
-
-    default_retention_days: int
-    branches: list[RuleView] = []
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +81,9 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
     repository = parse_repository(uri)
     days = parse_days(duration)
     found = _rules(session, repository)
-    _put_rules(session, repository, RulesView(default_retention_days=days, branches=found.branches if found else []))
+    session.client.repositories.set_retention_rules(
+        repository, GarbageCollectionRules(default_retention_days=days, branches=found.branches if found else [])
+    )
     session.done(f"{uri}: default retention is {days}d", default_retention_days=days)
 
 
@@ -104,8 +97,8 @@ def set_rule(session: Session, uri: BranchArgument, duration: DurationArgument) 
     if found is None:
         raise Misuse(f"set a default first: lakebed gc rules set-default lakefs://{branch.repository} 30d")
     others = [rule for rule in found.branches if rule.branch_id != branch.ref]
-    changed = [*others, RuleView(branch_id=branch.ref, retention_days=days)]
-    _put_rules(session, branch.repository, msgspec.structs.replace(found, branches=changed))
+    changed = [*others, GarbageCollectionRule(branch_id=branch.ref, retention_days=days)]
+    session.client.repositories.set_retention_rules(branch.repository, msgspec.structs.replace(found, branches=changed))
     session.done(f"{branch}: retention is {days}d", branch_id=branch.ref, retention_days=days)
 
 
@@ -125,12 +118,14 @@ def unset_rule(
         others = [rule for rule in found.branches if rule.branch_id != branch.ref] if found else []
         if found is None or len(others) == len(found.branches):
             raise Misuse(f"{branch} has no rule of its own")
-        _put_rules(session, branch.repository, msgspec.structs.replace(found, branches=others))
+        session.client.repositories.set_retention_rules(
+            branch.repository, msgspec.structs.replace(found, branches=others)
+        )
         session.done(f"{branch} follows the default", unset=branch.ref)
         return
     repository = parse_repository(uri)
     session.confirm(f"Remove all retention rules of {uri}?", yes=yes)
-    session.client.call("DELETE", _rules_path(repository))
+    session.client.repositories.delete_retention_rules(repository)
     session.done(f"{uri} has no rules: committed data stays for ever", unset=None)
 
 
@@ -146,25 +141,13 @@ def parse_days(text: str) -> int:
     return int(found[1]) * (7 if found[2] == "w" else 1)
 
 
-def _rules_path(repository: str) -> str:
-    from lakebed.client import api_path
-
-    return api_path("repositories", repository, "settings", "gc_rules")
-
-
-def _rules(session: Session, repository: str) -> RulesView | None:
-    from lakebed.base import NotFound
-
-    session.client.repositories.get(repository)
+def _rules(session: Session, repository: str) -> GarbageCollectionRules | None:
+    repositories = session.client.repositories
+    repositories.get(repository)  # so that a repository that is not there is told from one without rules
     try:
-        answer = session.client.call("GET", _rules_path(repository))
+        return repositories.retention_rules(repository)
     except NotFound:
         return None
-    return msgspec.convert(answer, RulesView)
-
-
-def _put_rules(session: Session, repository: str, changed: RulesView) -> None:
-    session.client.call("PUT", _rules_path(repository), json=changed)
 
 
 # Runs

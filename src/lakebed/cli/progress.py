@@ -29,7 +29,7 @@ class _VisibleBar(Bar):
         self._progress.advance(self._task, amount)
 
     def expect(self, amount: int) -> None:
-        with self._progress._lock:  # noqa: SLF001 - rich has no call that adds to a total, and threads race otherwise
+        with self._progress._lock:  # noqa: SLF001  # rich has no call that adds to a total, and threads race otherwise
             task = self._progress.tasks[0]
             self._progress.update(self._task, total=(task.total or 0) + amount)
 

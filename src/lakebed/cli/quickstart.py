@@ -11,7 +11,6 @@ repository, and the story from its beginning. A folder with anything else in it 
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -111,6 +110,9 @@ def quickstart(
             else:
                 server.start()
                 teller.say(f"The story was told in {folder.root} before; the server runs again.")
+            _client(server, folder).close()  # The port may be another one than last time: it is stored again.
+            if once:
+                server.stop()
             _say_how_to_go_on(session, server, folder, teller, told, once=once)
             if not once:
                 server.wait()
@@ -167,7 +169,7 @@ def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller)
             server.start()
             teller.say("The server was restarted, so that nothing is half written.")
         with teller.chapter("5. Plan, look, apply"):
-            reports = collection.collect(os.environ | session.environment)
+            reports = collection.collect(session.environment)
         with teller.chapter("6. Proof"):
             collection.prove()
             collection.prove_unreadable(story.first_commit)
@@ -206,24 +208,25 @@ def _create_repository(client: Client) -> str:
 def _say_how_to_go_on(
     session: Session, server: LocalServer, folder: Folder, teller: Teller, told: Told, *, once: bool
 ) -> None:
-    _client(server, folder).close()  # The port may be another one than last time.
     python = "lakebed" if Path(sys.argv[0]).name == "lakebed" else f"{Path(sys.executable).name} -m lakebed"
     repository = f"lakefs://{told.repository}"
     amount = f"{count_of(told.objects_deleted, 'object')} ({human_size(told.bytes_deleted)})"
-    with teller.chapter(f"Done in {human_duration(told.seconds)}: {amount} given back."):
-        if once:
-            teller.say("The server is stopped. To start it again:")
-            teller.lines([f"{python} quickstart --data {folder.root}"])
-        else:
-            teller.say(f"The server listens at {server.endpoint} until Ctrl-C. In another terminal:")
-        teller.lines(
-            [
-                f"export LAKEBED_CONFIG={folder.config}",
-                f"{python} log --graph {repository}/main",
-                f"{python} object ls {repository}/main/flights/year=2013/",
-                f"{python} diff {repository}/draft",
-            ]
-        )
+    teller.heading(f"Done in {human_duration(told.seconds)}: {amount} given back.")
+    if once:
+        teller.say("The server is stopped. To run it again:")
+        teller.lines([f"{python} quickstart --data {folder.root}"])
+        teller.say("Then, in another terminal:")
+    else:
+        teller.say(f"The server listens at {server.endpoint} until Ctrl-C. In another terminal:")
+    teller.lines(
+        [
+            f"export LAKEBED_CONFIG={folder.config}",
+            f"{python} log --graph {repository}/main",
+            f"{python} object ls {repository}/main/flights/year=2013/",
+            f"{python} diff {repository}/draft",
+            f"{python} gc list {repository} --local-root {folder.objects}",
+        ]
+    )
     if session.is_json:
         session.done(
             "",

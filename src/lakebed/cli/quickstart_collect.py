@@ -1,4 +1,6 @@
-"""The end of the quickstart: say what may go, look at the plan, carry it out, and prove that just that happened.
+"""The end of the quickstart: set rules, look at the plans, carry them out, and prove that just that happened.
+
+A composition root: it puts Spark's collector together with the server that this quickstart runs.
 
 Who proves is the book of the story (quickstart_story.py), with the server and the disk as they are: every object that
 was to be kept is read through the server and compared with the checksum it was written with, and of those that were to
@@ -15,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from lakebed.base import LakebedError
 from lakebed.blocks import BlockOptions
-from lakebed.client import Client, GarbageCollectionRule, GarbageCollectionRules
+from lakebed.client import Client
 from lakebed.handoff import RunKind, RunReport
-from lakebed.wire import ObjectStats
+from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
-from .output import count_of, human_size, table
+from .gc import plan_text
+from .output import count_of, human_size
 from .progress import bar
 from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
 from .quickstart_teller import Teller
@@ -60,12 +63,12 @@ class Collection:
         Raises:
             UnexpectedFate: a plan holds anything but what the book says. Nothing of it was deleted.
         """
-        # Spark takes a second to import, which nobody but a collection should wait for.
-        from lakebed.gc import Collector, SessionOptions, local_session
+        # Imported here: Spark takes a second, which only a collection should wait for.
+        from lakebed.gc import Collector, local_session, session_options
 
         with (
             self._teller.waiting("starting Spark") as now,
-            local_session(SessionOptions(cores=2), environment) as session,
+            local_session(session_options(environment), environment) as session,
         ):
             collector = Collector(
                 client=self._client,
@@ -112,17 +115,8 @@ class Collection:
             raise UnexpectedFate(f"{path} of {commit_id} can still be read")
 
     def _show(self, plan: Plan, fate: Fate) -> None:
-        doomed, commits = plan.totals.all, plan.commit_counts
-        self._teller.say(
-            f"Plan for what is {fate.value}: {_amount(doomed.objects, doomed.size_bytes)} may go; "
-            f"{commits.kept} of {count_of(commits.all, 'commit')} stay."
-        )
-        for way, totals in (("why", plan.totals.by_reason), ("rule", plan.totals.by_rule)):
-            rows = [
-                (name, f"{total.objects:,}", human_size(total.size_bytes)) for name, total in sorted(totals.items())
-            ]
-            if any(name for name, *_ in rows):
-                self._teller.lines(table((way, "objects", "size"), rows))
+        self._teller.say(f"What is {fate.value} (lakebed gc plan --{plan.kind}):")
+        self._teller.lines(plan_text(plan))
 
     def _compare(self, planned: set[str], fate: Fate) -> None:
         expected = {self._key_of(address): one for address, one in self._book.of(fate).items()}

@@ -29,6 +29,10 @@ class ServerDidNotStart(Unavailable):
     """The server ended before it answered. The message holds the end of its log."""
 
 
+class ServerEnded(Unavailable):
+    """The server ended while it was needed."""
+
+
 class _Ready(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
 
@@ -51,7 +55,7 @@ class LocalServer:
         """
         command = [sys.executable, "-m", "lakebed", "serve", "--data", str(self._data), "--port", str(self._port)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own arguments
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own arguments
                 [*command, "--output", "json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -70,8 +74,7 @@ class LocalServer:
             self.endpoint = msgspec.json.decode(said, type=_Ready).endpoint
         except msgspec.DecodeError as error:
             self.stop()
-            words = " / ".join(self._log.read_text(errors="replace").splitlines()[-_LOG_SHOWN:])
-            raise ServerDidNotStart(f"the server did not start: {words or 'it said nothing'}") from error
+            raise ServerDidNotStart(f"the server did not start: {self._last_words()}") from error
         self._port = int(self.endpoint.rpartition(":")[2])
 
     def stop(self) -> None:
@@ -90,10 +93,18 @@ class LocalServer:
         if process.stdout is not None:
             process.stdout.close()
 
-    def wait(self) -> int:
-        """Until the server ends by itself; its exit code."""
+    def wait(self) -> None:
+        """Until somebody stops it.
+
+        Raises:
+            ServerEnded: it ended with an error.
+        """
         assert self._process is not None, "start it first"
-        return self._process.wait()
+        if code := self._process.wait():
+            raise ServerEnded(f"the server ended with code {code}: {self._last_words()}", code=code)
+
+    def _last_words(self) -> str:
+        return " / ".join(self._log.read_text(errors="replace").splitlines()[-_LOG_SHOWN:]) or "it said nothing"
 
 
 @contextlib.contextmanager

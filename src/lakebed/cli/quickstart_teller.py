@@ -26,9 +26,12 @@ class Teller:
     def chapter(self, title: str) -> Iterator[None]:
         """A heading, what is said inside, and how long it took."""
         begun_at = time.perf_counter()
-        self._console.print(f"\n[bold cyan]{title}[/]")
+        self.heading(title)
         yield
         self._console.print(f"  [dim]{human_duration(time.perf_counter() - begun_at)}[/]")
+
+    def heading(self, title: str) -> None:
+        self._console.print(f"\n[bold cyan]{title}[/]")
 
     def say(self, sentence: str) -> None:
         """One sentence, as it is: no markup."""

@@ -34,10 +34,10 @@ class LazyGroup(TyperGroup):
     """A group whose commands are the applications of the files in `COMMANDS`."""
 
     # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - Typer's signature
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # Typer's signature
         if cmd_name not in COMMANDS:
             return None
         found = get_command(importlib.import_module(f"lakebed.cli.{COMMANDS[cmd_name]}").app)

@@ -17,7 +17,6 @@ from .errors import (
     Unreachable,
 )
 from .history import Strategy
-from .repositories import GarbageCollectionRule, GarbageCollectionRules
 from .transfers import FileChanged, Progress
 
 __all__ = [
@@ -33,8 +32,6 @@ __all__ = [
     "Damaged",
     "ErrorAnswer",
     "FileChanged",
-    "GarbageCollectionRule",
-    "GarbageCollectionRules",
     "Missing",
     "Progress",
     "Query",

@@ -67,8 +67,7 @@ class Retries:
     def wait_s(self, failures: int, *, at_least_s: float = 0.0) -> float:
         """Doubles with each failure, with jitter so that many clients do not come back together."""
         longest = min(self.wait_max_s, self.first_wait_s * 2.0 ** (failures - 1))
-        # Jitter only spreads load: nothing secret hangs on it.
-        jittered = longest * random.uniform(0.5, 1.0)  # noqa: S311
+        jittered = longest * random.uniform(0.5, 1.0)  # noqa: S311  # it spreads load, it hides nothing
         return max(at_least_s, jittered)
 
 

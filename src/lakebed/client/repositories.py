@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
-from lakebed.wire import Repository, RepositoryCreation, RepositoryList
+from lakebed.wire import GarbageCollectionRules, Repository, RepositoryCreation, RepositoryList
 
 from .connection import Connection, api_path, decode
 from .paging import listing
-
-
-class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
-    branch_id: str
-    retention_days: int
-
-
-class GarbageCollectionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a commit that a branch has left behind keeps its data, in days; by branch, and for all others."""
-
-    default_retention_days: int
-    branches: list[GarbageCollectionRule]
 
 
 class Repositories:

@@ -1,0 +1,215 @@
+"""Branches, tags, commits, merges and differences from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+@pytest.fixture
+def branched(shell: Shell, lake: str, put: Put) -> str:
+    """`main` with a commit of `a`; `dev` with one more, of `b`."""
+    put(f"{lake}/main/a", "1")
+    shell.ok("commit", f"{lake}/main", "-m", "first", "--meta", "k=v=w", "--date", "2026-01-01")
+    shell.ok("branch", "create", f"{lake}/dev", "--source", "main")
+    put(f"{lake}/dev/b", "2")
+    shell.ok("commit", f"{lake}/dev", "-m", "second")
+    return lake
+
+
+def messages(shell: Shell, ref: str, *options: str) -> list[str]:
+    return [commit["message"] for commit in shell.ok("log", ref, "-o", "json", *options).json]
+
+
+def content(shell: Shell, uri: str) -> str:
+    return shell.ok("object", "cat", uri).out
+
+
+def test_a_commit_carries_its_message_date_and_metadata(shell: Shell, branched: str) -> None:
+    commit = shell.ok("log", f"{branched}/main", "-n", "1", "-o", "json").json[0]
+
+    assert (commit["message"], commit["metadata"], commit["committer"]) == ("first", {"k": "v=w"}, "ann")
+    assert commit["creation_date"] == 1_767_225_600
+
+
+def test_a_log_is_newest_first_and_can_be_cut(shell: Shell, branched: str) -> None:
+    assert messages(shell, f"{branched}/dev") == ["second", "first", "Repository created"]
+    assert messages(shell, f"{branched}/dev", "-n", "2") == ["second", "first"]
+    assert messages(shell, f"{branched}/dev~1") == ["first", "Repository created"]
+
+
+def test_a_log_can_follow_one_path(shell: Shell, branched: str) -> None:
+    assert messages(shell, f"{branched}/dev", "--object", "a") == ["first"]
+
+
+def test_a_log_as_text_has_a_paragraph_for_each_commit(shell: Shell, branched: str) -> None:
+    lines = shell.ok("log", f"{branched}/dev").out.splitlines()
+
+    assert sum(line.startswith("commit ") for line in lines) == 3
+    assert "    second" in lines
+
+
+def test_a_merge_is_drawn(shell: Shell, branched: str, put: Put) -> None:
+    put(f"{branched}/main/c", "3")
+    shell.ok("commit", f"{branched}/main", "-m", "third")
+    shell.ok("merge", f"{branched}/dev", f"{branched}/main", "-m", "together")
+
+    lines = shell.ok("log", f"{branched}/main", "--graph").out.splitlines()
+
+    assert [line.partition("  ")[0] for line in lines] == ["*", "* |", "| *", "*", "*"]
+    assert lines[0].endswith("together")
+
+
+def test_a_merge_brings_what_the_source_changed(shell: Shell, branched: str) -> None:
+    merged = shell.ok("merge", f"{branched}/dev", f"{branched}/main", "-o", "json").json
+
+    assert merged["reference"] == shell.ok("branch", "show", f"{branched}/main").out.strip()
+    assert content(shell, f"{branched}/main/b") == "2"
+
+
+def test_merging_nothing_fails(shell: Shell, branched: str) -> None:
+    outcome = shell("merge", f"{branched}/main", f"{branched}/dev")
+
+    assert (outcome.code, outcome.err) == (1, "error: update branch dev: no changes\n")
+
+
+def test_a_merge_with_conflicts_changes_nothing_unless_a_strategy_decides(
+    shell: Shell, branched: str, put: Put
+) -> None:
+    for branch in ("main", "dev"):
+        put(f"{branched}/{branch}/a", branch)
+        shell.ok("commit", f"{branched}/{branch}", "-m", "mine")
+
+    refused = shell("merge", f"{branched}/dev", f"{branched}/main")
+
+    assert refused.code == 4
+    assert content(shell, f"{branched}/main/a") == "main"
+    shell.ok("merge", f"{branched}/dev", f"{branched}/main", "--strategy", "source-wins")
+    assert content(shell, f"{branched}/main/a") == "dev"
+
+
+def test_one_ref_shows_what_is_uncommitted(shell: Shell, branched: str, put: Put) -> None:
+    put(f"{branched}/dev/a", "changed")
+    put(f"{branched}/dev/c", "new")
+    shell.ok("object", "rm", f"{branched}/dev/b", "--yes")
+
+    assert shell.ok("diff", f"{branched}/dev").out.splitlines() == ["~ a  (7 B)", "- b", "+ c  (3 B)"]
+
+
+def test_two_refs_show_what_the_second_changed(shell: Shell, branched: str, put: Put) -> None:
+    put(f"{branched}/main/c", "3")
+    shell.ok("commit", f"{branched}/main", "-m", "third")
+
+    def paths(*options: str) -> dict[str, str]:
+        found = shell.ok("diff", f"{branched}/main", f"{branched}/dev", "-o", "json", *options).json
+        return {one["path"]: one["type"] for one in found}
+
+    assert paths() == {"b": "added"}
+    assert paths("--two-dot") == {"b": "added", "c": "removed"}
+
+
+def test_refs_of_two_repositories_are_not_compared(shell: Shell, lake: str) -> None:
+    outcome = shell("diff", f"{lake}/main", "lakefs://another/main")
+
+    assert outcome.code == 2
+    assert "not in one repository" in outcome.err
+
+
+def test_committing_nothing_fails_unless_allowed(shell: Shell, branched: str) -> None:
+    outcome = shell("commit", f"{branched}/main", "-m", "nothing")
+
+    assert (outcome.code, outcome.err) == (1, "error: commit: no changes\n")
+    shell.ok("commit", f"{branched}/main", "-m", "nothing", "--allow-empty")
+
+
+@pytest.mark.parametrize(
+    "options", [["--meta", "k"], ["--meta", "=v"], ["--meta", "k=1", "--meta", "k=2"], ["--date", "x"]]
+)
+def test_a_commit_with_bad_options_is_not_sent(shell: Shell, lake: str, options: list[str]) -> None:
+    assert shell("commit", f"{lake}/main", "-m", "m", "--allow-empty", *options).code == 2
+    assert messages(shell, f"{lake}/main") == ["Repository created"]
+
+
+def test_branches_are_created_listed_and_deleted(shell: Shell, branched: str) -> None:
+    shell.ok("branch", "create", f"{branched}/extra", "-s", f"{branched}/dev~1")
+
+    listed = shell.ok("branch", "list", branched, "-o", "json").json
+    shell.ok("branch", "delete", f"{branched}/extra", "--yes")
+
+    assert [branch["id"] for branch in listed] == ["dev", "extra", "main"]
+    assert listed[1]["commit_id"] == listed[2]["commit_id"]
+    assert shell("branch", "show", f"{branched}/extra").code == 3
+
+
+def test_the_default_branch_cannot_be_deleted(shell: Shell, lake: str) -> None:
+    outcome = shell("branch", "delete", f"{lake}/main", "--yes")
+
+    assert (outcome.code, outcome.err) == (1, "error: cannot delete repository default branch\n")
+
+
+def test_a_source_in_another_repository_is_refused(shell: Shell, lake: str) -> None:
+    assert shell("branch", "create", f"{lake}/dev", "-s", "lakefs://another/main").code == 2
+
+
+def test_a_reset_forgets_a_path_a_prefix_or_everything(shell: Shell, branched: str, put: Put) -> None:
+    def uncommitted() -> list[str]:
+        return [one["path"] for one in shell.ok("diff", f"{branched}/dev", "-o", "json").json]
+
+    for path in ("x/1", "x/2", "y/1", "y/2"):
+        put(f"{branched}/dev/{path}", "new")
+
+    shell.ok("branch", "reset", f"{branched}/dev", "--object", "x/1", "--yes")
+    assert uncommitted() == ["x/2", "y/1", "y/2"]
+    shell.ok("branch", "reset", f"{branched}/dev", "--prefix", "y/", "--yes")
+    assert uncommitted() == ["x/2"]
+    shell.ok("branch", "reset", f"{branched}/dev", "--yes")
+    assert uncommitted() == []
+
+
+def test_a_reset_takes_one_of_its_options(shell: Shell, lake: str) -> None:
+    assert shell("branch", "reset", f"{lake}/main", "--object", "a", "--prefix", "b", "--yes").code == 2
+
+
+def test_a_branch_can_be_moved(shell: Shell, branched: str) -> None:
+    shell.ok("branch", "reset", f"{branched}/dev", "--to", "main", "--yes")
+
+    assert messages(shell, f"{branched}/dev") == ["first", "Repository created"]
+
+
+def test_a_revert_undoes_a_commit(shell: Shell, branched: str) -> None:
+    shell.ok("branch", "revert", f"{branched}/dev", "dev", "--parent", "1", "--yes")
+
+    assert shell("object", "cat", f"{branched}/dev/b").code == 3
+    assert content(shell, f"{branched}/dev/a") == "1"
+
+
+def test_a_cherry_pick_repeats_a_commit(shell: Shell, branched: str) -> None:
+    picked = shell.ok("branch", "cherry-pick", f"{branched}/main", "dev", "-o", "json").json
+
+    assert picked["message"] == "second"
+    assert content(shell, f"{branched}/main/b") == "2"
+
+
+def test_a_tag_names_a_commit_for_ever(shell: Shell, branched: str) -> None:
+    shell.ok("tag", "create", f"{branched}/v1", "main")
+
+    assert [tag["id"] for tag in shell.ok("tag", "list", branched, "-o", "json").json] == ["v1"]
+    assert shell.ok("tag", "show", f"{branched}/v1").out == shell.ok("branch", "show", f"{branched}/main").out
+    assert shell("tag", "create", f"{branched}/v1", "dev").code == 4
+    shell.ok("tag", "delete", f"{branched}/v1", "--yes")
+    assert shell("tag", "show", f"{branched}/v1").code == 3
+
+
+@pytest.mark.parametrize("command", [["log"], ["diff"], ["branch", "show"], ["tag", "show"], ["object", "ls"]])
+def test_what_does_not_exist_is_named(shell: Shell, lake: str, command: list[str]) -> None:
+    outcome = shell(*command, f"{lake}/nowhere")
+
+    assert outcome.code == 3
+    assert outcome.err.startswith("error: ")
+    assert "not found" in outcome.err
+    assert outcome.err.count("\n") == 1
