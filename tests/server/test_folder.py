@@ -1,0 +1,53 @@
+"""The data folder: ours, or nothing's; never mixed with something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakebed.server import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+
+
+def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> None:
+    for folder in (tmp_path / "new" / "deep", tmp_path / "empty"):
+        if folder.name == "empty":
+            folder.mkdir()
+        prepare_folder(folder)
+        prepare_folder(folder)
+
+        assert (folder / "lakebed.json").read_text() == '{"format": 1}\n'
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter one")
+
+    with pytest.raises(NotADataFolder, match=r"thesis\.txt"):
+        prepare_folder(tmp_path)
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(NotADataFolder):
+        prepare_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("marker", ['{"format": 2}', "[]", "{", ""])
+def test_a_folder_of_a_later_format_or_a_damaged_marker_is_refused(tmp_path: Path, marker: str) -> None:
+    (tmp_path / "lakebed.json").write_text(marker)
+
+    with pytest.raises(DataFolderFormat):
+        prepare_folder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    with pytest.raises(DataFolderUnavailable, match="No space left"):
+        prepare_folder(tmp_path)

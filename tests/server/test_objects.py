@@ -1,0 +1,161 @@
+"""Listing, deleting, copying, staging."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+
+async def put(client: httpx.AsyncClient, repo: str, *paths: str) -> None:
+    for path in paths:
+        answer = await client.post(repo + "/branches/main/objects", params={"path": path}, content=path.encode())
+        assert answer.status_code == 201, answer.text
+
+
+async def pages(client: httpx.AsyncClient, url: str, **params: str | int) -> list[str]:
+    """Every path, page by page."""
+    found: list[str] = []
+    after = ""
+    while True:
+        answer = (await client.get(url, params={**params, "after": after})).json()
+        assert answer["pagination"]["results"] == len(answer["results"])
+        found += [result["path"] for result in answer["results"]]
+        if not answer["pagination"]["has_more"]:
+            assert answer["pagination"]["next_offset"] == ""
+            return found
+        after = answer["pagination"]["next_offset"]
+
+
+class TestListing:
+    async def test_pages_are_in_order_and_complete(self, client: httpx.AsyncClient, repo: str) -> None:
+        paths = sorted(f"d{i % 3}/{i:02d}" for i in range(10))
+        await put(client, repo, *paths)
+
+        for amount in (1, 2, 3, 10, 11):
+            assert await pages(client, repo + "/refs/main/objects/ls", amount=amount) == paths
+
+    async def test_a_delimiter_folds_what_lies_deeper(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a", "b/1", "b/2", "b/c/3", "d/", "e")
+
+        ls = repo + "/refs/main/objects/ls"
+        assert await pages(client, ls, delimiter="/") == ["a", "b/", "d/", "e"]
+        assert await pages(client, ls, delimiter="/", amount=1) == ["a", "b/", "d/", "e"]
+        assert await pages(client, ls, delimiter="/", prefix="b/") == ["b/1", "b/2", "b/c/"]
+        assert await pages(client, ls, prefix="b/c") == ["b/c/3"]
+
+    async def test_staged_and_committed_are_one_list(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a", "b", "c")
+        await client.post(repo + "/branches/main/commits", json={"message": "m"})
+        await put(client, repo, "b", "d")
+        await client.delete(repo + "/branches/main/objects?path=a")
+
+        assert await pages(client, repo + "/refs/main/objects/ls") == ["b", "c", "d"]
+        assert await pages(client, repo + "/refs/main@/objects/ls") == ["a", "b", "c"]
+        assert await pages(client, repo + "/branches/main/diff") == ["a", "b", "d"]
+
+    async def test_metadata_is_left_out_on_request(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a")
+
+        with_metadata = (await client.get(repo + "/refs/main/objects/ls")).json()["results"][0]
+        without = (await client.get(repo + "/refs/main/objects/ls?user_metadata=false")).json()["results"][0]
+
+        assert with_metadata["metadata"] == {}
+        assert "metadata" not in without
+
+    @pytest.mark.parametrize("amount", ["1001", "-2", "many", "1.5", "9" * 30])
+    async def test_an_amount_out_of_bounds_is_refused(self, client: httpx.AsyncClient, repo: str, amount: str) -> None:
+        assert (await client.get(repo + f"/refs/main/objects/ls?amount={amount}")).status_code == 400
+
+    async def test_zero_and_minus_one_are_the_largest_page(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, *(f"{i:03d}" for i in range(101)))
+
+        for amount, expected in (("", 100), ("?amount=0", 101), ("?amount=-1", 101)):
+            answer = (await client.get(repo + "/refs/main/objects/ls" + amount)).json()
+            assert len(answer["results"]) == expected
+
+
+class TestChanges:
+    async def test_deleting_is_repeatable(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a")
+
+        for _ in range(2):
+            assert (await client.delete(repo + "/branches/main/objects?path=a")).status_code == 204
+        assert (await client.get(repo + "/refs/main/objects/stat?path=a")).status_code == 404
+
+    async def test_many_are_deleted_in_one_request(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a", "b", "c")
+        url = repo + "/branches/main/objects/delete"
+
+        answer = await client.post(url, json={"paths": ["a", "c", "never"]})
+
+        assert (answer.status_code, answer.json()) == (200, {"errors": []})
+        assert await pages(client, repo + "/refs/main/objects/ls") == ["b"]
+        assert (await client.post(url, json={"paths": ["x"] * 1001})).status_code == 400
+        assert (await client.post(url, json={"paths": [""]})).status_code == 400
+
+    async def test_a_copy_is_its_own_object(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a")
+        copied = await client.post(
+            repo + "/branches/main/objects/copy?dest_path=b", json={"src_path": "a", "src_ref": "main"}
+        )
+        assert copied.status_code == 201
+
+        await client.delete(repo + "/branches/main/objects?path=a")
+
+        assert (await client.get(repo + "/refs/main/objects?path=b")).content == b"a"
+        gone = await client.post(repo + "/branches/main/objects/copy?dest_path=b", json={"src_path": "a"})
+        assert gone.status_code == 404
+
+    async def test_an_outside_object_is_staged_with_all_that_is_said_of_it(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        body = {
+            "physical_address": "mem://outside/x",
+            "checksum": "c",
+            "size_bytes": 7,
+            "mtime": 1234,
+            "metadata": {"k": "v"},
+            "content_type": "text/plain",
+        }
+
+        staged = await client.put(repo + "/branches/main/objects?path=a", json=body)
+
+        assert staged.status_code == 201
+        assert body.items() <= (await client.get(repo + "/refs/main/objects/stat?path=a")).json().items()
+        inside = {**body, "physical_address": staged.json()["physical_address"].replace("outside/x", "")}
+        assert (
+            await client.put(repo + "/branches/main/objects?path=b", json={**inside, "physical_address": "data/x"})
+        ).status_code == 400
+
+    async def test_user_metadata_is_replaced(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a")
+
+        answer = await client.put(
+            repo + "/branches/main/objects/stat/user_metadata?path=a", json={"set": {"owner": "esti"}}
+        )
+
+        assert answer.status_code == 201
+        stats = (await client.get(repo + "/refs/main/objects/stat?path=a")).json()
+        assert stats["metadata"] == {"owner": "esti"}
+
+    async def test_an_address_is_handed_out_put_to_and_linked(self, client: httpx.AsyncClient, repo: str) -> None:
+        backing = repo + "/branches/main/staging/backing?path=a"
+        location = (await client.get(backing)).json()
+        body = {"staging": location, "checksum": "c", "size_bytes": 3}
+
+        assert location["physical_address"].startswith("mem://")
+        assert "presigned_url" not in location
+        assert (await client.put(backing, json=body)).status_code == 400
+        assert (await client.get(repo + "/refs/main/objects/stat?path=a")).status_code == 404
+
+    async def test_whether_an_upload_is_allowed_is_told(self, client: httpx.AsyncClient, repo: str) -> None:
+        allowed = repo + "/branches/main/objects/stage_allowed?path=a"
+        assert (await client.get(allowed)).status_code == 204
+
+        await client.put(repo + "/settings/branch_protection", json=[{"pattern": "ma*"}])
+
+        answer = await client.get(allowed)
+        assert (answer.status_code, answer.json()) == (403, {"message": "cannot write to protected branch"})
+        refused = await client.post(repo + "/branches/main/objects?path=a", content=b"x")
+        assert refused.status_code == 403
+        assert (await client.get(repo + "/settings/branch_protection")).json() == [{"pattern": "ma*"}]

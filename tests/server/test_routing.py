@@ -1,0 +1,103 @@
+"""From raw paths to handlers, and what answers when nothing fits."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from lakebed.server import App, AppState
+from lakebed.server.app import RESOURCES
+from lakebed.server.errors import MethodNotAllowed, NoSuchEndpoint
+from lakebed.server.requests import RestRequest
+from lakebed.server.rest import unimplemented
+from lakebed.server.routing import Route, Router
+
+
+async def handler(_: RestRequest) -> Response:
+    return Response()
+
+
+ROUTER = Router(
+    [
+        Route("GET", "/a/{x}", handler),
+        Route("PUT", "/a/{x}", handler),
+        Route("GET", "/a/fixed", handler),
+        Route("GET", "/a/{x}/b/{y}", handler),
+        Route("GET", "/a/fixed/c", handler),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "route", "args"),
+    [
+        (b"a/1", "/a/{x}", ["1"]),
+        (b"a/fixed", "/a/fixed", []),
+        (b"a/fixed/b/2", "/a/{x}/b/{y}", ["fixed", "2"]),
+        (b"a/x%2Fy", "/a/{x}", ["x/y"]),
+        (b"a/%2B+%20", "/a/{x}", ["++ "]),
+        (b"a/..", "/a/{x}", [".."]),
+        (b"a/%C3%BC", "/a/{x}", ["ü"]),
+    ],
+)
+def test_segments_are_split_before_they_are_decoded(path: bytes, route: str, args: list[str]) -> None:
+    found, decoded = ROUTER.find("GET", path)
+
+    assert (found.path, decoded) == (route, args)
+
+
+@pytest.mark.parametrize("path", [b"", b"a", b"a/", b"a//", b"a/1/", b"/a/1", b"a/1/b", b"b/1", b"a/1/b/2/3"])
+def test_nothing_is_normalised_into_a_route(path: bytes) -> None:
+    with pytest.raises(NoSuchEndpoint):
+        ROUTER.find("GET", path)
+
+
+def test_a_known_path_with_another_method_names_its_methods() -> None:
+    with pytest.raises(MethodNotAllowed) as caught:
+        ROUTER.find("DELETE", b"a/1")
+
+    assert caught.value.facts["allowed"] == "GET, PUT"
+
+
+async def test_a_wrong_method_is_405(client: httpx.AsyncClient) -> None:
+    answer = await client.patch("/repositories")
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+
+
+async def test_whatever_is_outside_the_api_is_no_endpoint(app: App) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://lake") as client:
+        assert (await client.get("/_health")).status_code == 200
+        assert (await client.get("/")).status_code == 200
+        for path in ("/api", "/api/v1", "/api/v1/", "/api/v2/config", "//api/v1/config", "/favicon.ico"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()) == (404, {"message": "invalid API endpoint"}), path
+
+
+async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/repositories/%ff")).status_code == 400
+
+
+def test_every_operation_of_the_contract_has_a_route(state: AppState) -> None:
+    """The contract has 134; ours beside them are those of collection runs."""
+    everything = {
+        (route.method, route.path)
+        for resource in RESOURCES
+        for route in resource.routes(state)
+        if "/gc/runs" not in route.path
+    }
+
+    assert len(everything) == 134
+
+
+def test_nothing_that_is_implemented_is_listed_as_missing(state: AppState) -> None:
+    here = {
+        (route.method, route.path)
+        for resource in RESOURCES
+        if resource is not unimplemented
+        for route in resource.routes(state)
+    }
+    missing = {(route.method, route.path) for route in unimplemented.routes(state)}
+
+    assert here & missing == set()
