@@ -64,6 +64,8 @@ class Scene:
     step_checks: Sequence[StepCheck] = ()
     versioned: bool = False
     whole_batches: bool = True
+    clocks_agree: bool = True
+    """Clocks do not jump. Where they may, ages mean nothing, and what only ages protect (from leaking) may leak."""
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
 

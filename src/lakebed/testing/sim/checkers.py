@@ -79,19 +79,6 @@ def overtaken_means_absent(ending: Ending) -> None:
                 raise Violation(f"{record.operation.name} failed, and is in the history")
 
 
-def commits_change_only_what_was_sealed(ending: Ending) -> None:
-    """A commit changes only paths that have a cell in the tokens it claims. Only cells not yet cleaned can tell."""
-    view = View(ending.disk)
-    claims = view.claims()
-    for name in view.branches():
-        for made in view.history(name):
-            claimed = [claim for claim in claims if claim.commit_id == made.id]
-            if claimed:
-                named = {key for claim in claimed for token in claim.tokens for key in view.cells(token)}
-                if strange := sorted(made.changes() - named):
-                    raise Violation(f"commit {made.record.message!r} changes {strange}, which its tokens do not name")
-
-
 def idle_branch_does_not_grow(ending: Ending) -> None:
     """When every committer has ended with a definite answer, nothing is sealed."""
     commits = ending.of("commit")
@@ -149,7 +136,6 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     causality,
     chain,
     overtaken_means_absent,
-    commits_change_only_what_was_sealed,
     idle_branch_does_not_grow,
     resets_hold,
     reads_see_what_was_acknowledged,

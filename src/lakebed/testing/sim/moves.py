@@ -1,12 +1,15 @@
 """The legal moves of a branch record: a step checker, which sees every change as it is made.
 
-Tokens leave a branch only from the old end of the sealed list and only with a claim that names exactly them; a head
+A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed list and only with a claim that names exactly them; a head
 moves only to a commit whose first parent it is, unless by hand. So the history of a branch is a chain in every state,
 not just at the end, and whoever dies anywhere leaves a claim behind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from lakebed.base import StagingToken
 from lakebed.versions import BranchRecord, RefState, decode_record, keys
 
 from .actors import Violation
@@ -27,11 +30,25 @@ def branch_moves_are_legal(disk: Disk, partition: bytes, key: bytes, old: bytes 
         if after is not None and (after.state is not RefState.CREATING or after.sealed):
             raise Violation("a branch appears that is not being made")
         return
-    if after is None:
-        if before.state is RefState.ACTIVE:
-            _check_claimed(disk, before, before.tokens(), "deleted with")
+    if after is not None:
+        _check_move(disk, before, after)
+
+
+def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """Whoever takes tokens off a branch has written a claim that names exactly them, so that a cleaner finds them.
+
+    Raises:
+        Violation: there is no such claim.
+    """
+    if partition != PARTITION or not key.startswith(keys.BRANCH) or old is None:
         return
-    _check_move(disk, before, after)
+    before = decode_record(BranchRecord, old)
+    left = () if new is None else decode_record(BranchRecord, new).tokens()
+    frozen = () if new is None else decode_record(BranchRecord, new).sealed
+    stood_for = {token for item in frozen for token in item.stands_for}
+    gone = tuple(token for token in before.tokens() if token not in left and token not in stood_for)
+    if gone and not any(claim.tokens == gone for claim in View(disk).claims()):
+        raise Violation(f"{gone} left the branch without a claim")
 
 
 def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord) -> None:
@@ -44,12 +61,12 @@ def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord) -> None:
         dropped = was[len(sealed) :]
         if sealed != was[: len(sealed)]:
             raise Violation("sealed tokens were taken from the young end, or changed")
-        if dropped:
-            _check_claimed(disk, before, tuple(item.token for item in dropped), "published without")
+        if dropped and after.commit_id != before.commit_id:
+            _check_changes(view, before, after, [item.token for item in dropped])
         if after.commit_id != before.commit_id and view.commit(after.commit_id).parents[:1] != (before.commit_id,):
             raise Violation("the head moves to a commit that was not made from it")
     elif not sealed:
-        _check_claimed(disk, before, before.tokens(), "reset without")
+        return
     elif len(sealed) == len(was) + 1:
         if sealed[0].token != before.staging_token or sealed[1:] != was or after.commit_id != before.commit_id:
             raise Violation("a seal pushes the token in front of the others, and does no more")
@@ -57,6 +74,12 @@ def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord) -> None:
         raise Violation(f"{len(was)} sealed tokens became {len(sealed)}")
 
 
-def _check_claimed(disk: Disk, before: BranchRecord, tokens: tuple[str, ...], what: str) -> None:
-    if not any(claim.tokens == tokens for claim in View(disk).claims()):
-        raise Violation(f"{what} a claim on {tokens} of {before.tokens()}")
+def _check_changes(view: View, before: BranchRecord, after: BranchRecord, dropped: Sequence[StagingToken]) -> None:
+    """The commit changes only paths that have a cell in the tokens it takes: nobody may have cleaned these yet."""
+    old = view.contents(view.commit(before.commit_id).metarange_id)
+    new = view.contents(view.commit(after.commit_id).metarange_id)
+    named = {key for token in dropped for key in view.cells(token)}
+    changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    if strange := sorted(changed - named):
+        raise Violation(f"a commit changes {strange}, which the tokens it takes do not name")
+

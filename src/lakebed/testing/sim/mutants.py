@@ -1,0 +1,266 @@
+"""Planted bugs: each removes one guard of docs/design/protocols.md from the real classes, for as long as a `with` lasts.
+
+A simulation that does not catch every one of them proves nothing. Production code knows nothing of this: a mutant puts
+a changed method on `Versions`, over the inherited one, and takes it away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import CommitOvertaken, NoChanges, Sealed, Versions, encode_record, keys
+from lakebed.versions.committing import Built, find_mine
+from lakebed.versions.repo import Seen
+
+Repo: TypeAlias = Any
+"""A `Versions`, seen from inside: its flows are private to its package, and this is surgery on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`guard` is what is missing; `methods` replace those of `Versions`, `of_built` those of `Built`."""
+
+    name: str
+    guard: str
+    methods: dict[str, Callable[..., Any]]
+    of_built: dict[str, Callable[..., Any]]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        changed: list[tuple[type, str, Any]] = []
+        try:
+            for owner, methods in ((Versions, self.methods), (Built, self.of_built)):
+                for name, method in methods.items():
+                    changed.append((owner, name, vars(owner).get(name)))
+                    setattr(owner, name, method)
+            yield
+        finally:
+            for owner, name, before in changed:
+                if before is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, before)
+
+
+# The writer and the reader
+
+
+async def _write_without_second_look(
+    self: Repo, branch: str, key: bytes, flags: int, row: Any, *, before: Any = None, condition: Any = None
+) -> None:
+    seen = await self._cached(branch)
+    if before is not None:
+        await before(seen.record)
+    await self._set_cell(seen.record, key, flags, row, condition or _ANY)
+
+
+async def _write_with_second_look_in_the_cache(
+    self: Repo, branch: str, key: bytes, flags: int, row: Any, *, before: Any = None, condition: Any = None
+) -> None:
+    seen = await self._cached(branch)
+    while True:
+        if before is not None:
+            await before(seen.record)
+        await self._set_cell(seen.record, key, flags, row, condition or _ANY)
+        again = await self._cached(branch)
+        if again.record.staging_token == seen.record.staging_token:
+            return
+        seen = again
+
+
+async def _write_satisfied_with_sealed(
+    self: Repo, branch: str, key: bytes, flags: int, row: Any, *, before: Any = None, condition: Any = None
+) -> None:
+    seen = await self._cached(branch)
+    while True:
+        if before is not None:
+            await before(seen.record)
+        await self._set_cell(seen.record, key, flags, row, condition or _ANY)
+        again = await self._fresh(branch)
+        if seen.record.staging_token in again.record.tokens():
+            return
+        seen = again
+
+
+class _Any:
+    is_any = True
+
+
+_ANY: Final = _Any()
+
+
+async def _read_without_second_look(self: Repo, branch: str, look: Callable[[Any], Any]) -> Any:
+    return await look((await self._cached(branch)).record)
+
+
+async def _read_that_compares_tokens_only(self: Repo, branch: str, look: Callable[[Any], Any]) -> Any:
+    seen = await self._cached(branch)
+    while True:
+        result = await look(seen.record)
+        again = await self._fresh(branch)
+        if again.record.staging_token == seen.record.staging_token:
+            return result
+        seen = again
+
+
+async def _read_the_commit_first(self: Repo, view: Any, key: bytes) -> Any:
+    row = await self.trees.lookup(await self._metarange(view.commit_id), key)
+    if row is not None:
+        return row
+    staged = await self._look_up_staged(view.tokens, key)
+    return None if staged is None or staged[0] & 5 else staged[1]
+
+
+# The committer
+
+
+def _seal_at_the_old_end(self: Repo, record: Any) -> Any:
+    return replace(record, staging_token=self._fresh_token(), sealed=(*record.sealed, Sealed(record.staging_token)))
+
+
+async def _seal_without_predicate(self: Repo, branch: str) -> Any:
+    seen = await self._fresh(branch)
+    try:
+        return seen.record.staging_token, await _set_anyway(self, branch, self._sealed(seen.record), seen)
+    except OutcomeUnknown:
+        return await _seal_without_predicate(self, branch)
+
+
+async def _set_anyway(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+    value = encode_record(record)
+    self._branches.pop(branch, None)
+    await self.store.set(self.partition, keys.BRANCH + branch.encode(), value)
+    return Seen(record, Held(value, value))
+
+
+async def _publish_without_predicate(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+    if len(record.sealed) < len(seen.record.sealed):
+        return await _set_anyway(self, branch, record, seen)
+    return await _real_set_branch(self, branch, record, seen)
+
+
+async def _publish_deaf_to_lost_answers(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+    try:
+        return await _real_set_branch(self, branch, record, seen)
+    except OutcomeUnknown:
+        if len(record.sealed) >= len(seen.record.sealed):
+            raise
+        return seen
+
+
+_real_set_branch: Any = Versions._set_branch  # noqa: SLF001  # surgery
+
+
+async def _publish_then_claim(
+    self: Repo, branch: str, mine: Any, seen: Seen, note: Any, *, allow_empty: bool
+) -> Any:
+    operation, attempt, built = self.world.ids.fresh(), 0, None
+    while True:
+        place = find_mine(seen.record.sealed, mine)
+        if place is None:
+            raise CommitOvertaken("overtaken")
+        left = seen.record.sealed[place:]
+        if built is None or not built.is_from(seen.record, left):
+            built = await self._build(branch, seen.record, left, note, allow_empty=allow_empty)
+        attempt += 1
+        published = replace(seen.record, commit_id=built.commit_id, sealed=seen.record.sealed[:place])
+        try:
+            await self._set_branch(branch, published, seen)
+            tokens = [sealed.token for sealed in left]
+            await self._claim(operation, attempt, branch, tokens, built.commit_id if built.commit else None)
+            return await self._done(built)
+        except (PredicateFailed, OutcomeUnknown):
+            seen = await self._fresh(branch)
+        if built.commit and await self._is_in_chain(built.commit_id, built.commit.generation, seen.record.commit_id):
+            return await self._done(built)
+
+
+async def _build_with_the_old_metarange(
+    self: Repo, branch: str, record: Any, left: Sequence[Sealed], note: Any, *, allow_empty: bool
+) -> Built:
+    kept = self.__dict__.setdefault("_kept", {})
+    if kept.get(note.message) is None:
+        built: Built = await _real_build(self, branch, record, left, note, allow_empty=allow_empty)
+        kept[note.message] = built.commit
+        return built
+    commit = await self._new_commit(branch, kept[note.message].metarange_id, (record.commit_id,), note)
+    return Built(commit, await self._write_commit(commit), record.commit_id, tuple(left), record.touched)
+
+
+_real_build: Any = Versions._build  # noqa: SLF001  # surgery
+
+
+def _is_from_the_same_head(self: Built, record: Any, left: Sequence[Sealed]) -> bool:
+    return self.head == record.commit_id and self.touched == record.touched
+
+
+def _is_from_the_same_tokens(self: Built, record: Any, left: Sequence[Sealed]) -> bool:
+    return self.left == tuple(left) and self.touched == record.touched
+
+
+async def _changes_oldest_on_top(self: Repo, tokens: Sequence[Any]) -> Any:
+    return await _real_changes(self, list(reversed(tokens)))
+
+
+_real_changes: Any = Versions._changes  # noqa: SLF001  # surgery
+
+
+async def _never_in_the_chain(self: Repo, commit_id: Any, generation: int, head: Any) -> bool:
+    return False
+
+
+async def _build_that_leaves_tokens(
+    self: Repo, branch: str, record: Any, left: Sequence[Sealed], note: Any, *, allow_empty: bool
+) -> Built:
+    built: Built = await _real_build(self, branch, record, left, note, allow_empty=allow_empty)
+    if built.commit is None:
+        raise NoChanges("commit: no changes", branch=branch)
+    return built
+
+
+async def _build_from_newer_tokens_too(
+    self: Repo, branch: str, record: Any, left: Sequence[Sealed], note: Any, *, allow_empty: bool
+) -> Built:
+    built: Built = await _real_build(self, branch, record, record.sealed, note, allow_empty=allow_empty)
+    return Built(built.commit, built.commit_id, built.head, tuple(left), built.touched)
+
+
+# The cleaner
+
+
+async def _held_by_nobody(self: Repo, branch: str) -> frozenset[Any]:
+    return frozenset()
+
+
+def _mutant(name: str, guard: str, **methods: Callable[..., Any]) -> Mutant:
+    return Mutant(name, guard, methods, {})
+
+
+MUTANTS: Final = (
+    _mutant("write-once", "the writer's second look at the branch", _write=_write_without_second_look),
+    _mutant("write-cached", "the second look never from the cache", _write=_write_with_second_look_in_the_cache),
+    _mutant("write-sealed", "repeat even if our token is still sealed", _write=_write_satisfied_with_sealed),
+    _mutant("read-once", "the reader's second look at the branch", _consistent=_read_without_second_look),
+    _mutant("read-tokens", "start again if anything changed", _consistent=_read_that_compares_tokens_only),
+    _mutant("read-upwards", "tokens before the commit", _look_up=_read_the_commit_first),
+    _mutant("seal-old-end", "the new token in front of the sealed ones", _sealed=_seal_at_the_old_end),
+    _mutant("seal-blind", "seal by set_if", _seal=_seal_without_predicate),
+    _mutant("publish-blind", "publish by set_if", _set_branch=_publish_without_predicate),
+    _mutant("publish-deaf", "a lost answer is no success", _set_branch=_publish_deaf_to_lost_answers),
+    _mutant("claim-late", "the claim before the set_if", _publish_sealed=_publish_then_claim),
+    _mutant("metarange-kept", "build again on another head", _build=_build_with_the_old_metarange),
+    Mutant("head-only", "the same commit only if left is the same", {}, {"is_from": _is_from_the_same_head}),
+    Mutant("tokens-only", "the same commit only if the head is the same", {}, {"is_from": _is_from_the_same_tokens}),
+    _mutant("overlay-upside-down", "overlay newest first", _changes=_changes_oldest_on_top),
+    _mutant("history-unread", "a commit in the history is done", _is_in_chain=_never_in_the_chain),
+    _mutant("idle-grows", "tokens are taken without a change too", _build=_build_that_leaves_tokens),
+    _mutant("left-too-much", "left begins at mine", _build=_build_from_newer_tokens_too),
+    _mutant("clean-held", "the cleaner leaves tokens that a branch holds", _tokens_of=_held_by_nobody),
+)
