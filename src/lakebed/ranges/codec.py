@@ -21,13 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakebed.base import RangeId
 
 from .digest import digest_columns
 from .schema import ENTRIES_SCHEMA, chunk
-from .sealed import MAGIC, FileCorrupt, Kind, check_facts, facts_of, open_sealed, write_sealed
+from .sealed import IDENTITY_FACTS, MAGIC, FileCorrupt, Kind, check_facts, fact_of_footer, open_sealed, write_sealed
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 
@@ -74,6 +73,7 @@ RANGE_KIND: Final = Kind(
         "metadata": "DELTA_LENGTH_BYTE_ARRAY",
     },
     dictionaries=("content_type", "slice"),
+    compressed=("key", "address", "checksum", "metadata"),
     sorted_by="key",
     group_rows=GROUP_ROWS,
     error=RangeCorrupt,
@@ -176,14 +176,13 @@ def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
     Raises:
         RangeCorrupt: not the end of this range's file, or the summary was altered.
     """
+    size = footer_size(id_, data)
+    if size > len(data):
+        raise RangeCorrupt(id_, f"{len(data)} bytes of a footer of {size}")
+    footer = data[-size:]
+    check_facts(RANGE_KIND, id_, {name.encode(): fact_of_footer(footer, name) for name in IDENTITY_FACTS})
     try:
-        metadata = pq.read_metadata(pa.BufferReader(data))
-    except (pa.ArrowException, OSError) as error:
-        raise RangeCorrupt(id_, f"its footer cannot be read: {error}") from error
-    facts = facts_of(metadata)
-    check_facts(RANGE_KIND, id_, facts)
-    try:
-        return decode_summary(id_, facts.get(_SUMMARY.encode(), b""))
+        return decode_summary(id_, fact_of_footer(footer, _SUMMARY))
     except ValueError as error:
         raise RangeCorrupt(id_, str(error)) from error
 

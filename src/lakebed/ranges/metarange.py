@@ -55,6 +55,7 @@ METARANGE_KIND: Final = Kind(
         "file_bytes": "DELTA_BINARY_PACKED",
     },
     dictionaries=(),
+    compressed=("min_key", "max_key"),
     sorted_by="min_key",
     group_rows=65_536,
     error=MetarangeCorrupt,

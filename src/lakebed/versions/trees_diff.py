@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from lakebed.base import Row
-from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView, differing, rows_from_table
+from lakebed.ranges import RangeInfo, differing, rows_from_table
 
-from .trees_files import Ahead, Tree, TreeFiles
+from .trees_files import Tree, TreeFiles
+from .trees_sides import Side
 
 DiffKind: TypeAlias = Literal["added", "removed", "changed"]
 
@@ -53,90 +53,25 @@ def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> lis
     return [info for info in left if info.id not in shared]
 
 
-class _Side:
-    """One tree's ranges, taken from the front. `next_key` is where it stands; None at the end."""
-
-    def __init__(self, files: TreeFiles, ranges: Sequence[RangeInfo]) -> None:
-        self._infos = ranges
-        self._files = Ahead(files, ranges, files.file)
-        self._index = -1
-        self._row = 0
-        self.info: RangeInfo | None = None
-        self._file: RangeFile | RangeView | None = None
-
-    async def advance(self) -> None:
-        """To the next range, if this one is used up."""
-        if self.info is None or self._row == self.info.count:
-            self._index += 1
-            self._row = 0
-            more = self._index < len(self._infos)
-            self.info = self._infos[self._index] if more else None
-            self._file = await self._files.next() if more else None
-
-    @property
-    def next_key(self) -> bytes:
-        assert self.info is not None
-        assert self._file is not None
-        return self._file.keys[self._row] if self._row else self.info.min_key
-
-    def until(self, end: bytes) -> _Stretch:
-        """Take the rows up to this key, itself included, of the present range."""
-        assert self.info is not None
-        assert self._file is not None
-        stop = self.info.count if end >= self.info.max_key else self._file.position_behind(end)
-        stretch = _Stretch(self._file, self._row, stop)
-        self._row = stop
-        return stretch
-
-
-class _Stretch(NamedTuple):
-    file: RangeFile | RangeView
-    start: int
-    stop: int
-
-    def digests(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return self.file.digests[self.start : self.stop]
-
-    def take(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
-        return self.file.take(rows + self.start) if len(rows) else ENTRIES_SCHEMA.empty_table()
-
-
 async def _differences(
     files: TreeFiles, left: Tree, right: Tree, *, first: bytes, behind: bytes | None
 ) -> AsyncIterator[tuple[pa.Table, pa.Table]]:
     """Stretch by stretch, the rows of each side that the other does not have. Rows outside the asked keys may come
     with them; those inside are right."""
 
-    def asked(infos: Sequence[RangeInfo]) -> list[RangeInfo]:
-        return [info for info in infos if info.max_key >= first and (behind is None or info.min_key < behind)]
+    def side(tree: Tree, other: Tree) -> Side:
+        unlike = without_shared(tree.ranges, other.ranges)
+        asked = [info for info in unlike if info.max_key >= first and (behind is None or info.min_key < behind)]
+        return Side(files, asked, ahead=True)
 
-    sides = (
-        _Side(files, asked(without_shared(left.ranges, right.ranges))),
-        _Side(files, asked(without_shared(right.ranges, left.ranges))),
-    )
-    while True:
-        for side in sides:
-            await side.advance()
-        if all(side.info is None for side in sides):
-            return
+    sides = side(left, right), side(right, left)
+    while ends := [side.info.max_key for side in sides if side.info]:
+        stretches = await files.together([side.until(min(ends)) for side in sides])
         with files.naming():
-            found = _compare(*sides)
-        if found[0].num_rows or found[1].num_rows:
-            yield found
-
-
-def _compare(left: _Side, right: _Side) -> tuple[pa.Table, pa.Table]:
-    """Take the next stretch off both sides, up to where the first of their present ranges ends."""
-    ends = [side.info.max_key for side in (left, right) if side.info is not None]
-    end = min(ends)
-    stretches = [None if side.info is None or side.next_key > end else side.until(end) for side in (left, right)]
-    of_left, of_right = (np.empty(0, dtype=np.int64) if stretch is None else stretch.digests() for stretch in stretches)
-    rows = differing(of_left, of_right)
-    taken = [
-        ENTRIES_SCHEMA.empty_table() if stretch is None else stretch.take(positions)
-        for stretch, positions in zip(stretches, rows, strict=True)
-    ]
-    return taken[0], taken[1]
+            rows = differing(*(stretch.digests() for stretch in stretches))
+            taken = [stretch.take(positions) for stretch, positions in zip(stretches, rows, strict=True)]
+        if taken[0].num_rows or taken[1].num_rows:
+            yield taken[0], taken[1]
 
 
 def _kind(left: Row | None, right: Row | None) -> DiffKind:

@@ -107,8 +107,8 @@ class TreeFiles:
             return found.entries if isinstance(found, RangeView) else found.table()
 
     async def file(self, info: RangeInfo) -> RangeView | RangeFile:
-        """A range to read parts of, past the cache; reading parts may raise RangeCorrupt without the namespace, so do
-        it inside `naming`. Errors as `view`."""
+        """A range to read parts of, past the cache. Reading parts may raise RangeCorrupt without the namespace: do it
+        inside `naming`. Errors as `view`."""
         found = self._cache.find((self._uri, info.id), RangeView)
         if found is not None:
             return found

@@ -7,8 +7,9 @@ For every key the rule is that of `ranges.merge_tables`. Three steps settle most
 2. A range that source and destination both have stands in the result as it is.
 3. Of the ranges left, one that meets no other goes over whole (a side's own), or goes away (the base's).
 
-What remains is ranges that overlap: changed on both sides. These are merged row by row, as far as the first of them
-ends, and so on; at most one range of each tree is in memory.
+What remains is ranges that overlap: changed on both sides. There the rows that the source changed are found by digests,
+as a diff finds them, and done to the destination's rows; as far as the first of the three ranges ends, and so on. At
+most one range of each tree is in memory.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
+import numpy as np
 
 from lakebed.base import MetarangeId
-from lakebed.ranges import ENTRIES_SCHEMA, CutRule, RangeInfo, RangeView, Strategy, merge_tables
+from lakebed.ranges import CutRule, MergedTable, Strategy, differing, merge_tables
 
 from .trees_building import TreeBuilder
 from .trees_diff import without_shared
 from .trees_files import Tree, TreeFiles
+from .trees_sides import Side, Stretch
 
 CONFLICTS_LISTED_MAX: Final = 1000
 
@@ -41,48 +43,6 @@ class Conflicts:
         self.count += len(keys)
 
 
-class _Side:
-    """One tree's ranges, taken from the front; the present one is read when rows of it are asked for."""
-
-    def __init__(self, ranges: Sequence[RangeInfo]) -> None:
-        self._infos = list(reversed(ranges))
-        self._view: RangeView | None = None
-        self._row = 0
-
-    @property
-    def info(self) -> RangeInfo | None:
-        return self._infos[-1] if self._infos else None
-
-    @property
-    def is_at_start(self) -> bool:
-        return not self._row
-
-    @property
-    def next_key(self) -> bytes:
-        return self._view.keys[self._row] if self._row and self._view else self._infos[-1].min_key
-
-    def reaches(self, end: bytes) -> bool:
-        return bool(self._infos) and self.next_key <= end
-
-    def drop(self) -> RangeInfo:
-        """Leave the present range."""
-        self._view, self._row = None, 0
-        return self._infos.pop()
-
-    async def until(self, end: bytes, files: TreeFiles) -> pa.Table:
-        """Take the rows up to this key, itself included; of one range."""
-        if not self.reaches(end):
-            return ENTRIES_SCHEMA.empty_table()
-        if self._view is None:
-            self._view = RangeView(await files.entries(self._infos[-1]))
-        view, start = self._view, self._row
-        self._row = view.position_behind(end)
-        rows = view.entries.slice(start, self._row - start)
-        if self._row == len(view):
-            self.drop()
-        return rows
-
-
 async def merge_trees(
     files: TreeFiles,
     rule: CutRule,
@@ -97,9 +57,11 @@ async def merge_trees(
     first conflict was met stay behind, named by nothing."""
     kept_ids = {info.id for info in source.ranges} & {info.id for info in destination.ranges}
     kept = [info for info in reversed(destination.ranges) if info.id in kept_ids]
-    of_base = _Side(without_shared(without_shared(base.ranges, source.ranges), destination.ranges))
-    of_source = _Side(without_shared(without_shared(source.ranges, base.ranges), destination.ranges))
-    of_destination = _Side(without_shared(without_shared(destination.ranges, base.ranges), source.ranges))
+    of_base = Side(files, without_shared(without_shared(base.ranges, source.ranges), destination.ranges), ahead=False)
+    of_source = Side(files, without_shared(without_shared(source.ranges, base.ranges), destination.ranges), ahead=False)
+    of_destination = Side(
+        files, without_shared(without_shared(destination.ranges, base.ranges), source.ranges), ahead=False
+    )
     sides = (of_base, of_source, of_destination)
     builder, conflicts = TreeBuilder(files, rule, replaced=destination), Conflicts()
 
@@ -116,19 +78,29 @@ async def merge_trees(
                 await builder.keep(info)
             continue
         end = min(side.info.max_key for side in sides if side.info)
-        rows = await files.together([side.until(end, files) for side in sides])
-        merged = merge_tables(base=rows[0], source=rows[1], destination=rows[2], strategy=strategy)
+        stretches = await files.together([side.until(end) for side in sides])
+        with files.naming():
+            merged = _merge_stretches(stretches, strategy)
         conflicts.add(merged.conflicts)
         if merged.entries.num_rows and not conflicts.count:
             await keep_before(merged.entries.column("key")[0].as_py())
-            await builder.put(merged.entries)
+            # A key that makes a strong cut ends the range it is in, and so a stretch: only the last can be one.
+            await builder.put(merged.entries, np.array([merged.entries.num_rows - 1]))
     if conflicts.count:
         return destination_id, conflicts
     await keep_before(None)
     return await builder.finish(destination_id), conflicts
 
 
-def _lone(sides: Sequence[_Side]) -> _Side | None:
+def _merge_stretches(stretches: Sequence[Stretch], strategy: Strategy) -> MergedTable:
+    base, source, destination = stretches
+    of_base, of_source = differing(base.digests(), source.digests())
+    return merge_tables(
+        base=base.take(of_base), source=source.take(of_source), destination=destination.entries(), strategy=strategy
+    )
+
+
+def _lone(sides: Sequence[Side]) -> Side | None:
     """The side whose present range, not yet begun, ends before any of the others goes on."""
     for side in sides:
         info = side.info

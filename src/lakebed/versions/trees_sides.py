@@ -1,0 +1,86 @@
+"""One tree's ranges, taken from the front in step with those of other trees: what diff and merge stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView
+
+from .trees_files import Ahead, TreeFiles
+
+
+class Stretch(NamedTuple):
+    """Rows `start` to before `stop` of a range, of which nothing but what is asked for is decoded. Whoever asks does it
+    inside `TreeFiles.naming`."""
+
+    file: RangeFile | RangeView
+    start: int
+    stop: int
+
+    def digests(self) -> npt.NDArray[np.int64]:
+        return self.file.digests[self.start : self.stop]
+
+    def take(self, rows: npt.NDArray[np.int64]) -> pa.Table:
+        """Rows counted from the start of the stretch."""
+        return self.file.take(rows + self.start) if len(rows) else ENTRIES_SCHEMA.empty_table()
+
+    def entries(self) -> pa.Table:
+        table = self.file.entries if isinstance(self.file, RangeView) else self.file.table()
+        return table.slice(self.start, self.stop - self.start)
+
+
+_NOTHING: Final = Stretch(RangeView(ENTRIES_SCHEMA.empty_table()), 0, 0)
+
+
+class Side:
+    """With `ahead`, ranges are read some at a time before they are asked for: then none may be dropped."""
+
+    def __init__(self, files: TreeFiles, ranges: Sequence[RangeInfo], *, ahead: bool) -> None:
+        self._files = files
+        self._ahead = Ahead(files, ranges, files.file) if ahead else None
+        self._infos = list(reversed(ranges))
+        self._file: RangeFile | RangeView | None = None
+        self._row = 0
+
+    @property
+    def info(self) -> RangeInfo | None:
+        """The present range; None at the end."""
+        return self._infos[-1] if self._infos else None
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether no row of the present range has been taken."""
+        return not self._row
+
+    def reaches(self, end: bytes) -> bool:
+        """Whether the next row's key is this one or before it."""
+        if not self._infos:
+            return False
+        next_key = self._file.keys[self._row] if self._row and self._file else self._infos[-1].min_key
+        return next_key <= end
+
+    def drop(self) -> RangeInfo:
+        """Leave the present range."""
+        self._file, self._row = None, 0
+        return self._infos.pop()
+
+    async def until(self, end: bytes) -> Stretch:
+        """Take the rows up to this key, itself included; of the present range only."""
+        if not self.reaches(end):
+            return _NOTHING
+        info = self._infos[-1]
+        if self._file is None:
+            self._file = await (self._ahead.next() if self._ahead else self._files.file(info))
+        # Keys are decoded only where the stretch ends inside the range.
+        with self._files.naming():
+            stop = info.count if end >= info.max_key else self._file.position_behind(end)
+        stretch = Stretch(self._file, self._row, stop)
+        self._row = stop
+        if stop == info.count:
+            self.drop()
+        return stretch

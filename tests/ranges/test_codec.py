@@ -1,0 +1,257 @@
+"""The range file: what goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.base import Corrupt, Entry, RangeId, Row, encode_metadata, to_row
+from lakebed.ranges import (
+    ENTRIES_SCHEMA,
+    RangeCorrupt,
+    RangeFile,
+    decode_metarange,
+    decode_range,
+    encode_metarange,
+    encode_range,
+    footer_size,
+    rows_from_table,
+    sealed,
+    summary_of,
+    table_from_rows,
+)
+from lakebed.ranges.codec import RANGE_KIND
+from lakebed.ranges.metarange import MetarangeCorrupt
+
+searched = settings(deadline=None, max_examples=50)
+
+texts = st.text(max_size=8)
+entries = st.builds(
+    Entry,
+    address=st.one_of(texts, st.integers(0, 99_999_999).map(lambda n: f"data/0123456789abc/{n:08d}")),
+    size_bytes=st.integers(0, 2**63 - 1),
+    checksum=texts,
+    modified_ms=st.integers(0, 2**62),
+    content_type=texts,
+    metadata=st.dictionaries(texts, texts, max_size=2),
+)
+contents = st.dictionaries(st.binary(max_size=12), entries, min_size=1, max_size=40)
+
+
+def table_of(content: dict[bytes, Entry]) -> pa.Table:
+    keys = sorted(content)
+    return table_from_rows(keys, [to_row(key, content[key]) for key in keys])
+
+
+def sample(count: int = 50, version: int = 0) -> pa.Table:
+    return table_of(
+        {
+            b"part-%05d" % number: Entry(
+                address=f"data/0123456789abc/{number + version:08d}",
+                size_bytes=number,
+                checksum=f"{number:032x}",
+                modified_ms=1_790_000_000_000 + number,
+            )
+            for number in range(count)
+        }
+    )
+
+
+def canonical_bytes(table: pa.Table) -> bytes:
+    """docs/formats/range.md, word for word, in plain Python."""
+    out = b"lakebed range 1\n" + struct.pack("<Q", table.num_rows)
+    for field in table.schema:
+        values = table.column(field.name).to_pylist()
+        if pa.types.is_integer(field.type):
+            out += b"".join(struct.pack("<i" if field.type == pa.int32() else "<q", value) for value in values)
+        else:
+            raw = [value.encode() if isinstance(value, str) else value for value in values]
+            out += b"".join(struct.pack("<I", len(value)) for value in raw) + b"".join(raw)
+    return out
+
+
+@searched
+@given(contents)
+def test_what_is_encoded_decodes_to_the_same_rows(content: dict[bytes, Entry]) -> None:
+    table = table_of(content)
+    info, data = encode_range(table)
+    assert decode_range(info.id, data).equals(table)
+    assert decode_range(info.id, data, ["key", "digest"]).equals(table.select(["key", "digest"]))
+    assert rows_from_table(decode_range(info.id, data)) == [(key, to_row(key, content[key])) for key in sorted(content)]
+    assert (info.min_key, info.max_key, info.count) == (min(content), max(content), len(content))
+    assert info.file_bytes == len(data)
+
+
+@searched
+@given(contents)
+def test_the_id_is_the_digest_of_the_documented_bytes(content: dict[bytes, Entry]) -> None:
+    table = table_of(content)
+    assert encode_range(table)[0].id == hashlib.sha256(canonical_bytes(table)).hexdigest()
+
+
+def test_the_id_does_not_depend_on_how_the_table_lies_in_memory() -> None:
+    table = sample()
+    pieces = pa.concat_tables([table.slice(0, 7), table.slice(7, 20), table.slice(27)])
+    wider = pa.concat_tables([sample(5), table]).slice(5)
+
+    assert encode_range(pieces)[0] == encode_range(table)[0]
+    assert encode_range(wider)[0] == encode_range(table)[0]
+
+
+def test_one_entry_more_or_another_value_makes_another_id() -> None:
+    ids = {encode_range(table)[0].id for table in (sample(50), sample(51), sample(50, version=1))}
+
+    assert len(ids) == 3
+
+
+def test_the_file_is_plain_parquet_with_sorting_groups_and_page_checksums() -> None:
+    info, data = encode_range(sample(5000))
+
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+
+    assert file.read().num_rows == 5000
+    group = file.metadata.row_group(0)
+    assert 2000 <= group.num_rows <= 8192
+    assert group.sorting_columns == (pq.SortingColumn(0),)
+    columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    assert columns["key"].compression == columns["checksum"].compression == "ZSTD"
+    assert "DELTA_BYTE_ARRAY" in columns["key"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["sequence"].encodings
+    assert "RLE_DICTIONARY" in columns["content_type"].encodings
+    assert columns["key"].statistics.min == b"part-00000"
+    assert file.metadata.metadata[b"lakebed.format"] == b"range 1"
+    assert file.metadata.metadata[b"lakebed.id"] == info.id.encode()
+
+
+def test_a_flip_of_any_byte_is_noticed_and_the_range_is_named() -> None:
+    info, data = encode_range(sample(20))
+
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        with pytest.raises(RangeCorrupt) as caught:
+            decode_range(info.id, bytes(damaged), ["digest"])
+        assert caught.value.facts["range_id"] == info.id
+
+
+def test_a_file_cut_short_anywhere_is_noticed() -> None:
+    info, data = encode_range(sample(20))
+
+    for length in range(len(data)):
+        with pytest.raises(RangeCorrupt):
+            decode_range(info.id, data[:length])
+    with pytest.raises(RangeCorrupt):
+        decode_range(info.id, data + b"PAR1")
+
+
+def test_a_range_under_the_name_of_another_is_corrupt() -> None:
+    info, _ = encode_range(sample(20))
+    other, data = encode_range(sample(21))
+
+    with pytest.raises(RangeCorrupt) as caught:
+        decode_range(info.id, data)
+
+    assert caught.value.facts == {"range_id": info.id, "reason": caught.value.reason, "found_id": other.id}
+    assert isinstance(caught.value, Corrupt)
+
+
+def test_a_later_format_is_refused() -> None:
+    info, _ = encode_range(sample(20))
+    later = sealed.write_sealed(RANGE_KIND._replace(version=2), info.id, sample(20), {})
+
+    with pytest.raises(RangeCorrupt, match="format 2") as caught:
+        decode_range(info.id, later)
+
+    assert caught.value.facts["format"] == 2
+
+
+def test_a_seal_that_holds_over_other_entries_does_not_pass_the_content_digest() -> None:
+    info, _ = encode_range(sample(20))
+    forged = sealed.write_sealed(RANGE_KIND, info.id, sample(21), {})
+
+    with pytest.raises(RangeCorrupt, match="its entries are those of"):
+        decode_range(info.id, forged)
+
+
+def test_other_parquet_and_other_files_of_ours_are_refused() -> None:
+    info, _ = encode_range(sample(20))
+    sink = pa.BufferOutputStream()
+    pq.write_table(sample(20), sink)
+    id_, metarange = encode_metarange([info])
+
+    for data in (
+        sink.getvalue().to_pybytes(),
+        metarange,
+        b"",
+        b"PAR1PAR1PAR1",
+        b"PAR1" + b"lakebed.seal\x18@" + b"PAR1",
+    ):
+        with pytest.raises(RangeCorrupt):
+            decode_range(info.id, data)
+    with pytest.raises(MetarangeCorrupt):
+        decode_metarange(id_, encode_range(sample(20))[1])
+
+
+def test_a_range_with_foreign_columns_is_refused() -> None:
+    info, _ = encode_range(sample(20))
+    fewer = sample(20).drop_columns(["metadata"])
+    kind = RANGE_KIND._replace(schema=fewer.schema, encodings={})
+
+    with pytest.raises(RangeCorrupt, match="columns"):
+        decode_range(info.id, sealed.write_sealed(kind, info.id, fewer, {}))
+
+
+def test_rows_are_taken_from_any_row_groups() -> None:
+    table = sample(9000)
+    info, data = encode_range(table)
+    file = RangeFile(info.id, data)
+
+    for rows in ([0], [8999], [2047, 2048], [10, 4100, 4101, 8500], list(range(9000))):
+        assert file.take(pa.array(rows).to_numpy()).equals(table.take(rows))
+
+
+def test_the_summary_needs_only_the_end_of_the_file() -> None:
+    info, data = encode_range(sample(3000))
+    size = footer_size(info.id, data[-8:])
+
+    assert size < 10_000 < len(data)
+    assert summary_of(info.id, data[-size:]).bitmaps[0].sequences().tolist() == list(range(3000))
+    for end in (data[-size + 1 :], data[-12:], b"", data[-size:-1]):
+        with pytest.raises(RangeCorrupt):
+            summary_of(info.id, end)
+    with pytest.raises(RangeCorrupt):
+        footer_size(info.id, data[-9:-1])
+    with pytest.raises(RangeCorrupt):
+        summary_of(RangeId("ab" * 32), data)
+
+
+def test_no_flip_in_the_footer_changes_the_summary_unnoticed() -> None:
+    info, data = encode_range(sample(20))
+    size = footer_size(info.id, data[-8:])
+    good = summary_of(info.id, data).bitmaps[0].sequences().tolist()
+
+    for position in range(size):
+        footer = bytearray(data[-size:])
+        footer[position] ^= 1 << position % 8
+        try:
+            found = summary_of(info.id, bytes(footer))
+        except RangeCorrupt:
+            continue
+        assert [bitmap.sequences().tolist() for bitmap in found.bitmaps] == [good]
+        assert found.foreign == 0
+
+
+def test_metadata_and_keys_of_any_bytes_survive() -> None:
+    metadata = {"ключ": "\x00", "": "x" * 3000}
+    row: Row = to_row(b"\xff\x00", Entry(address="", size_bytes=0, checksum="", modified_ms=0, metadata=metadata))
+    info, data = encode_range(table_from_rows([b"", b"\xff\x00"], [row, row]))
+
+    assert rows_from_table(decode_range(info.id, data)) == [(b"", row), (b"\xff\x00", row)]
+    assert row[-1] == encode_metadata(metadata)
+    assert ENTRIES_SCHEMA.equals(decode_range(info.id, data).schema)
