@@ -1,4 +1,4 @@
-"""Cells: what a staging token's partition holds, one a path (docs/formats/kv.md, "Cell").
+"""Cells: what a staging token's partition holds, one a path (docs/formats/records.md, "Cell").
 
 A cell is the msgpack array `[1, flags, *row]`: format number, flags, then base's `Row`. Arrays of one shape laid end to
 end behind one array header are themselves msgpack, so a page of a thousand decodes in a single call.
