@@ -28,7 +28,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A process. `restart` is what its next life runs after a crash; without one it stays dead."""
+    """A process. `restart` is what its second life runs after a crash; without one, and after a second crash, it stays dead."""
 
     name: str
     program: Program

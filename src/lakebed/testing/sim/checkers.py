@@ -22,8 +22,8 @@ from .views import Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
-MOVES: Final = ("merge", "revert", "cherry_pick", "hard_reset", "create_branch", "delete_branch")
-"""Operations that change what a path shows without writing to it: where there are any, only commits are checked."""
+MOVES: Final = ("revert", "cherry_pick", "hard_reset", "create_branch", "delete_branch")
+"""Operations that change what any path of a branch shows without writing to it: nothing is explained after them."""
 
 
 def no_lost_write(ending: Ending) -> None:
@@ -155,7 +155,10 @@ def _check_shown(
 ) -> None:
     """Each path shows a value that is explained as of a moment after the operations `before` (None: all) had ended."""
     writes = _of_branch(ending, branch, WRITES)
+    merged = _merged_paths(ending, branch)
     for key in sorted({write.operation.key for write in writes}) if paths is None else paths:
+        if key in merged:
+            continue
         value = shown.get(key)
         here = [write for write in writes if write.operation.key == key]
         if not _is_explained(value, here, before, _resets(ending, branch)):
@@ -191,6 +194,12 @@ def _resets(ending: Ending, branch: str) -> list[Record]:
 
 def _is_moved(ending: Ending, branch: str) -> bool:
     return bool(_of_branch(ending, branch, MOVES))
+
+
+def _merged_paths(ending: Ending, branch: str) -> set[bytes]:
+    """Paths that a merge may bring from its source."""
+    sources = [str(merge.operation.value) for merge in _of_branch(ending, branch, ("merge",))]
+    return {write.operation.key for source in sources for write in _of_branch(ending, source, WRITES)}
 
 
 def _of_branch(ending: Ending, branch: str, kinds: Iterable[str]) -> list[Record]:

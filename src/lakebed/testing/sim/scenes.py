@@ -23,6 +23,7 @@ from .trees import SimTrees
 from .views import UID
 
 MAIN: Final = "main"
+SIDE: Final = "side"
 FAR_FUTURE_MS: Final = 10_000_000_000
 """Everything is old then."""
 
@@ -112,9 +113,12 @@ def scene(
     *actors: Actor,
     staged: Sequence[Do] = (),
     committed: Sequence[Do] = (),
+    beside: Sequence[Do] = (),
     clocks_agree: bool = True,
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
+
+    With `beside` there is a second branch, `side`, made from the first and one commit ahead by these operations.
 
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
     protocols.md says, and nothing else.
@@ -123,7 +127,11 @@ def scene(
     async def prepare(ports: Ports) -> None:
         repo = versions(ports)
         await repo.initialise(MAIN)
-        for do in (*committed, *([commit("prepared")] if committed else []), *staged):
+        for do in (*committed, *([commit("prepared")] if committed else [])):
+            await ports.act(do.operation, _awaited(do.act, repo))
+        if beside:
+            await repo.create_branch(SIDE, MAIN)
+        for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
             await ports.act(do.operation, _awaited(do.act, repo))
 
     return Scene(
@@ -168,15 +176,23 @@ def swarm(seed: int) -> Scene:
         clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree)]))
     before = [write("w0", "x", "w0"), write("v0", "y", "v0")]
     committed = before[: rng.randint(0, 2)]
-    staged = [write("u0", "x", "u0")]
-    return scene(f"swarm {seed}", *clients, committed=committed, staged=staged, clocks_agree=clocks_agree)
+    return scene(
+        f"swarm {seed}",
+        *clients,
+        committed=committed,
+        beside=[write("t0", "z", "t0", branch=SIDE)],
+        staged=[write("u0", "x", rng.choice(("u0", "w0")))],
+        clocks_agree=clocks_agree,
+    )
 
 
 def _drawn(rng: random.Random, name: str, clocks_agree: bool) -> Do:
     key = rng.choice("xxy")
-    match rng.choices(("write", "commit", "read", "delete", "clean"), (8, 7, 5, 2, 1))[0]:
+    match rng.choices(("write", "commit", "read", "delete", "clean", "merge"), (8, 7, 5, 2, 1, 1))[0]:
         case "write":
-            return write(name, key, name)
+            return write(name, key, name if rng.random() < 0.8 else f"{'wv'[key == 'y']}0")
+        case "merge":
+            return merge(name, SIDE)
         case "commit":
             return commit(name)
         case "read":
@@ -209,6 +225,27 @@ def small_scenes() -> dict[str, Scene]:
                 client("r", read("r1", "a"), read("r2", "a")),
             ),
             scene("writer that commits", client("w", w1, commit("c1")), client("d", commit("d1")), client("x", w2)),
+            scene(
+                "committer that cleans, reader",
+                client("c", commit("c1"), clean("c2")),
+                client("r", read("r1", "a")),
+                staged=[w1],
+            ),
+            scene(
+                "merger, committer",
+                client("m", merge("m1", SIDE)),
+                client("c", commit("c1")),
+                beside=[write("t0", "z", "t0", branch=SIDE)],
+                staged=[w1],
+            ),
+            scene(
+                "writer, committer of nothing, committer",
+                client("w", w2),
+                client("c", commit("c1")),
+                client("d", commit("d1")),
+                committed=[w1],
+                staged=[write("w3", "a", "1")],
+            ),
             scene(
                 "deleter, committer, reader",
                 client("w", delete("d0", "a")),

@@ -284,7 +284,7 @@ class Simulation:
             self.trace.append(Step(life.name, "", CRASH, Fate.CRASHED))
         actor = self._actors[life.name]
         life.close()
-        if actor.restart is None:
+        if actor.restart is None or life.ports.life:
             self.crashed.add(life.name)
         else:
             self._start(actor, life=life.ports.life + 1)
