@@ -22,7 +22,7 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, Rules
 from lakebed.runtime import live_world
 from lakebed.upkeep import Upkeep
-from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
+from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
 
 T = TypeVar("T")
 URI = "local://lake/repo"
@@ -95,6 +95,19 @@ class Lakeside:
     def commit(self, *, branch: str = "main", age_days: float = 0) -> Commit:
         created_ms = self.clock.ms - int(age_days * DAY_MS)
         return self.wait(self.versions.commit(branch, message="m", committer="tests", created_ms=created_ms))
+
+    def stage(self, path: str, address: str, *, branch: str = "main") -> None:
+        """An entry at an address that is there already, as a copy leaves it."""
+        entry = Entry(address=address, size_bytes=4, checksum="", modified_ms=1)
+        self.wait(self.versions.put(branch, path.encode(), entry))
+
+    def abandon_all(self) -> None:
+        for view in self.wait(self.upkeep.runs()).runs:
+            self.wait(self.upkeep.abandon(view.run_id))
+
+    def forget_runs(self) -> None:
+        for view in self.wait(self.upkeep.runs()).runs:
+            self.wait(self.versions.store.delete(self.versions.partition, keys.RUN + view.run_id.encode()))
 
     def branch(self, name: str, source: str = "main") -> None:
         self.wait(self.versions.create_branch(name, source))

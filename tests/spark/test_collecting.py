@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from lakebed.base import Conflict, Corrupt
+from lakebed.gc import NoRules, RunAbandoned, RunNotReady
 from lakebed.handoff import RunKind, RunState
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class Died(Exception):
+    """The collector's process ended here."""
+
+
+def die() -> None:
+    raise Died
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) * 3 // 4] ^= 1
+    file.write_bytes(data)
+
+
+def remove(file: Path) -> None:
+    file.unlink()
 
 
 def test_uncommitted_garbage_goes_and_whatever_something_names_stays(spark: SparkSession, lakeside: Lakeside) -> None:
@@ -56,3 +84,218 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
 
     assert lakeside.addresses() == {kept, newest}
     assert report.commits_condemned == plan.commit_counts.expired
+
+
+def test_planning_without_rules_is_refused(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+
+    with pytest.raises(NoRules):
+        lakeside.collector.plan(spark, RunKind.COMMITTED)
+
+
+def test_what_is_staged_again_before_a_committed_plan_is_applied_is_let_off(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    revived = lakeside.upload("a/1")
+    gone = lakeside.upload("a/2")
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.delete("a/2")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.stage("b/1", revived)
+
+    lakeside.collector.apply(spark, plan.run_id)
+
+    assert plan.totals.all.objects == 2
+    assert revived in lakeside.addresses()
+    assert gone not in lakeside.addresses()
+
+
+def test_a_branch_made_on_an_expired_commit_between_plan_and_apply_saves_its_objects(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    saved = lakeside.upload("a/1")
+    old = lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.branch("rescue", old.id)
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert plan.totals.all.objects == 1
+    assert lakeside.addresses() == {saved}
+    assert report.objects_deleted == 0
+
+
+def test_rules_that_were_loosened_between_plan_and_apply_end_the_run(spark: SparkSession, lakeside: Lakeside) -> None:
+    saved = lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.rules(60)
+
+    with pytest.raises(Conflict, match="rules changed"):
+        lakeside.collector.apply(spark, plan.run_id)
+
+    assert lakeside.addresses() == {saved}
+
+
+def test_a_run_abandoned_while_it_marks_deletes_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    lakeside.before["marked"] = lakeside.abandon_all
+
+    with pytest.raises(RunAbandoned):
+        lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    assert lakeside.collector.plans() == []
+    assert lakeside.addresses() == {garbage}
+
+
+def test_an_upload_during_the_run_survives(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    fresh: list[str] = []
+    lakeside.before["uncommitted"] = lambda: fresh.append(lakeside.upload("a/2"))
+    lakeside.before["marked"] = lambda: fresh.append(lakeside.upload("a/3"))
+
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.collector.apply(spark, plan.run_id)
+
+    assert lakeside.addresses() == set(fresh)
+    assert len(fresh) == 2
+
+
+def test_a_plan_is_applied_once_and_its_report_stays(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    first = lakeside.collector.apply(spark, plan.run_id)
+    again = lakeside.collector.apply(spark, plan.run_id)
+
+    assert again == first
+    assert [view.state for view in lakeside.collector.runs()] == [RunState.ENDED]
+
+
+def test_an_apply_that_died_after_the_sweep_ends_when_it_is_started_again(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        lakeside.collector.apply(spark, plan.run_id)
+    ledger = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 1)
+    assert lakeside.addresses() == set()
+    assert lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet") == ledger
+
+
+@pytest.mark.parametrize("step", ["condemn", "sweeping"])
+def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_again(
+    spark: SparkSession, lakeside: Lakeside, step: str
+) -> None:
+    doomed = lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.before[step] = die
+
+    with pytest.raises(Died):
+        lakeside.collector.apply(spark, plan.run_id)
+    left = lakeside.addresses()
+    lakeside.collector.apply(spark, plan.run_id)
+
+    assert left == {doomed}
+    assert lakeside.addresses() == set()
+
+
+@pytest.mark.parametrize("what", ["ranges", "metaranges"])
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, remove])
+@pytest.mark.parametrize("kind", list(RunKind))
+def test_a_damaged_file_of_a_tree_is_named_and_nothing_is_planned(
+    spark: SparkSession, lakeside: Lakeside, kind: RunKind, what: str, damage: Callable[[Path], None]
+) -> None:
+    for number in range(3):
+        lakeside.upload(f"a/{number}")
+    lakeside.commit(age_days=30)
+    lakeside.rules(1)
+    file = lakeside.files(f"_lakefs/{what}/*.parquet")[0]
+    damage(file)
+
+    with pytest.raises(Corrupt, match=file.stem):
+        lakeside.collector.plan(spark, kind)
+
+    assert lakeside.collector.plans() == []
+    assert len(lakeside.addresses()) == 3
+
+
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, remove])
+@pytest.mark.parametrize("what", ["doomed", "commits"])
+def test_a_damaged_part_of_a_plan_is_named_and_nothing_is_deleted(
+    spark: SparkSession, lakeside: Lakeside, what: str, damage: Callable[[Path], None]
+) -> None:
+    doomed = lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    damage(lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/{what}/*.parquet")[0])
+
+    with pytest.raises(Corrupt, match=r"part-\d+"):
+        lakeside.collector.apply(spark, plan.run_id)
+
+    assert lakeside.addresses() == {doomed}
+
+
+def test_stray_files_are_reported_and_survive(spark: SparkSession, lakeside: Lakeside) -> None:
+    slice_folder = (lakeside.folder / lakeside.upload("a/1")).parent
+    lakeside.delete("a/1")
+    strays = [lakeside.folder / "_lakefs" / "ranges" / "notes.txt", slice_folder / "README", lakeside.folder / "mine"]
+    for stray in strays:
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        stray.write_text("x")
+
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.collector.apply(spark, plan.run_id)
+
+    assert len([key for key in plan.strays if key.endswith(("notes.txt", "README"))]) == 2
+    assert all(stray.exists() for stray in strays)
+
+
+def test_an_unmarked_run_is_not_applied(spark: SparkSession, lakeside: Lakeside) -> None:
+    """Its plan is there, but the server never heard of it: another server's namespace, or one restored from a copy."""
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.forget_runs()
+
+    with pytest.raises(RunNotReady):
+        lakeside.collector.apply(spark, plan.run_id)
+
+    assert lakeside.addresses() == {garbage}
+
+
+def test_a_repository_without_anything_plans_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    assert plan.totals.all.objects == 0
+    assert lakeside.collector.apply(spark, plan.run_id).objects_deleted == 0

@@ -28,7 +28,7 @@ from .tree import noun
 from .uris import parse_ref, parse_repository
 
 if TYPE_CHECKING:
-    # At run time only in the commands that need Spark, which takes a second to import and many to start.
+    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from pyspark.sql import SparkSession
 
     from lakebed.gc import Collector, Plan, Total

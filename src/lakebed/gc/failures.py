@@ -1,22 +1,18 @@
 """What goes wrong in a task, told on the driver as what it is.
 
 Spark hands an exception of a Python worker on as text: a traceback, inside a traceback of the JVM. Here the error of a
-task is given a mark before it leaves (`telling`), and found again on the driver (`told`), so that a corrupt range is a
+task is given a mark before it leaves (`marked`), and found again on the driver (`told`), so that a corrupt range is a
 `Corrupt` error whose message names the range, in a job as in a plain function.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 from lakebed.base import Corrupt, LakebedError, Unavailable
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
 
@@ -36,19 +32,9 @@ class TaskUnavailable(TaskFailed, Unavailable):
 _FAMILIES: Final = {"Corrupt": TaskCorrupt, "Unavailable": TaskUnavailable}
 
 
-def telling(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, whose errors raised on purpose leave a task with a mark."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with marked():
-            return function(*args, **kwargs)
-
-    return call
-
-
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
+    """In a task: an error raised on purpose leaves it with a mark."""
     try:
         yield
     except LakebedError as error:

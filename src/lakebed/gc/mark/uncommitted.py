@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakebed.gc.failures import telling
+from lakebed.gc.failures import marked
 from lakebed.gc.tables import CANDIDATES, LIVE, VERDICTS
 
 from .subtract import subtract
@@ -27,6 +27,6 @@ def minus(candidates: DataFrame, live: DataFrame) -> DataFrame:
     return VERDICTS.of(together.applyInArrow(_subtract, VERDICTS.spark))
 
 
-@telling
 def _subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
-    return subtract(candidates, live).cast(VERDICTS.schema)
+    with marked():
+        return subtract(candidates, live).cast(VERDICTS.schema)

@@ -1,0 +1,289 @@
+"""The DataFrames agree with the plain functions of `lakebed.retention`, which are the specification.
+
+Worlds are small and drawn at random: a few commits over a few ranges, foreign and absolute addresses among them, some
+slices settled and some not. Each world is written with the real codecs and read by the real readers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakebed import handoff
+from lakebed.base import (
+    CommitId,
+    Entry,
+    LakebedError,
+    MetarangeId,
+    RangeId,
+    format_address,
+    parse_address,
+    slice_name,
+    slice_number,
+    to_row,
+)
+from lakebed.blocks import BlockOptions
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.history import judge, metaranges_of_all
+from lakebed.gc.mark import mark_expired, mark_unreferenced
+from lakebed.gc.packing import Cause, pack_numbered
+from lakebed.gc.parts import parts_of
+from lakebed.gc.read import (
+    expired_objects,
+    list_slices,
+    listed_objects,
+    live_objects,
+    named_ranges,
+    uncommitted_objects,
+)
+from lakebed.gc.tables import CANDIDATES, LIVE, SETTLED, SchemaMismatch
+from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.retention import (
+    DAY_MS,
+    CommitFacts,
+    History,
+    Namespace,
+    Rules,
+    Trees,
+    clean_run,
+    committed_addresses,
+    doomed_addresses,
+    judge_commits,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+URI = "local://lake/repo"
+NOW_MS = 1_790_000_000_000
+SLICES = [slice_number(opened_at_ms=NOW_MS, random_bits=bits) for bits in (1, 2, 3)]
+NUMBERED = [format_address(slice_, sequence) for slice_ in SLICES for sequence in range(4)]
+OTHERS = [
+    "data/old/1",
+    f"{URI}/data/old/1",
+    "data/old/2",
+    f"{URI}/{NUMBERED[0]}",
+    f"{URI}/{NUMBERED[5]}",
+    f"s3://elsewhere/{NUMBERED[1]}",
+    "_lakefs/dummy",
+]
+ADDRESSES = [*NUMBERED, *OTHERS]
+
+ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Commits as lists of ranges (by number), ranges as lists of addresses, and what is staged."""
+
+    ranges: list[list[str]]
+    commits: list[tuple[frozenset[int], int, bool, bool]]
+    """(ranges, age in days, whether the commit before is its parent, swept)"""
+    head: int
+    uncommitted: list[str]
+    settled: frozenset[int]
+    default_days: int
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    ranges = draw(ranges_drawn)
+    numbers = st.frozensets(st.integers(0, len(ranges) - 1), max_size=len(ranges))
+    commit = st.tuples(numbers, st.integers(0, 9), st.booleans(), st.sampled_from([False, False, False, True]))
+    commits = draw(st.lists(commit, min_size=1, max_size=5))
+    return World(
+        ranges=ranges,
+        commits=commits,
+        head=draw(st.integers(0, len(commits) - 1)),
+        uncommitted=draw(st.lists(st.sampled_from(ADDRESSES), max_size=3)),
+        settled=draw(st.frozensets(st.sampled_from(SLICES))),
+        default_days=draw(st.integers(0, 8)),
+    )
+
+
+class Built:
+    """A world written down twice: as files in a namespace, and as the values that the specification takes."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.lake = Lake(uri=URI, options=BlockOptions(local_root=folder, local_durable=False))
+        self.namespace = Namespace(uri=URI, settled=frozenset(slice_name(number) for number in world.settled))
+        with Files(self.lake) as files:
+            for address in NUMBERED:
+                files.write(address, b"1234")
+            self.commits, self.history, self.trees = self._write(files)
+            self.uncommitted = self._write_uncommitted(files)
+
+    def _write(self, files: Files) -> tuple[pa.Table, History, Trees]:
+        infos = []
+        for number, addresses in enumerate(self.world.ranges):
+            info, data = encode_range(table_of(number, addresses))
+            files.write(range_key(info.id), data)
+            infos.append(info)
+        facts: dict[CommitId, CommitFacts] = {}
+        ranges: dict[MetarangeId, list[RangeId]] = {}
+        for number, (chosen, age_days, has_parent, swept) in enumerate(self.world.commits):
+            named = [infos[n] for n in sorted(chosen)]
+            id_, data = encode_metarange(named)
+            if id_:
+                files.write(metarange_key(id_), data)
+                ranges[id_] = [info.id for info in named]
+            commit = CommitId(f"c{number}")
+            facts[commit] = CommitFacts(
+                id=commit,
+                parents=(CommitId(f"c{number - 1}"),) if has_parent and number else (),
+                created_ms=NOW_MS - age_days * DAY_MS,
+                metarange_id=id_,
+                swept=swept,
+            )
+        addresses_of = {info.id: drawn for info, drawn in zip(infos, self.world.ranges, strict=True)}
+        history = History(commits=facts, heads={"main": CommitId(f"c{self.world.head}")})
+        return commits_table(facts), history, Trees(ranges=ranges, addresses=addresses_of)
+
+    def _write_uncommitted(self, files: Files) -> handoff.Manifest:
+        places = [parse_address(address) or (-1, 0) for address in self.world.uncommitted]
+        count = len(places)
+        rows = pa.table(
+            {
+                "address": pa.array(self.world.uncommitted, pa.string()),
+                "slice": pa.array([place[0] for place in places], pa.int64()),
+                "sequence": pa.array([place[1] for place in places], pa.int32()),
+                "creation_date": pa.array([NOW_MS] * count, pa.timestamp("ms", tz="UTC")),
+                "source": pa.array(["staging"] * count, pa.string()),
+                "branch": pa.array(["main"] * count, pa.string()),
+            }
+        )
+        data = handoff.encode_part(handoff.UNCOMMITTED, rows)
+        files.write("_lakefs/x/part-00000.parquet", data)
+        part = handoff.part_of("part-00000.parquet", data, rows=count)
+        return handoff.manifest_of(handoff.UNCOMMITTED, "_lakefs/x/", [part])
+
+
+def table_of(number: int, addresses: Sequence[str]) -> pa.Table:
+    """Ranges of one metarange do not overlap: the number leads each key."""
+    keys = [f"p{number}/{at}".encode() for at in range(len(addresses))]
+    entries = [Entry(address=address, size_bytes=4, checksum="", modified_ms=0) for address in addresses]
+    return table_from_rows(keys, [to_row(key, entry) for key, entry in zip(keys, entries, strict=True)])
+
+
+def commits_table(facts: Mapping[CommitId, CommitFacts]) -> pa.Table:
+    rows = [
+        {
+            "id": commit.id,
+            "generation": 1,
+            "creation_date": commit.created_ms,
+            "metarange_id": commit.metarange_id,
+            "parents": [*commit.parents],
+            "swept": commit.swept,
+            "condemned": False,
+        }
+        for commit in facts.values()
+    ]
+    return pa.Table.from_pylist(rows, handoff.arrow_schema(handoff.COMMITS))
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[[World], Built]:
+    """Each world in a folder of its own."""
+    numbers = itertools.count()
+    return lambda world: Built(world, tmp_path / str(next(numbers)))
+
+
+def outcome(run: Callable[[], set[str]]) -> set[str] | str:
+    """What a planner finds, or that it refuses."""
+    try:
+        return run()
+    except LakebedError as error:
+        return type(error).__name__
+
+
+few = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@few
+@given(world=worlds())
+def test_the_committed_mark_equals_its_specification(
+    spark: SparkSession, build: Callable[[World], Built], world: World
+) -> None:
+    built = build(world)
+    rules = Rules(default_days=world.default_days)
+
+    def specified() -> set[str]:
+        verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
+        return doomed_addresses(
+            built.history, verdict, built.trees, uncommitted=world.uncommitted, namespace=built.namespace
+        )
+
+    def marked() -> set[str]:
+        refs = pa.Table.from_pylist(
+            [{"kind": "branch", "name": "main", "commit_id": f"c{world.head}", "state": "active"}],
+            handoff.arrow_schema(handoff.REFS),
+        )
+        judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
+        ranges = named_ranges(spark, built.lake, judged.metaranges, tasks=2).toArrow()
+        verdicts = mark_expired(
+            expired_objects(spark, built.lake, ranges.filter(pc.invert(ranges["is_live"])), tasks=2),
+            live_objects(spark, built.lake, ranges.filter(ranges["is_live"]), tasks=2),
+            uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1),
+            spark.createDataFrame(SETTLED.rows({"bucket": sorted(world.settled)}), SETTLED.spark),
+        )
+        return addresses_of(verdicts)
+
+    assert outcome(marked) == outcome(specified)
+
+
+@few
+@given(world=worlds())
+def test_the_uncommitted_mark_equals_its_specification(
+    spark: SparkSession, build: Callable[[World], Built], world: World
+) -> None:
+    built = build(world)
+
+    committed = committed_addresses(built.history, built.trees)
+    specified = clean_run(
+        NUMBERED, committed=committed, uncommitted=world.uncommitted, namespace=built.namespace
+    ).doomed
+    listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
+    ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
+    verdicts = mark_unreferenced(
+        listed_objects(spark, built.lake, parts_of(listing), folder="_lakefs/listed/", tasks=2),
+        live_objects(spark, built.lake, ranges, tasks=2),
+        uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1),
+    )
+
+    assert addresses_of(verdicts) == specified
+
+
+def addresses_of(verdicts: DataFrame) -> set[str]:
+    found = verdicts.select("address").toArrow()["address"].to_pylist()
+    assert len(found) == len(set(found)), "each object once"
+    return set(found)
+
+
+def test_a_table_without_the_declared_columns_is_refused_before_a_row_is_read(spark: SparkSession) -> None:
+    live = spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark)
+
+    with pytest.raises(SchemaMismatch, match="sequences"):
+        mark_unreferenced(live, live, live)
+
+
+def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_named(spark: SparkSession) -> None:
+    slices, sequences, sizes, seen_ms = (np.array([number]) for number in (SLICES[0], 1, 4, 0))
+    packed = pack_numbered(slices, sequences, sizes, seen_ms, Cause(reason="x"))
+    candidates = spark.createDataFrame(packed, CANDIDATES.spark)
+    broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
+
+    with pytest.raises(Exception, match="null in column bucket"):
+        mark_unreferenced(candidates, broken, broken).toArrow()
