@@ -96,7 +96,7 @@ class Draft:
             os.fsync(file.fd)
         folder = self._link(path, name.encode(), if_absent=if_absent)
         try:
-            self._folders.sync(folder)
+            self._folders.sync(path, folder)
         except OSError as error:
             raise BlockOutcomeUnknown(f"{name!r} is stored, and may not outlast a loss of power: {error}") from error
 
@@ -105,13 +105,18 @@ class Draft:
         return Stored(size_bytes=self._size_bytes, md5=self._md5.hexdigest())
 
     def discard(self) -> None:
-        """Remove the temporary file, if there still is one."""
+        """Remove the temporary file, if there still is one, and give back its space."""
+        self._remove_temporary()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _remove_temporary(self) -> None:
         if self._temporary is not None:
             folder, name = self._temporary
             self._temporary = None
             with contextlib.suppress(OSError):  # what cannot be removed now is removed as a leftover
                 os.unlink(name, dir_fd=folder.fd)
-        self._file = None
 
     def _check(self) -> None:
         if self._abandoned:
@@ -153,7 +158,7 @@ class Draft:
                 self._folders.forget(path)  # tidied away since we made it
                 continue
             except FileExistsError:
-                raise taken(self._folders, folder, name) from None
+                raise taken(self._folders, path, folder, name) from None
             except IsADirectoryError:
                 raise InvalidBlockKey(f"there are objects below {os.fsdecode(name)!r}, it can be none itself") from None
             return folder
@@ -164,19 +169,19 @@ class Draft:
         source, temporary = self._temporary
         if if_absent:
             os.link(temporary, name, src_dir_fd=source.fd, dst_dir_fd=folder.fd, follow_symlinks=False)
-            self.discard()
+            self._remove_temporary()
         else:
             os.rename(temporary, name, src_dir_fd=source.fd, dst_dir_fd=folder.fd)
             self._temporary = None
 
 
-def taken(folders: Folders, folder: Folder, name: bytes) -> Exception:
+def taken(folders: Folders, path: str, folder: Folder, name: bytes) -> Exception:
     """The error for a name that is taken.
 
     Its owner may not have come to the fsync of the directory yet. Who hears that the object exists may rest on it, so
     it is made durable first.
     """
-    folders.sync(folder)
+    folders.sync(path, folder)
     if kind(folder, name) == stat.S_IFDIR:
         return InvalidBlockKey(f"there are objects below {os.fsdecode(name)!r}, it can be none itself")
     return BlockExists(f"there is an object {os.fsdecode(name)!r} already", name=os.fsdecode(name))

@@ -35,13 +35,19 @@ class Descriptor:
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
+    def close(self) -> None:
+        """Close it now; only its sole user may. A traceback can keep a reference for long."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
-            os.close(self.fd)
+            self.close()
 
 
 class Folder(Descriptor):
-    """An open directory. `is_linked`: that it exists has been made durable, all the way up to the root."""
+    """An open directory. `is_linked`: that it exists is known to be durable, all the way up to the root."""
 
     __slots__ = ("is_linked",)
 
@@ -90,28 +96,43 @@ class Folders:
         return self._remember(path, folder)
 
     def make(self, path: str) -> Folder:
-        """The directory, made with all its parents where it is missing, and durably so. From the cache at no cost.
+        """The directory, made with all its parents where it is missing; `sync` makes that durable. As long as it is
+        empty, anybody may tidy it away again.
 
         Raises:
             InvalidBlockKey: a symbolic link or an object is in the way.
         """
         folder = self.cached(path)
-        if folder is not None and folder.is_linked:
-            return folder
-        folder = self._make_base()
+        if folder is None:
+            folder = self._make_base()
+            for name in self._names(path):
+                folder = _make_inside(folder, name)
+            folder = self._remember(path, folder)
+        return folder
+
+    def sync(self, path: str, folder: Folder) -> None:
+        """Make durable what was linked into and unlinked from this directory before the call, and that it exists.
+
+        That is looked after once for each directory, and only here: between `make` and the rename there must be nothing
+        slow, or a racing delete could tidy the directory away again and again.
+        """
+        if not self._durable:
+            return
+        os.fsync(folder.fd)
+        if folder.is_linked:
+            return
+        above = Folder(os.open(self._base, _DIRECTORY))
         for name in self._names(path):
-            folder = self._make_inside(folder, name)
-        folder.is_linked = True
-        return self._remember(path, folder)
+            os.fsync(above.fd)
+            below = enter(above, name)
+            if below is None:
+                return  # all in it has been deleted meanwhile, and it with that
+            above = below
+        folder.is_linked = os.path.samestat(os.fstat(folder.fd), os.fstat(above.fd))
 
     def forget(self, path: str) -> None:
         with self._lock:
             self._open.pop(path, None)
-
-    def sync(self, folder: Folder) -> None:
-        """Make durable what was linked into and unlinked from this directory before the call."""
-        if self._durable:
-            os.fsync(folder.fd)
 
     def close(self) -> None:
         with self._lock:
@@ -124,7 +145,6 @@ class Folders:
         with self._lock:
             known = self._open.get(path)
             if known is not None and os.path.samestat(os.fstat(known.fd), os.fstat(folder.fd)):
-                known.is_linked = known.is_linked or folder.is_linked
                 return known
             self._open[path] = folder
             self._open.move_to_end(path)
@@ -138,22 +158,22 @@ class Folders:
         except FileNotFoundError:
             missing = [self._base, *(parent for parent in self._base.parents if not parent.exists())]
             self._base.mkdir(parents=True, exist_ok=True)
-        for path in missing:
-            self.sync(Folder(os.open(path.parent, _DIRECTORY)))
+        if self._durable:
+            for path in missing:
+                os.fsync(Folder(os.open(path.parent, _DIRECTORY)).fd)
         return Folder(os.open(self._base, _DIRECTORY))
 
-    def _make_inside(self, parent: Folder, name: bytes) -> Folder:
-        while True:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=parent.fd)
-            folder = enter(parent, name)
-            if folder is not None:
-                # Also when it was there before: whoever made it may not have come to this line yet.
-                self.sync(parent)
-                return folder
-            if kind(parent, name) == stat.S_IFREG:
-                raise InvalidBlockKey(f"there is an object {os.fsdecode(name)!r} where a directory must be")
-            # Tidied away by somebody between the two calls. If the parent went too, mkdir raises FileNotFoundError.
+
+def _make_inside(parent: Folder, name: bytes) -> Folder:
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent.fd)
+        folder = enter(parent, name)
+        if folder is not None:
+            return folder
+        if kind(parent, name) not in {None, stat.S_IFDIR}:
+            raise InvalidBlockKey(f"{os.fsdecode(name)!r} is no directory, and the key needs one there")
+        # Tidied away by somebody between the two calls. If the parent went too, mkdir raises FileNotFoundError.
 
 
 def enter(parent: Folder, name: bytes) -> Folder | None:

@@ -167,7 +167,7 @@ class LocalBlocks:
         path, _, name = key.rpartition("/")
         folder = self._folders.cached(path) or self._folders.find(path)
         if folder is not None and kind(folder, name.encode()) is not None:
-            raise taken(self._folders, folder, name.encode())
+            raise taken(self._folders, path, folder, name.encode())
 
     async def _write_rest(self, draft: Draft, head: bytes, rest: AsyncIterator[bytes]) -> None:
         """Write in pieces of about CHUNK_BYTES, one hop each; the body's next piece is fetched while one is written."""
@@ -194,6 +194,7 @@ class LocalBlocks:
             _publish(draft, target, if_absent=False)
         finally:
             draft.discard()
+            file.close()
 
     def _open(self, key: str) -> tuple[Descriptor, int]:
         file = self._at(check_block_key(key), _open)
@@ -228,7 +229,7 @@ class LocalBlocks:
                 if folder is None:
                     continue
                 failures += [failure for key in group if (failure := _unlink(folder, key))]
-                self._folders.sync(folder)
+                self._folders.sync(path, folder)
             except (OSError, InvalidBlockKey) as error:
                 failed = {failure.key for failure in failures}
                 failures += [DeleteFailure(key=key, reason=str(error)) for key in group if key not in failed]

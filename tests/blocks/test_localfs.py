@@ -1,0 +1,401 @@
+"""The local folder keeps the contract, and what only a folder can be asked: links, leftovers, full disks, kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.blocks import (
+    BlockExists,
+    BlockNotFound,
+    BlockStore,
+    BlocksUnavailable,
+    InvalidBlockKey,
+)
+from lakebed.blocks.drivers.localfs import LocalBlocks
+from lakebed.testing.contracts import BlockStoreContract
+from lakebed.testing.contracts.blocks import LARGE_BYTES, keys_of, large_body, md5_of, put_many
+
+from . import writer
+
+
+class TestLocalBlocks(BlockStoreContract):
+    many = 1200
+
+    @pytest.fixture
+    def blocks(self, tmp_path: Path) -> BlockStore:
+        return LocalBlocks("local://bucket/ns", tmp_path, ("bucket", "ns"))
+
+
+class TestLocalBlocksThatAreNotDurable(BlockStoreContract):
+    @pytest.fixture
+    def blocks(self, tmp_path: Path) -> BlockStore:
+        return LocalBlocks("local://bucket", tmp_path / "made" / "by the first put", durable=False)
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> LocalBlocks:
+    return LocalBlocks("local://bucket/ns", tmp_path, ("bucket", "ns"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "bucket" / "ns"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def temporaries(root: Path) -> list[str]:
+    return names(root / ".lakebed-tmp")
+
+
+def open_files() -> int:
+    return len(names(Path("/proc/self/fd")))
+
+
+def remove_tree(folder: Path) -> None:
+    subprocess.run(["rm", "-r", folder], check=True)
+
+
+async def test_an_object_is_a_file_of_its_name(blocks: LocalBlocks, root: Path) -> None:
+    await blocks.put("data/é %2F/x", b"bytes")
+    assert (root / "data" / "é %2F" / "x").read_bytes() == b"bytes"
+    assert not temporaries(root)
+
+
+async def test_reading_an_unknown_namespace_makes_nothing(blocks: LocalBlocks, tmp_path: Path) -> None:
+    assert await keys_of(blocks, "data/") == []
+    with pytest.raises(BlockNotFound):
+        await blocks.get("x")
+    assert not await blocks.delete(["x"])
+    assert await blocks.remove_leftovers() == 0
+    assert names(tmp_path) == []
+
+
+async def test_no_key_leads_through_a_symbolic_link(blocks: LocalBlocks, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    await blocks.put("mine", b"mine")
+    (root / "out").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    (root / "dangling").symlink_to(outside / "absent")
+    for key in ("out/secret", "file"):
+        with pytest.raises(InvalidBlockKey, match="symbolic link"):
+            await blocks.get(key)
+        with pytest.raises(InvalidBlockKey, match="symbolic link"):
+            await blocks.stat(key)
+        with pytest.raises(InvalidBlockKey, match="symbolic link"):
+            await blocks.copy(key, "stolen")
+    with pytest.raises(InvalidBlockKey, match="symbolic link"):
+        await blocks.put("out/new", b"")
+    with pytest.raises(BlockExists):
+        await blocks.put("dangling", b"", if_absent=True)
+    await blocks.put("dangling", b"replaces the link, not what it names")
+    failures = await blocks.delete(["out/secret", "file", "mine"])
+    assert [failure.key for failure in failures] == ["file", "out/secret"]
+    assert await keys_of(blocks) == ["dangling"]
+    with pytest.raises(InvalidBlockKey, match="symbolic link"):
+        await keys_of(blocks, "out/")
+    assert names(outside) == ["secret"]
+
+
+async def test_a_link_in_place_of_the_bucket_is_refused(blocks: LocalBlocks, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "ns").mkdir(parents=True)
+    (tmp_path / "bucket").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidBlockKey):
+        await blocks.put("x", b"")
+    assert names(tmp_path / "elsewhere" / "ns") == []
+
+
+async def test_a_root_that_is_a_link_is_the_operators_choice(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    await LocalBlocks("local://b", tmp_path / "root", ("b",)).put("x", b"")
+    assert (tmp_path / "disk" / "b" / "x").exists()
+
+
+async def test_an_object_and_a_directory_cannot_share_a_name(blocks: LocalBlocks) -> None:
+    await blocks.put("a/b", b"object")
+    for if_absent in (False, True):
+        with pytest.raises(InvalidBlockKey):
+            await blocks.put("a", b"", if_absent=if_absent)
+        with pytest.raises(InvalidBlockKey):
+            await blocks.put("a/b/c", b"", if_absent=if_absent)
+    assert await keys_of(blocks) == ["a/b"]
+    assert await blocks.get("a/b") == b"object"
+
+
+async def test_what_others_left_in_the_folder_is_no_object(blocks: LocalBlocks, root: Path) -> None:
+    await blocks.put("data/x", b"")
+    os.mkfifo(root / "data" / "pipe")
+    (root / "data" / "not utf-8 \udcff").touch()
+    (root / "data" / "new\nline").touch()
+    (root / "data" / "sub" / ".lakebed-tmp").mkdir(parents=True)
+    (root / "data" / "sub" / ".lakebed-tmp" / "x").touch()
+    assert await keys_of(blocks) == ["data/x"]
+    with pytest.raises(BlockNotFound):
+        await blocks.get("data/pipe")
+    with pytest.raises(BlockNotFound):
+        await blocks.stat("data/pipe")
+    [failure] = await blocks.delete(["data/pipe"])
+    assert failure.key == "data/pipe"
+    assert (root / "data" / "pipe").exists()
+
+
+async def test_directories_left_empty_are_removed_up_to_the_namespace(blocks: LocalBlocks, root: Path) -> None:
+    await put_many(blocks, ["a/b/c/d", "a/x"])
+    await blocks.delete(["a/b/c/d"])
+    assert names(root / "a") == ["x"]
+    await blocks.delete(["a/x"])
+    assert names(root) == [".lakebed-tmp"]
+
+
+async def test_a_folder_removed_by_another_process_is_made_again(blocks: LocalBlocks, tmp_path: Path) -> None:
+    other = LocalBlocks("local://bucket/ns", tmp_path, ("bucket", "ns"))
+    for n in range(3):
+        await blocks.put(f"a/b/{n}", b"")
+        assert await blocks.get(f"a/b/{n}") == b""
+        await other.delete([f"a/b/{n}"])
+        with pytest.raises(BlockNotFound):
+            await blocks.get(f"a/b/{n}")
+        await other.put(f"a/b/{n}", b"by the other")
+        assert await blocks.get(f"a/b/{n}") == b"by the other"
+        assert not await blocks.delete([f"a/b/{n}"])
+        assert await keys_of(other) == []
+
+
+async def test_a_namespace_removed_whole_is_made_again(blocks: LocalBlocks, root: Path) -> None:
+    await blocks.put("a/x", b"")
+    remove_tree(root.parent)
+    await blocks.put("a/x", b"again")
+    assert await keys_of(blocks) == ["a/x"]
+
+
+async def test_puts_race_with_the_tidying_of_another_store(blocks: LocalBlocks, tmp_path: Path) -> None:
+    other = LocalBlocks("local://bucket/ns", tmp_path, ("bucket", "ns"), durable=False)
+
+    async def delete() -> None:
+        for _ in range(300):
+            assert not await other.delete(["a/b/gone"])
+
+    async def put(name: str) -> None:
+        for n in range(100):
+            await blocks.put("a/b/gone", b"")
+            await blocks.put(f"a/b/{name}{n}", b"")
+            if n % 3:
+                assert not await other.delete([f"a/b/{name}{n}"])
+
+    await asyncio.gather(delete(), put("p"), put("q"))
+    await other.delete(["a/b/gone"])
+    assert await keys_of(blocks) == sorted(f"a/b/{name}{n}" for name in "pq" for n in range(0, 100, 3))
+
+
+async def test_few_directories_stay_open_and_none_after_close(blocks: LocalBlocks) -> None:
+    before = open_files()
+    await put_many(blocks, [f"{n}/{n}/x" for n in range(100)])
+    for n in range(100):
+        await blocks.get(f"{n}/{n}/x")
+    assert open_files() <= before + 8
+    await blocks.close()
+    assert open_files() == before
+
+
+# --- leftovers
+
+
+async def test_leftovers_of_the_dead_are_removed_and_drafts_of_the_living_are_not(
+    blocks: LocalBlocks, root: Path
+) -> None:
+    await blocks.put("x", b"")
+    leftover = root / ".lakebed-tmp" / "leftover"
+    leftover.write_bytes(b"of a process that was killed")
+    living = root / ".lakebed-tmp" / "living"
+    with living.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert await blocks.remove_leftovers() == 1
+        assert temporaries(root) == ["living"]
+    assert await keys_of(blocks) == ["x"]
+
+
+async def test_a_put_goes_on_while_leftovers_are_removed(blocks: LocalBlocks, root: Path) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        async for piece in large_body():
+            yield piece
+            assert await other.remove_leftovers() == 0
+
+    other = LocalBlocks("local://bucket/ns", root)
+    await blocks.put("x", body(), size_bytes=LARGE_BYTES)
+    assert await md5_of(blocks.stream("x")) == await md5_of(large_body())
+
+
+async def test_small_puts_race_with_the_removal_of_leftovers(blocks: LocalBlocks, root: Path) -> None:
+    other = LocalBlocks("local://bucket/ns", root)
+
+    async def clean() -> None:
+        for _ in range(200):
+            await other.remove_leftovers()
+
+    await asyncio.gather(clean(), *(put_many(blocks, [f"{n}/{m}" for m in range(50)]) for n in range(4)))
+    assert len(await keys_of(blocks)) == 200
+    assert not temporaries(root)
+
+
+async def test_cancelling_puts_at_any_moment_leaves_whole_objects_or_none(blocks: LocalBlocks, root: Path) -> None:
+    dice = random.Random(1)
+    sizes = [100, 70_000, 3 << 20]
+
+    async def put(n: int) -> None:
+        await blocks.put(f"a/{n:03d}", large_body(sizes[n % 3]), if_absent=n % 2 == 0)
+
+    puts = [asyncio.create_task(put(n)) for n in range(90)]
+    for task in puts:
+        await asyncio.sleep(dice.random() / 200)
+        task.cancel()
+    outcomes = await asyncio.gather(*puts, return_exceptions=True)
+    assert asyncio.CancelledError in {type(outcome) for outcome in outcomes}
+    before = await keys_of(blocks)
+    done = {f"a/{n:03d}" for n, outcome in enumerate(outcomes) if outcome is None}
+    assert done <= set(before)
+    for key in before:
+        assert (await blocks.stat(key)).size_bytes == sizes[int(key[2:]) % 3]
+    assert not temporaries(root)
+    await asyncio.sleep(0.05)
+    assert await keys_of(blocks) == before
+
+
+# --- disks that are full, refuse us, or lose power
+
+
+@pytest.fixture
+def small_files_only() -> Iterator[None]:
+    """No file of this process may grow over a mebibyte: the nearest to a full disk that every machine can show."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files_only")
+async def test_a_full_disk_is_unavailable_and_leaves_nothing(blocks: LocalBlocks, root: Path) -> None:
+    await blocks.put("small", b"fits")
+    for body in (b"x" * (2 << 20), large_body()):
+        with pytest.raises(BlocksUnavailable, match="disk is full") as error:
+            await blocks.put("a/large", body)
+        assert error.value.facts["errno"] == errno.EFBIG
+        assert not temporaries(root)
+    assert await keys_of(blocks) == ["small"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], check=False, capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"only a privileged process can mount a small file system: {mount.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+async def test_a_disk_really_full_takes_objects_again_once_there_is_room(tiny_disk: Path) -> None:
+    blocks = LocalBlocks("local://b", tiny_disk, ("b",))
+    await blocks.put("first", large_body(3 << 20))
+    for body in (b"x" * (2 << 20), large_body()):
+        with pytest.raises(BlocksUnavailable, match="disk is full"):
+            await blocks.put("second", body)
+    with pytest.raises(BlocksUnavailable, match="disk is full"):
+        await blocks.copy("first", "second")
+    assert await keys_of(blocks) == ["first"]
+    assert not await blocks.delete(["first"])
+    await blocks.put("second", large_body(3 << 20))
+    assert not temporaries(tiny_disk / "b")
+
+
+async def test_a_root_that_is_a_file_is_unavailable_for_puts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    blocks = LocalBlocks("local://b", tmp_path / "file", ("b",))
+    with pytest.raises(BlocksUnavailable):
+        await blocks.put("x", b"")
+    with pytest.raises(BlockNotFound):
+        await blocks.get("x")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else for whom a directory is unreadable")
+def test_an_unreadable_directory_ends_a_listing_with_an_error() -> None:
+    """A listing that left it out would look complete."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for path in (root, root / "bucket", root / "bucket/ns", root / "bucket/ns/a", root / "bucket/ns/z"):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o755)
+        (root / "bucket/ns/z").chmod(0o700)
+        listing = subprocess.run(
+            [sys.executable, "-c", writer.PROGRAM, "list", root], check=False, capture_output=True, text=True
+        )
+    assert listing.returncode == 1
+    assert "BlocksUnavailable" in listing.stderr
+
+
+# --- kill -9
+
+
+async def _killed_after(root: Path, what: str, lines: int) -> list[str]:
+    """Start the writer program, read so many lines of its output, kill it, and return all it had said."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", writer.PROGRAM, what, str(root), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    said = [(await process.stdout.readline()).decode().strip() for _ in range(lines)]
+    process.kill()
+    said += (await process.stdout.read()).decode().split("\n")[:-1]
+    await process.wait()
+    return said
+
+
+async def test_after_a_kill_every_acknowledged_object_is_there_and_every_object_is_whole(
+    blocks: LocalBlocks, tmp_path: Path, root: Path
+) -> None:
+    acknowledged = await _killed_after(tmp_path, "put", 100)
+    assert len(acknowledged) >= 100
+    keys = await keys_of(blocks)
+    assert set(acknowledged) <= set(keys)
+    assert len(keys) <= len(acknowledged) + 2 * writer.WRITERS
+    for key in keys:
+        assert await blocks.get(key) == writer.data_of(key)
+    await blocks.remove_leftovers()
+    assert not temporaries(root)
+
+
+async def test_a_put_killed_half_way_leaves_a_file_that_only_the_cleaning_sees(
+    blocks: LocalBlocks, tmp_path: Path, root: Path
+) -> None:
+    assert await _killed_after(tmp_path, "half", 1) == ["half"]
+    assert await keys_of(blocks) == []
+    assert len(temporaries(root)) == 1
+    assert await blocks.remove_leftovers() == 1
+    assert not temporaries(root)
+
+
+# --- memory
+
+
+@pytest.mark.slow
+async def test_a_large_body_is_never_in_memory_whole(tmp_path: Path) -> None:
+    [grown] = await _killed_after(tmp_path, "stream", 1)
+    assert int(grown) < 24 << 20

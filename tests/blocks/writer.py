@@ -1,0 +1,85 @@
+"""What other processes do to a store on a local folder, started with `PROGRAM` and two arguments, `what` and the root:
+
+put      puts object after object, several at a time, and prints the key of each once it is stored
+half     begins a put, prints `half` when much of the body is on the disk, and waits to be killed
+stream   puts and reads 256 MiB, and prints by how many bytes its memory grew at most
+list     lists everything, as a user who may read nothing that is not for all
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import resource
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from lakebed.blocks import BlockStore
+from lakebed.blocks.drivers.localfs import LocalBlocks
+
+PROGRAM = "import sys; sys.path.insert(0, ''); from tests.blocks.writer import main; main()"
+WRITERS = 8
+STREAM_BYTES = 256 << 20
+
+
+def data_of(key: str) -> bytes:
+    """Small for most, several chunks for some."""
+    return hashlib.sha256(key.encode()).digest() * (100_000 if key.endswith("7") else 10)
+
+
+async def put(blocks: BlockStore) -> None:
+    numbers = itertools.count()
+
+    async def write() -> None:
+        for number in numbers:
+            key = f"data/{number % 3}/{number:08d}"
+            await blocks.put(key, data_of(key), if_absent=number % 2 == 0)
+            print(key, flush=True)
+
+    await asyncio.gather(*(write() for _ in range(WRITERS)))
+
+
+async def half(blocks: BlockStore) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * (1 << 20)
+        print("half", flush=True)
+        await asyncio.Event().wait()
+
+    await blocks.put("data/0/half", body())
+
+
+async def zeros(size_bytes: int) -> AsyncIterator[bytes]:
+    for _ in range(size_bytes >> 16):
+        yield b"\0" * (1 << 16)
+
+
+def memory_bytes_max() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def stream(blocks: BlockStore) -> None:
+    await blocks.put("warm", zeros(2 << 20))
+    before = memory_bytes_max()
+    await blocks.put("large", zeros(STREAM_BYTES), size_bytes=STREAM_BYTES)
+    found = 0
+    async for chunk in blocks.stream("large"):
+        found += len(chunk)
+    assert found == STREAM_BYTES
+    print(memory_bytes_max() - before, flush=True)
+
+
+async def list_all(blocks: BlockStore) -> None:
+    os.setuid(65534)
+    async for page in blocks.list():
+        for stat in page:
+            print(stat.key)
+
+
+def main() -> None:
+    what, root = sys.argv[1:]
+    blocks = LocalBlocks("local://bucket/ns", Path(root), ("bucket", "ns"))
+    asyncio.run({"put": put, "half": half, "stream": stream, "list": list_all}[what](blocks))
