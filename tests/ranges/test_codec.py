@@ -201,7 +201,7 @@ def test_other_parquet_and_other_files_of_ours_are_refused() -> None:
 def test_a_range_with_foreign_columns_is_refused() -> None:
     info, _ = encode_range(sample(20))
     fewer = sample(20).drop_columns(["metadata"])
-    kind = RANGE_KIND._replace(schema=fewer.schema, encodings={})
+    kind = RANGE_KIND._replace(schema=fewer.schema, encodings={}, compressed=())
 
     with pytest.raises(RangeCorrupt, match="columns"):
         decode_range(info.id, sealed.write_sealed(kind, info.id, fewer, {}))
