@@ -96,10 +96,9 @@ class Lakeside:
         created_ms = self.clock.ms - int(age_days * DAY_MS)
         return self.wait(self.versions.commit(branch, message="m", committer="tests", created_ms=created_ms))
 
-    def stage(self, path: str, address: str, *, branch: str = "main") -> None:
-        """An entry at an address that is there already, as a copy leaves it."""
-        entry = Entry(address=address, size_bytes=4, checksum="", modified_ms=1)
-        self.wait(self.versions.put(branch, path.encode(), entry))
+    def copy(self, ref: str, path: str, target: str, *, branch: str = "main") -> None:
+        """Without copying bytes: afterwards two entries name one object."""
+        self.wait(self.versions.copy(ref, path.encode(), branch, target.encode(), shallow=True))
 
     def abandon_all(self) -> None:
         for view in self.wait(self.upkeep.runs()).runs:
