@@ -152,16 +152,19 @@ class RangeFile:
         """The entries at these ascending positions. Reads only the row groups that hold them."""
         if len(rows) == len(self):
             return self.table()
-        sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+        sizes = self._group_sizes
         ends = np.cumsum(sizes)
         group_of = np.searchsorted(ends, rows, side="right")
         groups = np.unique(group_of)
-        read = self._read(lambda: self._file.read_row_groups(groups.tolist(), use_threads=False))
-        # Where each group that was read starts, in the file and in what was read.
-        starts = (ends - sizes)[groups]
-        starts_read = np.cumsum([0, *(sizes[group] for group in groups)])[:-1]
-        shift = dict(zip(groups.tolist(), (starts_read - starts).tolist(), strict=True))
-        return read.combine_chunks().take(pa.array(rows + np.array([shift[group] for group in group_of.tolist()])))
+        read = self._read(lambda: self._file.read_row_groups(groups.tolist(), use_threads=False)).combine_chunks()
+        # Where each of these groups starts in what was read, against where it starts in the file.
+        shift = np.cumsum(sizes[groups]) - ends[groups]
+        return read.take(pa.array(rows + shift[np.searchsorted(groups, group_of)]))
+
+    @cached_property
+    def _group_sizes(self) -> npt.NDArray[np.int64]:
+        metadata = self._file.metadata
+        return np.array([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
 
     def _read(self, read: Any) -> pa.Table:
         try:

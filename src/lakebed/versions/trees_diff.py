@@ -66,7 +66,8 @@ async def _differences(
 
     sides = side(left, right), side(right, left)
     while ends := [side.info.max_key for side in sides if side.info]:
-        stretches = await files.together([side.until(min(ends)) for side in sides])
+        # One after the other: each side reads ahead by itself.
+        stretches = [await side.until(min(ends)) for side in sides]
         with files.naming():
             rows = differing(*(stretch.digests() for stretch in stretches))
             taken = [stretch.take(positions) for stretch, positions in zip(stretches, rows, strict=True)]
