@@ -1,7 +1,7 @@
 """The slice summary of a range: which numbers of which slices its entries name, as one bitmap a slice.
 
-Collectors mark with it: they OR bitmaps instead of reading rows (docs/design/0006-addresses-and-ranges.md). It stands in
-the footer of a range file, so that the end of the file is enough to read it. Entries whose address is foreign are
+Collectors mark with it: they OR bitmaps instead of reading rows (docs/design/0006-addresses-and-ranges.md). It stands
+in the footer of a range file, so that the end of the file is enough to read it. Entries whose address is foreign are
 only counted: where `foreign` is not zero, the address column must be read too.
 
 A bitmap has two forms, and takes the smaller: *dense*, 64-bit words from the first that is not zero to the last; or
