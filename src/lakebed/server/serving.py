@@ -92,19 +92,21 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         AddressTaken, BadAddress.
     """
+    if not 0 <= port <= 65535:
+        raise BadAddress(f"there is no port {port}", host=host, port=port)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(2048)
         listener.setblocking(False)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE:
             raise AddressTaken(
                 f"{host}:{port} is taken: another program listens there", host=host, port=port
             ) from error

@@ -1,0 +1,86 @@
+"""The generated client, `lakefs_sdk`, for what the `lakefs` package does not reach; and the reference's words."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any
+
+import lakefs
+import lakefs_sdk
+import pytest
+from lakefs.client import Client
+from lakefs_sdk.client import LakeFSClient
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
+
+
+@pytest.fixture
+def sdk(client: Client) -> LakeFSClient:
+    return client.sdk_client
+
+
+def test_it_logs_in_and_goes_on_with_the_token(sdk: LakeFSClient, server: Any) -> None:
+    pair = lakefs_sdk.LoginInformation(
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key,
+    )
+    token = sdk.auth_api.login(pair).token
+
+    bearer = LakeFSClient(lakefs_sdk.Configuration(host=server.url, access_token=token))
+
+    assert bearer.auth_api.get_current_user().user.id == "esti"
+
+
+def test_it_reads_health_configuration_and_set_up(sdk: LakeFSClient) -> None:
+    sdk.health_check_api.health_check()
+    assert sdk.config_api.get_config().version_config.version_context == "lakeFS"
+    assert sdk.internal_api.get_setup_state().state == "initialized"
+
+
+def test_it_manages_users_and_their_keys(sdk: LakeFSClient) -> None:
+    sdk.auth_api.create_user(user_creation=lakefs_sdk.UserCreation(id="sdk-user"))
+    made = sdk.auth_api.create_credentials("sdk-user")
+
+    assert "sdk-user" in [user.id for user in sdk.auth_api.list_users().results]
+    listed = sdk.auth_api.list_user_credentials("sdk-user").results
+    assert [found.access_key_id for found in listed] == [made.access_key_id]
+    sdk.auth_api.delete_credentials("sdk-user", made.access_key_id)
+    sdk.auth_api.delete_user("sdk-user")
+
+
+def test_it_stores_metadata_and_protection_of_a_repository(sdk: LakeFSClient, repository: lakefs.Repository) -> None:
+    sdk.internal_api.set_repository_metadata(repository.id, lakefs_sdk.RepositoryMetadataSet(metadata={"a": "b"}))
+    assert sdk.repositories_api.get_repository_metadata(repository.id) == {"a": "b"}
+
+    rule = lakefs_sdk.BranchProtectionRule(pattern="main")
+    sdk.repositories_api.set_branch_protection_rules(repository.id, [rule])
+
+    assert sdk.repositories_api.get_branch_protection_rules(repository.id) == [rule]
+    with pytest.raises(lakefs_sdk.exceptions.ForbiddenException, match="cannot write to protected branch"):
+        sdk.objects_api.upload_object(repository.id, "main", "a", content=b"x")
+
+
+def test_it_uploads_forms_and_reads_heads(sdk: LakeFSClient, repository: lakefs.Repository) -> None:
+    stats = sdk.objects_api.upload_object(repository.id, "main", "a/+b", content=b"hello")
+
+    assert (stats.path, stats.size_bytes) == ("a/+b", 5)
+    assert bytes(sdk.objects_api.get_object(repository.id, "main", "a/+b", range="bytes=1-2")) == b"el"
+    head = sdk.objects_api.head_object_with_http_info(repository.id, "main", "a/+b")
+    assert head.headers["Content-Length"] == "5"
+
+
+def test_eight_clients_commit_to_one_branch_and_all_succeed(
+    sdk: LakeFSClient, client: Client, repository: lakefs.Repository
+) -> None:
+    def work(number: int) -> None:
+        branch = lakefs.Repository(repository.id, client=client).branch("main")
+        for turn in range(5):
+            branch.object(f"{number}/{turn}").upload("x")
+            branch.commit(f"{number}/{turn}", allow_empty=True)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+    main = repository.branch("main")
+    assert len(list(main.log())) == 41
+    assert len(list(repository.ref("main@").objects())) == 40

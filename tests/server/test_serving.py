@@ -1,0 +1,206 @@
+"""Real processes: one or several on one socket, told to stop, killed, and in each other's way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lakebed.base import LakebedError
+from lakebed.server import AddressTaken, BadAddress, NotADataFolder, options_of, serve
+
+_SERVE = """
+import sys
+from pathlib import Path
+from lakebed.base import LakebedError
+from lakebed.server import options_of, serve
+try:
+    serve(options_of(Path(sys.argv[1]), {}), port=0, workers=int(sys.argv[2]),
+          on_ready=lambda url: print(url, flush=True))
+except LakebedError as error:
+    print(type(error).__name__, error, flush=True)
+    sys.exit(3)
+"""
+
+
+@contextmanager
+def serving(folder: Path, workers: int = 1) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and its first line: the URL where it serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVE, str(folder), str(workers)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def set_up(url: str) -> httpx.Client:
+    pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
+    return httpx.Client(base_url=url + "/api/v1", auth=(pair["access_key_id"], pair["secret_access_key"]))
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    by_thread = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(child) for children in by_thread for child in children.read_text().split()]
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(_is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_is_told_to_stop_ends_well_and_keeps_everything(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "lake") as (process, url), set_up(url) as client:
+        body = {"name": "lake", "storage_namespace": "local://b/lake"}
+        assert client.post("/repositories", json=body).status_code == 201
+        assert client.post("/repositories/lake/branches/main/objects?path=a", content=b"1").status_code == 201
+        auth = client.auth
+        process.send_signal(number)
+        assert process.wait(30) == 0
+
+    with serving(tmp_path / "lake") as (_, url), httpx.Client(base_url=url + "/api/v1", auth=auth) as client:
+        assert client.get("/repositories/lake/refs/main/objects?path=a").content == b"1"
+
+
+def test_a_killed_server_starts_again_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+    with serving(tmp_path / "lake") as (process, url), set_up(url) as client:
+        client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+        for number in range(20):
+            client.post(f"/repositories/lake/branches/main/objects?path={number:02d}", content=b"1")
+        auth = client.auth
+        process.kill()
+        process.wait(30)
+
+    with serving(tmp_path / "lake") as (_, url), httpx.Client(base_url=url + "/api/v1", auth=auth) as client:
+        listed = client.get("/repositories/lake/refs/main/objects/ls").json()["results"]
+        assert [stats["path"] for stats in listed] == [f"{number:02d}" for number in range(20)]
+        assert client.post("/repositories/lake/branches/main/commits", json={"message": "m"}).status_code == 201
+
+
+def test_a_body_shorter_than_declared_stores_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "lake") as (_, url), set_up(url) as client:
+        client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+        request = client.build_request(
+            "POST", "/repositories/lake/branches/main/objects?path=a", content=b"", headers={"content-length": "9"}
+        )
+        next(client.auth.auth_flow(request))  # type: ignore[union-attr]  # it has one
+        head = b"POST " + request.url.raw_path + b" HTTP/1.1\r\n"
+        head += b"".join(name + b": " + value + b"\r\n" for name, value in request.headers.raw) + b"\r\n"
+        with socket.create_connection((request.url.host, request.url.port or 0)) as connection:
+            connection.sendall(head + b"abc")
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(10)
+            assert connection.recv(1000) == b""
+
+        assert client.get("/repositories/lake/refs/main/objects/ls").json()["results"] == []
+        stored = [path for path in (tmp_path / "lake" / "objects").rglob("data/*/*") if path.is_file()]
+        assert stored == []
+
+
+class TestWorkers:
+    def test_several_share_the_socket_and_the_data(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (process, url), set_up(url) as client:
+            assert len(workers_of(process)) == 2
+            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            for number in range(30):
+                # A connection each, so that both workers get some.
+                answer = httpx.post(
+                    f"{url}/api/v1/repositories/lake/branches/main/objects?path={number:02d}",
+                    content=b"1",
+                    auth=client.auth,
+                )
+                assert answer.status_code == 201
+            listed = client.get("/repositories/lake/refs/main/objects/ls").json()["results"]
+            assert len(listed) == 30
+            pids = workers_of(process)
+            process.terminate()
+            assert process.wait(30) == 0
+            wait_until_gone(pids)
+
+    def test_a_dead_one_is_replaced(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (process, url):
+            victim, other = workers_of(process)
+            os.kill(victim, signal.SIGKILL)
+            deadline = time.monotonic() + 30
+            while len(now := set(workers_of(process)) - {victim}) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+            assert other in now
+            assert httpx.get(url + "/api/v1/healthcheck").status_code == 204
+
+    def test_none_outlives_a_parent_that_was_killed(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (process, _):
+            pids = workers_of(process)
+            process.kill()
+            process.wait(30)
+            wait_until_gone(pids)
+
+    def test_that_cannot_start_end_the_server(self, tmp_path: Path) -> None:
+        (tmp_path / "lake").mkdir()
+        (tmp_path / "lake" / "metadata.db").write_bytes(b"this is no database at all" * 100)
+
+        with serving(tmp_path / "lake", workers=2) as (process, said):
+            assert said.startswith("WorkerFailed")
+            assert process.wait(30) == 3
+
+
+class TestBadStarts:
+    """Nothing is served, nothing is left behind, and the error says what is wrong."""
+
+    def test_a_port_that_is_taken(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(AddressTaken, match="is taken"):
+            serve(options_of(tmp_path / "lake", {}), port=other.getsockname()[1])
+
+    @pytest.mark.parametrize(("host", "port"), [("host.invalid", 0), ("127.0.0.1", 99999), ("127.0.0.1", -1)])
+    def test_an_address_that_cannot_be(self, tmp_path: Path, host: str, port: int) -> None:
+        with pytest.raises(BadAddress):
+            serve(options_of(tmp_path / "lake", {}), host=host, port=port)
+
+    def test_no_workers(self, tmp_path: Path) -> None:
+        with pytest.raises(BadAddress):
+            serve(options_of(tmp_path / "lake", {}), workers=0)
+
+    def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.txt").write_text("chapter one")
+
+        with pytest.raises(NotADataFolder):
+            serve(options_of(tmp_path, {}), port=0)
+
+    def test_a_store_that_is_no_store(self, tmp_path: Path) -> None:
+        (tmp_path / "metadata.db").write_bytes(b"this is no database at all" * 100)
+
+        with pytest.raises(LakebedError):
+            serve(options_of(tmp_path, {}), port=0)
+
+
+def test_several_servers_may_share_a_folder(tmp_path: Path) -> None:
+    with serving(tmp_path / "lake") as (_, first), serving(tmp_path / "lake") as (_, second), set_up(first) as client:
+        client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+
+        with httpx.Client(base_url=second + "/api/v1", auth=client.auth) as elsewhere:
+            assert elsewhere.get("/repositories/lake").status_code == 200
