@@ -6,7 +6,9 @@ shows at the end is there. Garbage goes: when all is quiet, one full run later n
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -14,9 +16,9 @@ from lakebed.base import Entry, LakebedError, RepositoryUid
 from lakebed.retention import DAY_MS, Rules
 from lakebed.testing.sim import DAWN_MS, Actor, Faults, Ports, Program, Scene, Violation, run_seed
 from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
-from lakebed.versions import Options, TreeCache, Trees, Versions
+from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
 
-SEEDS = 40
+SEEDS = 12
 FAULTS = Faults(lose_answer=0.01, lose_request=0.01, crash=0.004, delay=0.02, refuse=0.004)
 TINY_PAGES = UpkeepOptions(scan_page=2, page_rows=2, dead_owner_age_ms=30 * DAY_MS)
 
@@ -52,11 +54,18 @@ class Server:
 
 
 def acting(*steps: Callable[[Server], Awaitable[object]]) -> Program:
-    """A program of these steps, one after the other; a step that fails is left at that."""
+    """A program of these steps, one after the other; a step that fails is left at that.
+
+    Before a step it may let others go on for a while, as the seed says: a collection takes many more steps than what
+    it races with, and each part of it must be met.
+    """
 
     async def program(ports: Ports) -> None:
         server = Server(ports)
+        patience = random.Random(f"{ports.seed}/{ports.actor}/{ports.life}")
         for step in steps:
+            for _ in range(patience.choice((0, 0, 15, 40, 80))):
+                await ports.pause()
             try:
                 await step(server)
             except LakebedError:
@@ -145,6 +154,10 @@ async def tidy(ports: Ports) -> None:
         raise Violation(f"deleted although reachable: {sorted(missing)}")
     ports.clock.ms += 60 * DAY_MS
     await server.upkeep.abandon_dead_runs()
+    # What a dead committer sealed stays staged, under whatever replaced it since, until somebody commits.
+    for branch in (await server.versions.list_branches())[0]:
+        with suppress(NoChanges):
+            await server.commit(branch.name)
     for _ in range(3):
         await server.versions.clean()
     await server.collector().collect_committed()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lakebed.base import Entry, RunId
+from lakebed.base import Entry, MetarangeId, RunId
 from lakebed.handoff import (
     COMMITS,
     DOOMED,
@@ -25,7 +25,16 @@ from lakebed.handoff import (
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep import BadContinuation, OutOfOrder, RunMoved, RunNotFound, UpkeepOptions
 from lakebed.upkeep.inputs import Inputs
-from lakebed.versions import BranchRecord, CopyRecord, CopyState, UploadRefused, decode_record, encode_record, keys
+from lakebed.versions import (
+    Applied,
+    BranchRecord,
+    CopyRecord,
+    CopyState,
+    UploadRefused,
+    decode_record,
+    encode_record,
+    keys,
+)
 
 if TYPE_CHECKING:
     from .conftest import Lake
@@ -465,3 +474,25 @@ async def test_pages_of_any_size_read_the_same_addresses(lake: Lake) -> None:
 
     assert found[0] == sorted(await lake.objects())
     assert all(addresses == found[0] for addresses in found)
+
+
+async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_overwritten(lake: Lake) -> None:
+    """The commit has read the cell; a writer with an older view replaces it there; the run sees only the new one."""
+    writer, committer = lake.server(), lake.server()
+    await writer.get_branch("main")
+    old = await lake.put("main", "a", "1")
+    apply = committer.trees.apply
+    new: list[str] = []
+
+    async def apply_late(metarange: MetarangeId, changes: pa.Table) -> Applied:
+        if not new:
+            new.append(await lake.put("main", "a", "2", server=writer))
+            run = await lake.collector().collect_uncommitted()
+            assert run.doomed == {old}
+        return await apply(metarange, changes)
+
+    committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing
+    await committer.commit("main", message="m", committer="me")
+
+    assert (await lake.versions.get("main@", b"a")).address == new[0]
+    assert await lake.objects() == set(new)
