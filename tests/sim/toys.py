@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lakebed.kv import PredicateFailed, Store
 from lakebed.testing.sim import Actor, Ending, Ports, Program, Scene, Violation
 
@@ -40,7 +42,7 @@ def counting(writers: int, *, careful: bool = True) -> Scene:
     )
 
 
-def counts_to(total: int):  # type: ignore[no-untyped-def]
+def counts_to(total: int) -> Callable[[Ending], None]:
     def check(ending: Ending) -> None:
         found = ending.disk.value(P, K)
         if found != str(total).encode():

@@ -35,9 +35,11 @@ COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
-    "cli/gc.py": {"gc", "handoff", "retention"},
+    "cli/gc.py": {"gc", "blocks", "handoff", "retention"},
     "cli/quickstart_collect.py": {"gc", "blocks", "handoff"},
 }
+SURGERY = {"testing/sim/mutants.py"}
+"""Takes guards out of the flows, so it names what the front door hides."""
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
 PURE_OR_AWAITING_PORTS_ONLY = ("base", "ranges", "retention", "handoff", "versions", "catalog", "auth", "upkeep")
 MAY_DELETE_BLOCKS = {"gc/sweep.py", "upkeep/hard_delete.py"}
@@ -141,7 +143,7 @@ def test_parts_are_used_through_their_front_door() -> None:
                 continue
             names = node.module.split(".")
             if names[0] == "lakebed" and len(names) > 2 and names[1] != file.parts[0]:
-                if (SRC / names[1] / names[2]).is_dir() or file.as_posix() in COMPOSITION_ROOTS:
+                if (SRC / names[1] / names[2]).is_dir() or file.as_posix() in COMPOSITION_ROOTS.keys() | SURGERY:
                     continue
                 violations.append(f"{file}: {node.module}")
 

@@ -29,9 +29,7 @@ from .uris import parse_ref, parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from pyspark.sql import SparkSession
-
-    from lakebed.gc import Collector, Plan, Total
+    from lakebed.gc import Collector, LocalSession, Plan, Total
     from lakebed.handoff import RunKind, RunReport, RunView
 
 app = noun("Find and delete what nobody can reach any more.")
@@ -164,8 +162,8 @@ def plan(
 ) -> None:
     """Decide what goes and write it down. Deletes nothing."""
     collector = _collector(session, uri, local_root)
-    with _spark(session) as spark:
-        session.show_all((collector.plan(spark, kind) for kind in _kinds(committed, uncommitted)), plan_texts)
+    with _local(session) as local:
+        session.show_all((collector.plan(local.spark, kind) for kind in _kinds(committed, uncommitted)), plan_texts)
 
 
 @app.command("show")
@@ -184,8 +182,8 @@ def apply(
     collector = _collector(session, uri, local_root)
     total = collector.show(run).totals.all
     session.confirm(f"Delete {_amount(total)} of {uri} for good?", yes=yes)
-    with _spark(session) as spark:
-        _show_reports(session, [collector.apply(spark, run)])
+    with _local(session) as local:
+        _show_reports(session, [collector.apply(local.spark, run)])
 
 
 @app.command("run")
@@ -201,8 +199,8 @@ def run_all(
     """Plan and apply, one kind after the other."""
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     collector = _collector(session, uri, local_root)
-    with _spark(session) as spark:
-        _show_reports(session, collector.run(spark, _kinds(committed, uncommitted)))
+    with _local(session) as local:
+        _show_reports(session, collector.run(local.spark, _kinds(committed, uncommitted)))
 
 
 @app.command("list")
@@ -251,12 +249,12 @@ def _collector(session: Session, uri: str, local_root: Path | None) -> Collector
 
 
 @contextlib.contextmanager
-def _spark(session: Session) -> Iterator[SparkSession]:
+def _local(session: Session) -> Iterator[LocalSession]:
     from lakebed.gc import local_session, session_options
 
     session.note("starting Spark")
     with local_session(session_options(session.environment), session.environment) as running:
-        yield running.spark
+        yield running
 
 
 def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
