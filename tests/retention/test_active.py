@@ -93,3 +93,10 @@ def test_a_first_parent_that_was_not_read_stops_the_run() -> None:
 def test_a_head_that_was_not_read_stops_the_run() -> None:
     with pytest.raises(BrokenHistory, match="branch main names commit gone"):
         rows_of(pa.array(["a"]), ["gone"], who="branch main")
+
+
+def test_first_parents_of_a_part_of_a_table_are_found() -> None:
+    ids = pa.array(["a", "b", "c"])
+    parents = pa.array([["x"], [], ["a", "b"], ["b"]]).slice(1)
+
+    assert first_parent_indices(ids, parents).tolist() == [-1, 0, 1]

@@ -89,13 +89,11 @@ def first_parent_indices(ids: pa.Array, parents: pa.Array) -> npt.NDArray[np.int
     Raises:
         BrokenHistory: a first parent is not among `ids`.
     """
-    lengths = pc.list_value_length(parents).to_numpy(zero_copy_only=False)
+    offsets = parents.offsets.to_numpy()
     found = np.full(len(ids), -1, np.int64)
-    has_parent = np.flatnonzero(lengths > 0)
-    if not len(has_parent):
-        return found
-    names = pc.list_element(parents.take(pa.array(has_parent)), 0)
-    found[has_parent] = _rows_of(ids, names, "a commit")
+    has_parent = np.flatnonzero(np.diff(offsets) > 0)
+    if len(has_parent):
+        found[has_parent] = _rows_of(ids, parents.values.take(pa.array(offsets[has_parent])), "a commit")
     return found
 
 
