@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from .harness import Bench, Result, machine, run
+from .harness import Bench, Figure, Result, run
 
-NAMES = ("commit",)
+NAMES = ("commit", "contention", "list", "stat", "upload")
 
 
 def main(arguments: list[str]) -> int:
@@ -38,15 +38,20 @@ def main(arguments: list[str]) -> int:
 
 
 def table(result: Result) -> str:
-    lines = [f"{result.name}, {result.size}: {machine()}"]
-    lines.append(f"{'what':34} {'value':>10} {'floor':>10} {'ratio':>7} {'limit':>6}  {'spread':>13} {'peak MiB':>8}")
-    lines += [
-        f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<1} {figure.floor:>8.3f} {figure.unit:<1} "
-        f"{figure.ratio:>6.2f}  {figure.limit:>5.2f}  {figure.ratio_min:>5.2f} – {figure.ratio_max:<5.2f} "
-        f"{figure.peak_mib:>8.0f}{'   over its limit' if figure.is_over() else ''}"
-        for figure in result.figures
-    ]
+    lines = [f"{result.name}, {result.size}: {result.machine}, {result.repeat} runs"]
+    lines.append(f"{'what':34} {'value':>10}   {'floor':>8}  {'ratio':>6} {'spread':>15}  {'limit':>5} {'peak MiB':>9}")
+    lines += [row(figure) for figure in result.figures]
     return "\n".join(lines)
+
+
+def row(figure: Figure) -> str:
+    compared = " " * 34
+    if figure.ratio is not None:
+        spread = f"{figure.ratio_min:.2f} – {figure.ratio_max:.2f}"
+        compared = f"{figure.floor:>9.3f}  {figure.ratio:>6.2f} {spread:>15} "
+    limit = "" if figure.limit is None else f"{figure.limit:.1f}"
+    over = "   over its limit" if figure.is_over() else ""
+    return f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<3}{compared} {limit:>5} {figure.peak_mib:>9.0f}{over}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from lakebed.ranges import table_from_rows
 from lakebed.runtime import live_world
 from lakebed.versions import EXCLUSIVE, TreeCache, Trees, Versions, encode_cell, keys
 
-from .harness import Bench, Pair
+from .harness import Bench, Pair, Work
 
 OBJECTS = {"small": 2_000, "full": 100_000}
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=1)
@@ -82,12 +82,14 @@ class Embedded:
         return versions, partition
 
     @contextmanager
-    def ours(self) -> Iterator[Callable[[], object]]:
+    def ours(self) -> Iterator[Work]:
         versions, _ = self.loop.run_until_complete(self.staged())
-        yield lambda: self.loop.run_until_complete(versions.commit("main", message="bench", committer="bench"))
+        yield Work(
+            run=lambda: self.loop.run_until_complete(versions.commit("main", message="bench", committer="bench"))
+        )
 
     @contextmanager
-    def floor(self) -> Iterator[Callable[[], object]]:
+    def floor(self) -> Iterator[Work]:
         _, partition = self.loop.run_until_complete(self.staged())
         connection = sqlite3.connect(self.folder / "kv.db")
 
@@ -98,7 +100,7 @@ class Embedded:
             pq.write_table(self.arrow, self.folder / "floor.parquet", compression="zstd")
 
         try:
-            yield work
+            yield Work(run=work)
         finally:
             connection.close()
 
@@ -107,7 +109,7 @@ class Embedded:
         self.loop.close()
 
 
-def pairs(size: str) -> Iterator[Pair]:
+def parts(size: str) -> Iterator[Pair]:
     with tempfile.TemporaryDirectory() as folder:
         embedded = Embedded(Path(folder), OBJECTS[size])
         try:
@@ -116,4 +118,4 @@ def pairs(size: str) -> Iterator[Pair]:
             embedded.close()
 
 
-BENCH = Bench(name="commit", pairs=pairs)
+BENCH = Bench(name="commit", parts=parts)

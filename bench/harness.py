@@ -16,27 +16,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` and `floor` are medians in `unit`, `ratio` that of the ratios pair by pair, at most `limit`."""
+    """`value` and `floor` are medians in `unit`, `ratio` that of the ratios pair by pair, at most `limit`.
+
+    Where there is no floor, `limit` is one of the value; where there is no limit either, the figure is for orientation.
+    """
 
     what: str
     value: float
     unit: str
-    floor: float
-    ratio: float
-    ratio_min: float
-    ratio_max: float
-    limit: float
+    floor: float | None = None
+    ratio: float | None = None
+    ratio_min: float | None = None
+    ratio_max: float | None = None
+    limit: float | None = None
     cpu_s: float
     wall_s: float
     peak_mib: float
 
     def is_over(self) -> bool:
-        return self.ratio > self.limit
+        return self.limit is not None and (self.value if self.ratio is None else self.ratio) > self.limit
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,28 +52,45 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[Figure]
 
 
+def own_peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is timed, and whose CPU and memory count: this process's, or those of a server that it talks to."""
+
+    run: Callable[[], object]
+    cpu_s: Callable[[], float] = time.process_time
+    peak_mib: Callable[[], float] = own_peak_mib
+
+
+Side: TypeAlias = Callable[[], AbstractContextManager[Work]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One thing to compare: `ours` and `floor` each prepare, and then yield what is to be timed, once."""
 
     what: str
     limit: float
-    ours: Callable[[], AbstractContextManager[Callable[[], object]]]
-    floor: Callable[[], AbstractContextManager[Callable[[], object]]]
+    ours: Side
+    floor: Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """`pairs` yields them for a size, and may clean up after the last."""
+    """`parts` yields pairs to measure, or figures that it took itself, for a size; it may clean up after the last."""
 
     name: str
-    pairs: Callable[[str], Iterator[Pair]]
+    parts: Callable[[str], Iterator[Pair | Figure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
     cpu_s: float
     wall_s: float
+    peak_mib: float
 
 
 def run(bench: Bench, *, size: str, repeat: int) -> Result:
@@ -79,7 +100,7 @@ def run(bench: Bench, *, size: str, repeat: int) -> Result:
         machine=machine(),
         taken_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         repeat=repeat,
-        figures=[figure(pair, repeat) for pair in bench.pairs(size)],
+        figures=[part if isinstance(part, Figure) else figure(part, repeat) for part in bench.parts(size)],
     )
 
 
@@ -102,17 +123,17 @@ def figure(pair: Pair, repeat: int) -> Figure:
         limit=pair.limit,
         cpu_s=statistics.median(took.cpu_s for took in ours),
         wall_s=statistics.median(took.wall_s for took in ours),
-        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        peak_mib=max(took.peak_mib for took in ours),
     )
 
 
-def timed(side: Callable[[], AbstractContextManager[Callable[[], object]]]) -> Took:
+def timed(side: Side) -> Took:
     """CPU of the whole process: a driver's threads count too."""
     with side() as work:
         gc.collect()
-        cpu, wall = time.process_time(), time.perf_counter()
-        work()
-        return Took(time.process_time() - cpu, time.perf_counter() - wall)
+        cpu, wall = work.cpu_s(), time.perf_counter()
+        work.run()
+        return Took(work.cpu_s() - cpu, time.perf_counter() - wall, work.peak_mib())
 
 
 def machine() -> str:

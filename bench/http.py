@@ -1,0 +1,161 @@
+"""Servers to load, ours and bare ones, as processes of their own; and a client that costs little beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+T = TypeVar("T")
+CONNECTIONS = 16
+START_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+
+class Connection:
+    """One keep-alive connection; requests one after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, request: bytes) -> Answer:
+        self._writer.write(request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = 0
+        for line in head.split(b"\r\n")[1:]:
+            if line[:15].lower() == b"content-length:":
+                length = int(line[15:])
+        return Answer(int(head[9:12]), await self._reader.readexactly(length) if length else b"")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Peer:
+    """A server process: its port, its CPU time and memory, and bytes that ask it for something."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, authorization: str = "") -> None:
+        self.process = process
+        self.port = port
+        self._authorization = authorization
+
+    def request(self, method: str, target: str, body: bytes = b"", *, content_type: str = "application/json") -> bytes:
+        head = f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n"
+        if self._authorization:
+            head += f"authorization: {self._authorization}\r\n"
+        if body:
+            head += f"content-type: {content_type}\r\n"
+        return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+    def cpu_s(self) -> float:
+        """Of all its threads, and of the processes that it started."""
+        return sum(_cpu_s(pid) for pid in family(self.process.pid))
+
+    def peak_mib(self) -> float:
+        return sum(_peak_mib(pid) for pid in family(self.process.pid))
+
+    async def with_connections(self, work: Callable[[Connection, int], Awaitable[T]], count: int) -> list[T]:
+        """Run `work(connection, number)` on that many connections at once."""
+        connections = [Connection(*await asyncio.open_connection("127.0.0.1", self.port)) for _ in range(count)]
+        try:
+            return list(await asyncio.gather(*[work(each, number) for number, each in enumerate(connections)]))
+        finally:
+            for connection in connections:
+                connection.close()
+
+    def send_all(self, requests: Sequence[bytes], *, expected: int, connections: int = CONNECTIONS) -> list[bytes]:
+        """Every request, over so many connections at once; the bodies of the answers in any order."""
+
+        async def work(connection: Connection, number: int) -> list[bytes]:
+            bodies = []
+            for request in requests[number::connections]:
+                answer = await connection.send(request)
+                assert answer.status == expected, (answer.status, answer.body[:300])
+                bodies.append(answer.body)
+            return bodies
+
+        return [body for bodies in asyncio.run(self.with_connections(work, connections)) for body in bodies]
+
+    def call(self, method: str, target: str, body: object = None, *, expected: int) -> bytes:
+        encoded = b"" if body is None else json.dumps(body).encode()
+        [answer] = self.send_all([self.request(method, target, encoded)], expected=expected, connections=1)
+        return answer
+
+
+def objects_url(repository: str, ref: str, path: str, *, kind: str = "refs", suffix: str = "") -> str:
+    return f"/api/v1/repositories/{repository}/{kind}/{ref}/objects{suffix}?path={quote(path, safe='')}"
+
+
+@contextmanager
+def lakebed_server(folder: Path, *, workers: int = 1) -> Iterator[Peer]:
+    """A real server over this data folder, set up, with an authorised peer."""
+    command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers)]
+    with started(command, marker=" at http://127.0.0.1:") as peer:
+        made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
+        secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
+        yield Peer(peer.process, peer.port, f"Basic {base64.b64encode(secret).decode()}")
+
+
+@contextmanager
+def bare_server(folder: Path, **options: str) -> Iterator[Peer]:
+    """The floor (bench/bare.py), which gets its options as JSON."""
+    with started(["-m", "bench.bare", json.dumps({"folder": str(folder), **options})], marker="bare at port ") as peer:
+        yield peer
+
+
+@contextmanager
+def started(command: list[str], *, marker: str) -> Iterator[Peer]:
+    """Start a Python process that says where it listens in a line with `marker` before the port."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield Peer(process, _port(process, marker))
+    finally:
+        process.terminate()
+        process.wait(START_S)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _port(process: subprocess.Popen[str], marker: str) -> int:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if marker in line:
+            return int(line.rpartition(marker)[2].split()[0].strip("/"))
+    raise RuntimeError(f"the server ended with {process.wait()}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += family(int(child))
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    """From the scheduler's nanoseconds, which are finer than the clock ticks of /proc/PID/stat."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+def _peak_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
