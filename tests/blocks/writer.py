@@ -1,8 +1,9 @@
-"""What other processes do to a store on a local folder, started with `PROGRAM` and two arguments, `what` and the root:
+"""What other processes do to a store, started with `PROGRAM` and three arguments: `what`, a URI, and the options as
+JSON:
 
 put      puts object after object, several at a time, and prints the key of each once it is stored
-half     begins a put, prints `half` when much of the body is on the disk, and waits to be killed
-stream   puts and reads 256 MiB, and prints by how many bytes its memory grew at most
+half     begins a put, prints `half` when much of the body is on its way, and waits to be killed
+stream   puts and reads 160 MiB, and prints by how many bytes its memory grew at most
 list     lists everything, as a user who may read nothing that is not for all
 """
 
@@ -13,16 +14,17 @@ import hashlib
 import itertools
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-from lakebed.blocks import BlockStore
-from lakebed.blocks.drivers.localfs import LocalBlocks
+import msgspec
+
+from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 
 PROGRAM = "import sys; sys.path.insert(0, ''); from tests.blocks.writer import main; main()"
 WRITERS = 8
-STREAM_BYTES = 256 << 20
+STREAM_BYTES = 160 << 20
 
 
 def data_of(key: str) -> bytes:
@@ -79,7 +81,16 @@ async def list_all(blocks: BlockStore) -> None:
             print(stat.key)
 
 
+def command(what: str, uri: str, options: BlockOptions) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, what, uri, msgspec.json.encode(options).decode()]
+
+
+def memory_growth(uri: str, options: BlockOptions) -> int:
+    done = subprocess.run(command("stream", uri, options), check=True, stdout=subprocess.PIPE)
+    return int(done.stdout)
+
+
 def main() -> None:
-    what, root = sys.argv[1:]
-    blocks = LocalBlocks("local://bucket/ns", Path(root), ("bucket", "ns"))
+    what, uri, options = sys.argv[1:]
+    blocks = open_blocks(uri, msgspec.json.decode(options, type=BlockOptions))
     asyncio.run({"put": put, "half": half, "stream": stream, "list": list_all}[what](blocks))

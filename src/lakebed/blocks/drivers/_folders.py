@@ -160,7 +160,8 @@ class Folders:
             self._base.mkdir(parents=True, exist_ok=True)
         if self._durable:
             for path in missing:
-                os.fsync(Folder(os.open(path.parent, _DIRECTORY)).fd)
+                parent = Folder(os.open(path.parent, _DIRECTORY))
+                os.fsync(parent.fd)
         return Folder(os.open(self._base, _DIRECTORY))
 
 

@@ -51,6 +51,7 @@ from lakebed.blocks.store import (
     Body,
     DeleteFailure,
     InvalidBlockKey,
+    InvalidNamespace,
     Stored,
 )
 
@@ -74,12 +75,18 @@ PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
 INLINE_BYTES: Final = 1 << 16
 
+_ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
 _REFUSED: Final = re.compile(r"non-2xx status code: 4\d\d")
 
 
 @lru_cache(maxsize=64)
 def _client(bucket: str, options: BlockOptions) -> S3Store:
-    """One connection pool for all namespaces of a bucket. obstore's clients have nothing to close."""
+    """One connection pool for all namespaces of a bucket. obstore's clients have nothing to close.
+
+    Raises:
+        InvalidNamespace: the options cannot be used.
+    """
+    _check_options(options)
     config: S3Config = {
         "virtual_hosted_style_request": options.s3_virtual_hosted or options.s3_endpoint is None,
         "copy_if_not_exists": "multipart",
@@ -89,13 +96,26 @@ def _client(bucket: str, options: BlockOptions) -> S3Store:
     if options.s3_region is not None:
         config["region"] = options.s3_region
     timeout = timedelta(seconds=options.s3_timeout_s)
-    return S3Store(
-        bucket,
-        config=config,
-        client_options={"allow_http": (options.s3_endpoint or "").startswith("http://"), "timeout": timeout},
-        retry_config={"max_retries": options.s3_retries_max, "retry_timeout": timeout},
-        credential_provider=_credentials(options),
-    )
+    try:
+        return S3Store(
+            bucket,
+            config=config,
+            client_options={"allow_http": (options.s3_endpoint or "").startswith("http://"), "timeout": timeout},
+            retry_config={"max_retries": options.s3_retries_max, "retry_timeout": timeout},
+            credential_provider=_credentials(options),
+        )
+    except BaseError as error:
+        raise InvalidNamespace(f"s3://{bucket} cannot be opened: {_brief(error)}") from error
+
+
+def _check_options(options: BlockOptions) -> None:
+    """obstore would find these out too, by panicking in the first request."""
+    if options.s3_endpoint is not None:
+        found = _ENDPOINT.fullmatch(options.s3_endpoint)
+        if not found or int(found[3] or 0) > 0xFFFF:
+            raise InvalidNamespace(f"{options.s3_endpoint!r} is no endpoint: http(s)://, a host, and perhaps a port")
+    if (options.s3_access_key_id is None) != (options.s3_secret_access_key is None):
+        raise InvalidNamespace("an S3 access key id and its secret are given together or not at all")
 
 
 def _credentials(options: BlockOptions) -> Callable[[], S3Credential] | None:
