@@ -1,6 +1,6 @@
 """Sorted immutable files of entries, cut by content: codecs, cuts, changes, merges. Pure: bytes in, values out."""
 
-from .changing import Change, apply_changes, diff_tables, differing, find_keys, overlay
+from .changing import Change, apply_changes, differing, overlay
 from .codec import RangeCorrupt, RangeFile, RangeInfo, decode_range, encode_range, footer_size, range_key, summary_of
 from .cutting import CUT_RULE, CutRule, Cutter, cut
 from .merging import MergedTable, Strategy, merge_tables
@@ -13,13 +13,11 @@ from .schema import (
     changes_from_entries,
     changes_from_rows,
     chunk,
-    object_array,
     rows_from_table,
     table_from_rows,
-    values_of,
 )
 from .sealed import FileCorrupt
-from .summary import SliceBitmap, SliceSummary, summarise
+from .summary import SliceBitmap, SliceSummary
 from .view import KeyColumn, RangeView
 
 __all__ = [
@@ -49,20 +47,15 @@ __all__ = [
     "cut",
     "decode_metarange",
     "decode_range",
-    "diff_tables",
     "differing",
     "encode_metarange",
     "encode_range",
-    "find_keys",
     "footer_size",
     "merge_tables",
     "metarange_key",
-    "object_array",
     "overlay",
     "range_key",
     "rows_from_table",
-    "summarise",
     "summary_of",
     "table_from_rows",
-    "values_of",
 ]

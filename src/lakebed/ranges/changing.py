@@ -129,8 +129,3 @@ def _is_among(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> F
     """Arrow's hash table: several times faster here than numpy's sort."""
     found: Flags = pc.is_in(pa.array(values), value_set=pa.array(others)).to_numpy(zero_copy_only=False)
     return found
-
-
-def diff_tables(left: pa.Table, right: pa.Table) -> tuple[Positions, Positions]:
-    """Positions in each table of the rows that the other does not have with the same key and digest."""
-    return differing(chunk(left, "digest").to_numpy(), chunk(right, "digest").to_numpy())

@@ -76,26 +76,22 @@ def rows_from_table(table: pa.Table) -> list[tuple[bytes, Row]]:
     return list(zip(keys, zip(*columns, strict=True), strict=True))
 
 
-def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+def values_of(column: pa.ChunkedArray) -> list[Any]:
     """A column's values as Python objects, many times faster than a scalar at a time."""
-    values: list[Any] = (
-        column.to_numpy(zero_copy_only=False).tolist() if isinstance(column, pa.Array) else column.to_numpy().tolist()
-    )
+    values: list[Any] = column.to_numpy().tolist()
     return values
 
 
-def object_array(column: pa.ChunkedArray | pa.Array) -> ObjectArray:
+def object_array(column: pa.ChunkedArray) -> ObjectArray:
     """The values of a binary column, in an array of Python bytes: sortable, searchable, and cheap to index."""
-    values: ObjectArray = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
+    values: ObjectArray = column.to_numpy()
     return values
 
 
 def chunk(table: pa.Table, name: str) -> pa.Array:
     """A column as one contiguous array, without a copy where it is one already."""
     column = table.column(name)
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _arrays(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:

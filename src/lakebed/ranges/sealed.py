@@ -58,13 +58,13 @@ class FileCorrupt(Corrupt):
     kind = "file"
 
     def __init__(self, id_: str, reason: str, /, **facts: object) -> None:
-        super().__init__(f"{self.kind} {id_}: {reason}", **{f"{self.kind}_id": id_, "reason": reason, **facts})
+        super().__init__(f"{self.kind} {id_}: {reason}", **{**facts, f"{self.kind}_id": id_, "reason": reason})
         self.id = id_
         self.reason = reason
 
     def in_namespace(self, uri: str) -> FileCorrupt:
         """The same error, which names the storage namespace too."""
-        named = type(self)(self.id, self.reason, namespace=uri)
+        named = type(self)(self.id, self.reason, **{**self.facts, "namespace": uri})
         named.args = (f"{self.args[0]} (in {uri})",)
         return named
 

@@ -78,7 +78,7 @@ class TreeFiles:
             return found
 
         async def load() -> Tree:
-            with self._naming():
+            with self.naming():
                 return Tree(decode_metarange(id_, await self._get(metarange_key(id_), MetarangeCorrupt, id_)))
 
         return await self._cache.load(name, Tree, load, self._tasks)
@@ -95,7 +95,7 @@ class TreeFiles:
             return found
 
         async def load() -> RangeView:
-            with self._naming():
+            with self.naming():
                 return RangeView(decode_range(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id)))
 
         return await self._cache.load(name, RangeView, load, self._tasks)
@@ -103,7 +103,7 @@ class TreeFiles:
     async def entries(self, info: RangeInfo) -> pa.Table:
         """All entries of a range, past the cache. Errors as `view`."""
         found = await self.file(info)
-        with self._naming():
+        with self.naming():
             return found.entries if isinstance(found, RangeView) else found.table()
 
     async def file(self, info: RangeInfo) -> RangeView | RangeFile:
@@ -112,7 +112,7 @@ class TreeFiles:
         found = self._cache.find((self._uri, info.id), RangeView)
         if found is not None:
             return found
-        with self._naming():
+        with self.naming():
             return RangeFile(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id))
 
     async def together(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
@@ -134,11 +134,6 @@ class TreeFiles:
     @contextmanager
     def naming(self) -> Iterator[None]:
         """Errors about a file that leave this block name the namespace too."""
-        with self._naming():
-            yield
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
         try:
             yield
         except FileCorrupt as error:
