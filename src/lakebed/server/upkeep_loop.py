@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError
 from lakebed.catalog import Repository, RepositoryNotFound
+from lakebed.upkeep import Upkeep
 
 from .state import AppState
 
@@ -35,7 +36,13 @@ async def clean_versions(state: AppState) -> None:
         await repository.versions.clean()
 
 
-STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions)
+async def abandon_dead_runs(state: AppState) -> None:
+    """Collections that were left marking: while they seem to run, finished records of uploads and copies stay."""
+    async for repository in every_repository(state):
+        await Upkeep(repository.versions).abandon_dead_runs()
+
+
+STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs)
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
