@@ -7,7 +7,7 @@ that answers with it: authentication, routing, and the translation of errors sta
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -223,4 +223,4 @@ def _request_id(request: RestRequest) -> bytes:
     given = request.header(b"x-request-id")
     if given is not None and given.isascii() and given.isprintable() and len(given) <= 128:
         return given.encode()
-    return uuid.uuid4().hex.encode()
+    return secrets.token_hex(16).encode()

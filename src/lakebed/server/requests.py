@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -152,12 +152,18 @@ def _parse_query(raw: bytes) -> dict[str, list[str]]:
     query: dict[str, list[str]] = {}
     if raw:
         try:
-            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict")
+            for pair in raw.split(b"&"):
+                name, _, value = pair.partition(b"=")
+                query.setdefault(_decode(name), []).append(_decode(value))
         except UnicodeDecodeError as error:
             raise InvalidParameter("the query is not valid UTF-8") from error
-        for name, value in pairs:
-            query.setdefault(name, []).append(value)
     return query
+
+
+def _decode(text: bytes) -> str:
+    if b"+" in text:
+        text = text.replace(b"+", b" ")
+    return (unquote_to_bytes(text) if b"%" in text else text).decode()
 
 
 def _schema_words(error: msgspec.ValidationError) -> str:

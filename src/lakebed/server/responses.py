@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -61,6 +61,8 @@ class StreamedResponse(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
+            if isinstance(self._rest, AsyncGenerator):
+                await self._rest.aclose()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

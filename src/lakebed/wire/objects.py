@@ -7,10 +7,11 @@ import msgspec
 from .common import Pagination
 
 
-class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An object, or a common prefix (`path_type`), which has neither size nor type.
 
-    `content_type`, `metadata` and `size_bytes` are left out when None.
+    `content_type`, `metadata` and `size_bytes` are left out when None. Listings make a thousand at once, and nothing in
+    one can point back to it: the cycle collector need not know them.
     """
 
     checksum: str

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import Entry
+from lakebed.base import Entry, from_row
 from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
 from lakebed.server.errors import status_and_message
 from lakebed.server.requests import RestRequest
@@ -52,8 +52,7 @@ class Objects:
         if request.flag("presign") and self._presign_s is not None:
             for index, (_, row) in enumerate(listing.items):
                 if row is not None:
-                    entry = await repository.objects.get(request.args[1], results[index].path)
-                    results[index] = await self._presigned(repository, results[index], entry)
+                    results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return answer(wire.ObjectStatsList(pagination=pagination, results=results))
 

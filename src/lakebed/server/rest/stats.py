@@ -29,6 +29,7 @@ def stats_of_page(
 ) -> list[ObjectStats]:
     """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time."""
     prefixes: dict[int, str] = {}
+    no_metadata: dict[str, str] | None = {} if is_with_metadata else None
     data = repository.address_prefix + "data/"
     page: list[ObjectStats] = []
     for key, row in items:
@@ -49,7 +50,7 @@ def stats_of_page(
             ObjectStats(
                 checksum=checksum,
                 content_type=content_type,
-                metadata=(decode_metadata(metadata) if metadata else {}) if is_with_metadata else None,
+                metadata=decode_metadata(metadata) if metadata and is_with_metadata else no_metadata,
                 mtime=modified_ms // 1000,
                 path=key.decode(),
                 path_type="object",
