@@ -28,7 +28,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A process. `restart` is what its second life runs after a crash; without one, and after a second crash, it stays dead."""
+    """A process. `restart` is what its second life runs after a crash; without one, or after another, it stays dead."""
 
     name: str
     program: Program
@@ -206,7 +206,6 @@ def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 
     if life.error is not None:
         raise life.error
     return ports
-
 
 
 def prepared(scene: Scene, seed: int) -> tuple[Disk, dict[str, Record]]:

@@ -1,9 +1,9 @@
 """Actors as automata: what an actor does next, by what it was told so far.
 
-An actor's memory is its own, so it is a function of the outcomes handed to it. A `Node` stands for one such history: it
-knows the moves that are open there, and an edge for each outcome seen. Real code runs only where an edge is new: the
-life that waits at the node goes on, or, if it already went another way, a new one is led there by the recorded outcomes.
-If it then asks for anything else than recorded, the core is not deterministic: `NotDeterministic`.
+An actor's memory is its own, so it is a function of the outcomes handed to it. A `Node` stands for one such history:
+it knows the moves that are open there, and an edge for each outcome seen. Real code runs only where an edge is new:
+the life that waits at the node goes on, or, if it already went another way, a new one is led there by the recorded
+outcomes. If it then asks for anything else than recorded, the core is not deterministic: `NotDeterministic`.
 """
 
 from __future__ import annotations
@@ -210,4 +210,3 @@ class Automaton:
         while self.nodes[node_number].life_number == 1:
             node_number = self.nodes[node_number].parent
         return self.nodes[node_number]
-

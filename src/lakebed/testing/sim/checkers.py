@@ -12,13 +12,14 @@ A reset that does not lie before an operation may have taken it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound
 
 from .actors import Ending, Violation
 from .operations import Record
-from .views import Made, View
+from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
@@ -49,7 +50,9 @@ def causality(ending: Ending) -> None:
                 if made.id == record.ended.value:
                     _check_shown(ending, name, made.contents, record.before, f"commit {record.operation.name} holds")
         elif record.ended.error in (CommitOvertaken, NoChanges) and history and not _resets(ending, name):
-            _check_shown(ending, name, history[0].contents, record.before, f"after {record.operation.name} the head has")
+            _check_shown(
+                ending, name, history[0].contents, record.before, f"after {record.operation.name} the head has"
+            )
 
 
 def chain(ending: Ending) -> None:
@@ -59,7 +62,7 @@ def chain(ending: Ending) -> None:
         if _of_branch(ending, name, ("hard_reset", "create_branch", "delete_branch")):
             continue
         history = view.history(name)
-        for newer, older in zip(history, history[1:], strict=False):
+        for newer, older in pairwise(history):
             parents = [view.commit(parent).generation for parent in newer.record.parents]
             if newer.record.generation != max(parents) + 1:
                 raise Violation(f"{newer.id[:12]} has generation {newer.record.generation} above {older.id[:12]}")
@@ -105,8 +108,8 @@ def resets_hold(ending: Ending) -> None:
         for commit in ending.acknowledged("commit"):
             if commit.before is not None and reset.operation.name in commit.before and commit.ended is not None:
                 for made in view.history(name):
-                    if made.id == commit.ended.value and (back := _fresh_values(made) & gone):
-                        raise Violation(f"{reset.operation.name} held not: {commit.operation.name} has {sorted(back)}")
+                    if made.id == commit.ended.value and (held := _fresh_values(made) & gone):
+                        raise Violation(f"{reset.operation.name} held not: {commit.operation.name} has {sorted(held)}")
 
 
 def reads_see_what_was_acknowledged(ending: Ending) -> None:
@@ -124,7 +127,7 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
 def no_leak(ending: Ending) -> None:
     """Invariant 8, after cleaning: every token with a cell belongs to a branch, and no claim is left."""
     view = View(ending.disk)
-    owned = {f"{_UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
+    owned = {f"{UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
     if leaked := sorted(view.token_partitions() - owned):
         raise Violation(f"nobody will ever clean {leaked}")
     if claims := view.claims():
@@ -140,8 +143,6 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     resets_hold,
     reads_see_what_was_acknowledged,
 )
-
-_UID = "r"
 
 
 def _check_shown(

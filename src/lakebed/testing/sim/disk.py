@@ -23,7 +23,7 @@ class Disk:
         self.cells: dict[bytes, dict[bytes, bytes]] = {}
         """Partition → key → value. No partition is empty."""
         self.blocks: dict[str, tuple[Any, int, int]] = {}
-        """Key → content, size in bytes, moment of the put in Unix milliseconds. Content is bytes or any hashable value."""
+        """Key → content (bytes or any hashable value), size in bytes, moment of the put in Unix milliseconds."""
         self.counts: dict[tuple[bytes, bytes], int] = {}
         self.versioned = versioned
         self._shared = False

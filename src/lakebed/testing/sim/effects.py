@@ -1,12 +1,12 @@
 """Effects: what simulated ports ask for, as plain tuples, and what becomes of them.
 
-A port method yields one tuple and is resumed with the raw outcome; it does nothing by itself. So an effect is *data*: it
-can be carried out on any copy of a disk, compared, counted, and kept in a trace that nobody formats until it is read.
+A port method yields one tuple and is resumed with the raw outcome; it does nothing by itself. So an effect is *data*:
+it can be carried out on any copy of a disk, compared, counted, and kept in a trace that nobody formats until it is read.
 The first item names the operation. Store and block operations work on the disk that all actors share; the others
 (LOCAL) are moments at which one actor's own clock, event or breathing space is due.
 
-A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN` (not
-done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a wait that
+A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
+(not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a wait that
 timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done).
 """
 
@@ -44,9 +44,7 @@ CRASH: Final[Effect] = ("crash",)
 PAUSE: Final[Effect] = ("pause",)
 
 LOCAL: Final = frozenset({"pause", "sleep", "wait", "crash"})
-WRITES: Final = frozenset(
-    {"set", "set_many", "set_if", "delete", "delete_many", "delete_if", "put", "copy", "erase"}
-)
+WRITES: Final = frozenset({"set", "set_many", "set_if", "delete", "delete_many", "delete_if", "put", "copy", "erase"})
 LOSABLE: Final = frozenset({"set", "set_many", "set_if", "delete", "delete_many", "delete_if"})
 """Only the key-value store has an OutcomeUnknown: a put of immutable bytes can simply be sent again."""
 

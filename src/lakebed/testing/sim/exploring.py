@@ -6,13 +6,14 @@ not schedules: level by level (each step takes one level, and only two are kept)
 that lead to it. Nothing is left out: the count is exact, and equals what one-by-one enumeration finds (tested).
 
 A crash is tried at the start, after each write and after each answer to a user: elsewhere it leaves the same world as a
-crash one read earlier. With `reduced`, private steps go first (`sharing.py`): fewer states, the same endings.
+crash one read earlier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from .actors import Ending, Scene, Violation, apply_checked, prepared
@@ -21,19 +22,18 @@ from .disk import Disk
 from .effects import CRASH, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
 from .scheduling import finish
-from .sharing import Sharing
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 _ORDER, _CRASHES, _LOSSES, _NODES = _BITS, 2 * _BITS, 2 * _BITS + 4, 2 * _BITS + 8
 _FEW = 15
-"""A state is one integer: 24 bits of disk, 24 of order, 4 of crashes left, 4 of losses left, 24 for each actor's node."""
+"""A state is one integer: 24 bits of disk, 24 of order, 4 each of crashes and losses left, 24 of each actor's node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation done)
-    or of requests (not done; the caller cannot tell)."""
+    """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation
+    done) or of requests (not done; the caller cannot tell). At most 15 of each."""
 
     crashes: int = 0
     losses: int = 0
@@ -44,35 +44,33 @@ NO_BUDGET = Budget()
 
 @dataclass(slots=True)
 class Explored:
-    """`schedules` is exact unless `is_reduced`, and then a lower bound. `faults` counts the transitions that are one.
-    `violation` is the first one met, which by the order of the search has a shortest schedule."""
+    """`faults` counts the transitions that are one. `violation` is the first one met, which by the order of the search
+    has a shortest schedule."""
 
     scene: str
-    is_reduced: bool
     states: int = 0
     transitions: int = 0
     schedules: int = 0
     endings: int = 0
     depth: int = 0
     faults: int = 0
-    rounds: int = 0
     violation: str | None = None
 
 
-def explore(
-    scene: Scene, budget: Budget = NO_BUDGET, *, reduced: bool = True, states_max: int | None = None
-) -> Explored:
+def explore(scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None = None) -> Explored:
     """Walk every state of the scene; stop at the first violation, and describe it with its schedule.
 
+    Costs 5 to 20 µs a state, and memory for two levels of states besides the automata.
+
     Raises:
-        TooManyStates: more than `states_max` in one round.
+        TooManyStates: more than `states_max`.
     """
-    explorer = Explorer(scene, budget, reduced=reduced)
+    explorer = Explorer(scene, budget)
     try:
-        explored = explorer.explore(states_max)
+        explored = explorer.walk(states_max)
         if explored.violation is not None:
             # Once more, this time remembering where each state came from.
-            explored.violation = Explorer(scene, budget, reduced=reduced, sharing=explorer.sharing).explain()
+            explored.violation = explorer.walk(None, parents=[]).violation
         return explored
     finally:
         explorer.close()
@@ -93,14 +91,10 @@ class _Found(Exception):
 
 
 class Explorer:
-    def __init__(
-        self, scene: Scene, budget: Budget, *, reduced: bool, seed: int = 0, sharing: Sharing | None = None
-    ) -> None:
+    def __init__(self, scene: Scene, budget: Budget, *, seed: int = 0) -> None:
         self.scene = scene
         self.budget = budget
         self.effects: Interned[Effect] = Interned()
-        self.sharing = sharing or Sharing()
-        self._reduced = reduced
         self._outcomes: Interned[Any] = Interned()
         self._unknown = self._outcomes.number(Mark.UNKNOWN)
         self._seed = seed
@@ -113,30 +107,12 @@ class Explorer:
         self._initial = self._first_state()
         self._checked: set[tuple[int, Hashable]] = set()
 
-    def explore(self, states_max: int | None = None) -> Explored:
-        rounds = 0
-        while True:
-            rounds += 1
-            explored = self._walk(states_max, None)
-            explored.rounds = rounds
-            if explored.violation is not None or not (self._reduced and self.sharing.is_outdated()):
-                return explored
-
-    def explain(self) -> str:
-        """The trace to the first violation. To be called where there is one."""
-        while True:
-            parents: list[dict[int, int]] = []
-            explored = self._walk(None, parents)
-            if explored.violation is not None:
-                return explored.violation
-            assert self.sharing.is_outdated(), "the violation is gone: the core is not deterministic"
-
     def close(self) -> None:
         for automaton in self._automata:
             automaton.close()
 
-    def _walk(self, states_max: int | None, parents: list[dict[int, int]] | None) -> Explored:
-        result = Explored(self.scene.name, self._reduced)
+    def walk(self, states_max: int | None = None, *, parents: list[dict[int, int]] | None = None) -> Explored:
+        result = Explored(self.scene.name)
         level = {self._initial: 1}
         try:
             while level:
@@ -144,6 +120,7 @@ class Explorer:
                 if states_max is not None and result.states > states_max:
                     raise TooManyStates(f"{self.scene.name}: more than {states_max} states")
                 level = self._walk_level(level, result, parents)
+                assert max(len(self._disks), *(len(one.nodes) for one in self._automata)) <= _MASK
                 result.depth += bool(level)
         except _Found as found:
             result.violation = f"{self.scene.name}: {found}"
@@ -180,24 +157,15 @@ class Explorer:
 
     def _successors(self, state: int, found: list[int], labels: list[int]) -> int:
         """Append every state one step on, and for each a label; return how many of the steps are faults."""
-        faults = 0
-        for index in range(len(self._automata)):
-            start = len(found)
-            faults_here, is_private = self._steps_of(index, state, found, labels)
-            if is_private and len(found) > start and self._reduced:
-                del found[:start], labels[:start]
-                return faults_here
-            faults += faults_here
-        return faults
+        return sum([self._steps_of(index, state, found, labels) for index in range(len(self._automata))])
 
-    def _steps_of(self, index: int, state: int, found: list[int], labels: list[int]) -> tuple[int, bool]:
+    def _steps_of(self, index: int, state: int, found: list[int], labels: list[int]) -> int:
         automaton = self._automata[index]
         shift = _NODES + _BITS * index
         number = state >> shift & _MASK
         node = automaton.nodes[number]
         disk = state & _MASK
         faults = 0
-        is_private = not (node.opened and self.scene.keeps_order)
         if node.is_stuck:
             raise _Found(state, None, Violation(f"{automaton.actor.name} waits for ever"))
         for move, (_, effect, is_local, is_losable, fate) in enumerate(node.moves):
@@ -205,17 +173,14 @@ class Explorer:
             if is_local:
                 after, outcome = disk, self._outcomes.number(fate)
             else:
-                is_private &= self._reduced and self.sharing.touch(index, self.effects.values[effect])
                 applied = self._applied.get(disk << _BITS | effect)
                 after, outcome = applied if applied is not None else self._apply(state, label, disk, effect)
-            is_private &= self._step(state, index, number, move, outcome, after, label, found, labels)
+            self._step(state, index, number, move, outcome, after, label, found, labels)
             if is_losable and state >> _LOSSES & _FEW:
                 spent = state - (1 << _LOSSES)
                 for what_is, which in ((after, 1), (disk, 2))[: 1 + (after != disk)]:
                     faults += 1
-                    is_private &= self._step(
-                        spent, index, number, move, self._unknown, what_is, label | which, found, labels
-                    )
+                    self._step(spent, index, number, move, self._unknown, what_is, label | which, found, labels)
         if node.can_crash and state >> _CRASHES & _FEW:
             faults += 1
             target = node.edges.get(-1)
@@ -223,7 +188,7 @@ class Explorer:
                 target = node.edges[-1] = automaton.crash(number)
             found.append(state - (1 << _CRASHES) + (target - number << shift))
             labels.append(index << 8 | 3)
-        return faults, is_private
+        return faults
 
     def _step(
         self,
@@ -236,8 +201,8 @@ class Explorer:
         label: int,
         found: list[int],
         labels: list[int],
-    ) -> bool:
-        """Append the state after this outcome; return whether nobody else could tell, as far as order goes."""
+    ) -> None:
+        """Append the state after this outcome, and its label."""
         automaton = self._automata[index]
         node = automaton.nodes[number]
         target = node.edges.get(move << _BITS | outcome)
@@ -248,16 +213,12 @@ class Explorer:
                 raise _Found(state, label, error) from error
             node.edges[move << _BITS | outcome] = target
         after = state + (target - number << _NODES + _BITS * index) + disk - (state & _MASK)
-        labels.append(label)
-        if not self.scene.keeps_order:
-            found.append(after)
-            return True
         ended = automaton.nodes[target].ended_now
-        if node.opened or ended:
+        if (node.opened or ended) and self.scene.keeps_order:
             order = state >> _ORDER & _MASK
             after += self._next_order(order, node.opened, ended) - order << _ORDER
         found.append(after)
-        return not ended
+        labels.append(label)
 
     def _apply(self, state: int, label: int, disk: int, effect: int) -> tuple[int, int]:
         what = self.effects.values[effect]
@@ -283,7 +244,7 @@ class Explorer:
         number = self._next_orders.get(key)
         if number is None:
             past, before = self._orders.values[order]
-            began = dict(before) | {name: past for name in opened}
+            began = dict(before) | dict.fromkeys(opened, past)
             # What began and ended within one step, without an effect, saw what had ended before it.
             began |= {name: past for name in ended if name not in began}
             after = past.union(ended), tuple(sorted(began.items()))
@@ -329,7 +290,7 @@ class Explorer:
             if path[-1] in came_from:
                 path.append(came_from[path[-1]])
         path.reverse()
-        steps = [self._step_between(state, after) for state, after in zip(path, path[1:], strict=False)]
+        steps = [self._step_between(state, after) for state, after in pairwise(path)]
         if found.label is not None:
             steps.append(self._described(found.state, found.label))
         return steps

@@ -1,8 +1,8 @@
-"""The legal moves of a branch record: a step checker, which sees every change as it is made.
+"""The legal moves of a branch record: step checkers, which see every change as it is made.
 
-A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed list and only with a claim that names exactly them; a head
-moves only to a commit whose first parent it is, unless by hand. So the history of a branch is a chain in every state,
-not just at the end, and whoever dies anywhere leaves a claim behind.
+A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed
+list, and with a claim that names exactly them; a head moves only to a commit whose first parent it is, unless by hand.
+So the history of a branch is a chain in every state, not just at the end, and whoever dies anywhere leaves a claim.
 """
 
 from __future__ import annotations
@@ -82,4 +82,3 @@ def _check_changes(view: View, before: BranchRecord, after: BranchRecord, droppe
     changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     if strange := sorted(changed - named):
         raise Violation(f"a commit changes {strange}, which the tokens it takes do not name")
-

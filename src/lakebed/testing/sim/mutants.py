@@ -1,4 +1,4 @@
-"""Planted bugs: each removes one guard of docs/design/protocols.md from the real classes, for as long as a `with` lasts.
+"""Planted bugs: each takes one guard of docs/design/protocols.md out of the real classes, while a `with` lasts.
 
 A simulation that does not catch every one of them proves nothing. Production code knows nothing of this: a mutant puts
 a changed method on `Versions`, over the inherited one, and takes it away again.
@@ -19,6 +19,11 @@ from lakebed.versions import CommitOvertaken, NoChanges, Sealed, Versions, encod
 from lakebed.versions.committing import Built, find_mine
 from lakebed.versions.repo import Seen
 
+from .actors import Violation
+from .exploring import TooManyStates, explore
+from .scheduling import run_seed
+from .worlds import SWARM_FAULTS, small_worlds, swarm
+
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside: its flows are private to its package, and this is surgery on them."""
 
@@ -34,9 +39,11 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        changed: list[tuple[type, str, Any]] = []
+        changed: list[tuple[type[Any], str, Any]] = []
+        patches: tuple[tuple[type[Any], dict[str, Callable[..., Any]]], ...]
+        patches = ((Versions, self.methods), (Built, self.of_built))
         try:
-            for owner, methods in ((Versions, self.methods), (Built, self.of_built)):
+            for owner, methods in patches:
                 for name, method in methods.items():
                     changed.append((owner, name, vars(owner).get(name)))
                     setattr(owner, name, method)
@@ -133,20 +140,20 @@ async def _seal_without_predicate(self: Repo, branch: str) -> Any:
         return await _seal_without_predicate(self, branch)
 
 
-async def _set_anyway(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+async def _set_anyway(self: Repo, branch: str, record: Any, _: Seen) -> Seen:
     value = encode_record(record)
     self._branches.pop(branch, None)
     await self.store.set(self.partition, keys.BRANCH + branch.encode(), value)
     return Seen(record, Held(value, value))
 
 
-async def _publish_without_predicate(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+async def _publish_without_predicate(self: Repo, branch: str, record: Any, seen: Seen) -> Any:
     if len(record.sealed) < len(seen.record.sealed):
         return await _set_anyway(self, branch, record, seen)
     return await _real_set_branch(self, branch, record, seen)
 
 
-async def _publish_deaf_to_lost_answers(self: Repo, branch: str, record: Any, seen: Seen) -> Seen:
+async def _publish_deaf_to_lost_answers(self: Repo, branch: str, record: Any, seen: Seen) -> Any:
     try:
         return await _real_set_branch(self, branch, record, seen)
     except OutcomeUnknown:
@@ -155,12 +162,10 @@ async def _publish_deaf_to_lost_answers(self: Repo, branch: str, record: Any, se
         return seen
 
 
-_real_set_branch: Any = Versions._set_branch  # noqa: SLF001  # surgery
+_real_set_branch: Any = Versions._set_branch  # noqa: SLF001  # the real one, to call from the changed one
 
 
-async def _publish_then_claim(
-    self: Repo, branch: str, mine: Any, seen: Seen, note: Any, *, allow_empty: bool
-) -> Any:
+async def _publish_then_claim(self: Repo, branch: str, mine: Any, seen: Seen, note: Any, *, allow_empty: bool) -> Any:
     operation, attempt, built = self.world.ids.fresh(), 0, None
     while True:
         place = find_mine(seen.record.sealed, mine)
@@ -194,14 +199,15 @@ async def _build_with_the_old_metarange(
     return Built(commit, await self._write_commit(commit), record.commit_id, tuple(left), record.touched)
 
 
-_real_build: Any = Versions._build  # noqa: SLF001  # surgery
+_real_build: Any = Versions._build  # noqa: SLF001  # the real one, to call from the changed one
 
 
-def _is_from_the_same_head(self: Built, record: Any, left: Sequence[Sealed]) -> bool:
+def _is_from_the_same_head(self: Built, record: Any, left: Sequence[Sealed]) -> Any:
+    del left  # the guard that is missing
     return self.head == record.commit_id and self.touched == record.touched
 
 
-def _is_from_the_same_tokens(self: Built, record: Any, left: Sequence[Sealed]) -> bool:
+def _is_from_the_same_tokens(self: Built, record: Any, left: Sequence[Sealed]) -> Any:
     return self.left == tuple(left) and self.touched == record.touched
 
 
@@ -209,10 +215,10 @@ async def _changes_oldest_on_top(self: Repo, tokens: Sequence[Any]) -> Any:
     return await _real_changes(self, list(reversed(tokens)))
 
 
-_real_changes: Any = Versions._changes  # noqa: SLF001  # surgery
+_real_changes: Any = Versions._changes  # noqa: SLF001  # the real one, to call from the changed one
 
 
-async def _never_in_the_chain(self: Repo, commit_id: Any, generation: int, head: Any) -> bool:
+async def _never_in_the_chain(_: Repo, *__: Any) -> bool:
     return False
 
 
@@ -235,7 +241,7 @@ async def _build_from_newer_tokens_too(
 # The cleaner
 
 
-async def _held_by_nobody(self: Repo, branch: str) -> frozenset[Any]:
+async def _held_by_nobody(_: Repo, __: str) -> frozenset[Any]:
     return frozenset()
 
 
@@ -264,3 +270,43 @@ MUTANTS: Final = (
     _mutant("left-too-much", "left begins at mine", _build=_build_from_newer_tokens_too),
     _mutant("clean-held", "the cleaner leaves tokens that a branch holds", _tokens_of=_held_by_nobody),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What was searched until the mutant was caught, or in vain: then there is no `report`."""
+
+    seeds: int = 0
+    states: int = 0
+    schedules: int = 0
+    world: str = ""
+    report: str | None = None
+
+
+def hunt_by_seed(mutant: Mutant, *, seeds_max: int) -> Hunt:
+    """Run swarms until something is violated."""
+    with mutant.planted():
+        for seed in range(seeds_max):
+            try:
+                run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+            except Violation as violation:
+                return Hunt(seeds=seed + 1, report=str(violation))
+    return Hunt(seeds=seeds_max)
+
+
+def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
+    """Walk the quick worlds until something is violated. `states_max` is for one world: a mutant may make it endless."""
+    states = schedules = 0
+    with mutant.planted():
+        for world in small_worlds():
+            if not world.is_quick:
+                continue
+            try:
+                explored = explore(world.scene, world.budget, states_max=states_max)
+            except TooManyStates:
+                states += states_max
+                continue
+            states, schedules = states + explored.states, schedules + explored.schedules
+            if explored.violation is not None:
+                return Hunt(states=states, schedules=schedules, world=world.scene.name, report=explored.violation)
+    return Hunt(states=states, schedules=schedules)

@@ -1,8 +1,8 @@
 """What clients of a simulation asked for, and what they were told: all that checkers may know besides the disk.
 
-An operation *begins* at the first effect carried out for its actor after it was called, and *ends* when the call returns.
-`before` holds the operations that had ended when it began: the order that users can rely on. One that never ended (its
-actor crashed) may have happened or not.
+An operation *begins* at the first effect carried out for its actor after it was called, and *ends* when the call
+returns. `before` holds the operations that had ended when it began: the order that users can rely on. One that never
+ended (its actor crashed) may have happened or not.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ after the other. Values are unique in a scene, so that every byte found later ca
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -163,97 +162,3 @@ def _doing(deeds: Sequence[Do]) -> Program:
 
 async def _awaited(act: Act, repo: Versions) -> str | None:
     return await act(repo)
-
-
-def swarm(seed: int) -> Scene:
-    """4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
-    rng = random.Random(seed)
-    clocks_agree = rng.random() < 0.7
-    clients = []
-    for number in range(rng.randint(4, 8)):
-        name = "abcdefgh"[number]
-        deeds = [_drawn(rng, f"{name}{count}", clocks_agree) for count in range(rng.randint(1, 3))]
-        clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree)]))
-    before = [write("w0", "x", "w0"), write("v0", "y", "v0")]
-    committed = before[: rng.randint(0, 2)]
-    return scene(
-        f"swarm {seed}",
-        *clients,
-        committed=committed,
-        beside=[write("t0", "z", "t0", branch=SIDE)],
-        staged=[write("u0", "x", rng.choice(("u0", "w0")))],
-        clocks_agree=clocks_agree,
-    )
-
-
-def _drawn(rng: random.Random, name: str, clocks_agree: bool) -> Do:
-    key = rng.choice("xxy")
-    match rng.choices(("write", "commit", "read", "delete", "clean", "merge"), (8, 7, 5, 2, 1, 1))[0]:
-        case "write":
-            return write(name, key, name if rng.random() < 0.8 else f"{'wv'[key == 'y']}0")
-        case "merge":
-            return merge(name, SIDE)
-        case "commit":
-            return commit(name)
-        case "read":
-            return read(name, key)
-        case "delete":
-            return delete(name, key)
-    return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
-
-
-def small_scenes() -> dict[str, Scene]:
-    """Worlds that the explorer finishes in seconds: write × commit × read."""
-    w1, w2 = write("w1", "a", "1"), write("w2", "a", "2")
-    return {
-        one.name: one
-        for one in (
-            scene("writer, committer", client("w", w1), client("c", commit("c1"))),
-            scene("two writers, committer", client("w", w1), client("x", w2), client("c", commit("c1"))),
-            scene(
-                "writer, two committers",
-                client("w", w1),
-                client("c", commit("c1")),
-                client("d", commit("d1")),
-                staged=[write("w0", "b", "0")],
-            ),
-            scene("writer, committer, reader", client("w", w1), client("c", commit("c1")), client("r", read("r1", "a"))),
-            scene(
-                "reader that has read before",
-                client("w", w1, write("w2", "a", "2")),
-                client("c", commit("c1")),
-                client("r", read("r1", "a"), read("r2", "a")),
-            ),
-            scene("writer that commits", client("w", w1, commit("c1")), client("d", commit("d1")), client("x", w2)),
-            scene(
-                "committer that cleans, reader",
-                client("c", commit("c1"), clean("c2")),
-                client("r", read("r1", "a")),
-                staged=[w1],
-            ),
-            scene(
-                "merger, committer",
-                client("m", merge("m1", SIDE)),
-                client("c", commit("c1")),
-                beside=[write("t0", "z", "t0", branch=SIDE)],
-                staged=[w1],
-            ),
-            scene(
-                "writer, committer of nothing, committer",
-                client("w", w2),
-                client("c", commit("c1")),
-                client("d", commit("d1")),
-                committed=[w1],
-                staged=[write("w3", "a", "1")],
-            ),
-            scene(
-                "deleter, committer, reader",
-                client("w", delete("d0", "a")),
-                client("c", commit("c1")),
-                client("r", read("r1", "a")),
-                committed=[w1],
-            ),
-        )
-    }
-
-

@@ -67,12 +67,7 @@ class Seeded:
         self._hurry = self._random.choice((0.0, 0.0, 0.7, 0.9))
         self._last = 0
         self._total = (
-            faults.refuse
-            + faults.lose_answer
-            + faults.lose_request
-            + faults.crash
-            + faults.delay
-            + faults.clock_jump
+            faults.refuse + faults.lose_answer + faults.lose_request + faults.crash + faults.delay + faults.clock_jump
         )
         self.crashes = 0
 
@@ -108,7 +103,7 @@ class Seeded:
 class Drawn:
     """Choices drawn from Hypothesis: `Drawn(lambda bound: data.draw(st.integers(0, bound - 1)))`.
 
-    At most `faults_max` faults; whether there is one is itself drawn, so that a shrunk failure has none it does not need.
+    At most `faults_max` faults; whether there is one is itself drawn, so that a shrunk failure has no needless one.
     """
 
     __slots__ = ("_draw", "_faults_left")
@@ -121,7 +116,7 @@ class Drawn:
         return self._draw(count)
 
     def fault(self, what: Effect) -> Fate | str | None:
-        if not self._faults_left or not self._draw(8) == 7:
+        if not self._faults_left or self._draw(8) != 7:
             return None
         possible: list[Fate | str] = [Fate.CRASHED, "delay", "jump"]
         if what[0] in LOSABLE:
@@ -344,4 +339,3 @@ def _next(choices: list[int], counts: list[int]) -> list[int] | None:
         if choices[position] + 1 < counts[position]:
             return [*choices[:position], choices[position] + 1]
     return None
-

@@ -35,7 +35,8 @@ class Made:
 
     def changes(self) -> set[bytes]:
         """Paths that it changed."""
-        return {key for key in self.contents.keys() | self.before.keys() if self.contents.get(key) != self.before.get(key)}
+        named = self.contents.keys() | self.before.keys()
+        return {key for key in named if self.contents.get(key) != self.before.get(key)}
 
 
 class View:

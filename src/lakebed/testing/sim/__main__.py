@@ -1,0 +1,124 @@
+"""`python -m lakebed.testing.sim exhaustive | swarm --seeds N | mutants`: search, report, fail on any violation.
+
+With `--json` the last line is one JSON object; everything else goes before it. Failing seeds and schedules are printed
+in full: the same seed at the same commit gives the same trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from .actors import Violation
+from .exploring import TooManyStates, explore
+from .mutants import MUTANTS, Hunt, hunt_by_seed, hunt_by_world
+from .scheduling import run_seed
+from .worlds import SWARM_FAULTS, small_worlds, swarm
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 if nothing was violated and no mutant missed."""
+    options = _parser().parse_args(arguments)
+    started = time.process_time()
+    match options.command:
+        case "exhaustive":
+            found = exhaustive(quick=options.quick, states_max=options.states_max)
+        case "swarm":
+            found = swarms(options.seeds, first=options.first)
+        case _:
+            found = mutants(seeds_max=options.seeds)
+    found["cpu_s"] = round(time.process_time() - started, 1)
+    if options.json:
+        print(json.dumps({"name": options.command, **found}))
+    return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
+
+
+def exhaustive(*, quick: bool = False, states_max: int | None = None) -> dict[str, float]:
+    """Walk every small world. A world beyond `states_max` counts as skipped, and is said to be."""
+    total = dict.fromkeys(("worlds", "skipped", "schedules", "states", "steps", "faults", "violations"), 0)
+    for world in small_worlds():
+        if quick and not world.is_quick:
+            continue
+        budget = f"{world.budget.crashes} crash, {world.budget.losses} lost"
+        started = time.process_time()
+        try:
+            explored = explore(world.scene, world.budget, states_max=states_max)
+        except TooManyStates:
+            total["skipped"] += 1
+            print(f"{world.scene.name:<55} {budget:<16} skipped: more than {states_max:,} states", flush=True)
+            continue
+        total["worlds"] += 1
+        total["schedules"] += explored.schedules
+        total["states"] += explored.states
+        total["steps"] += explored.transitions
+        total["faults"] += explored.faults
+        total["violations"] += explored.violation is not None
+        spent = time.process_time() - started
+        figures = f"{explored.states:>10,} states {explored.schedules:>27,} schedules {spent:>6.1f} s"
+        print(f"{world.scene.name:<55} {budget:<16} {figures}", flush=True)
+        if explored.violation is not None:
+            print(explored.violation)
+    return dict(total)
+
+
+def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
+    """Run this many seeds of swarms."""
+    total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
+    for seed in range(first, first + seeds):
+        try:
+            run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+        except Violation as violation:
+            total["violations"] += 1
+            print(violation, flush=True)
+            continue
+        total["steps"] += run.steps
+        total["faults"] += run.faults
+        if (seed - first) % 1000 == 999:
+            print(f"{seed - first + 1:>9,} seeds {total['steps']:>12,} steps {total['faults']:>10,} faults", flush=True)
+    return dict(total)
+
+
+def mutants(*, seeds_max: int, states_max: int = 60_000) -> dict[str, float]:
+    """Plant each bug and look for it, by seeds and by small worlds; either search alone may miss one."""
+    total = {"mutants": len(MUTANTS), "caught": 0, "violations": 0, "seeds": 0, "schedules": 0}
+    for mutant in MUTANTS:
+        by_seed = hunt_by_seed(mutant, seeds_max=seeds_max)
+        by_world = hunt_by_world(mutant, states_max=states_max)
+        total["caught"] += by_seed.report is not None or by_world.report is not None
+        total["seeds"] += by_seed.seeds
+        total["schedules"] += by_world.schedules
+        print(f"{mutant.name:<20} {mutant.guard:<46} {_told(by_seed, by_world)}", flush=True)
+    return dict(total)
+
+
+def _told(by_seed: Hunt, by_world: Hunt) -> str:
+    seeds = f"{by_seed.seeds:>5} seeds" if by_seed.report else f"not in {by_seed.seeds} seeds"
+    states = (
+        f"{by_world.states:,} states, in {by_world.world!r}"
+        if by_world.report
+        else f"not in {by_world.states:,} states"
+    )
+    return f"{'caught' if by_seed.report or by_world.report else 'MISSED'}: {seeds}; {states}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lakebed.testing.sim", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    every = commands.add_parser("exhaustive", help="walk every schedule of every small world")
+    every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
+    every.add_argument("--states-max", type=int, help="skip worlds with more states")
+    many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
+    many.add_argument("--seeds", type=int, default=10_000)
+    many.add_argument("--first", type=int, default=0, help="the first seed")
+    bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
+    bugs.add_argument("--seeds", type=int, default=2_000, help="give up on a mutant after so many seeds")
+    for command in (every, many, bugs):
+        command.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
