@@ -183,12 +183,34 @@ def _launch(settings: Mapping[str, str], log: Path) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with log.open("wb") as stderr:
+    with log.open("wb") as stderr, _signals_held():
         try:
             launch: Any = launch_gateway
             return launch(conf, popen_kwargs={"stderr": stderr})
         except PySparkRuntimeError as error:
             raise SparkDidNotStart(f"Spark's JVM did not start: {log.read_text(errors='replace')[-2000:]}") from error
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """What arrives inside is delivered at the end.
+
+    A launch that is interrupted leaves a JVM that nobody knows, and that never ends: it is told where to report by a
+    file that is gone. Once launched, the JVM ends when this process closes its pipe, or ends itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _stop(spark: SparkSession, gateway: Any) -> None:
