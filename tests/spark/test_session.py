@@ -4,49 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_session
-
-JOB = """
-import os
-from lakebed.gc import SessionOptions, local_session
-
-def same(batches):
-    yield from batches
-
-with local_session(SessionOptions(cores=1, shuffle_partitions=1), os.environ) as session:
-    rows = session.spark.range(3).mapInArrow(same, "id long").toArrow()["id"].to_pylist()
-    print(sorted(rows), session.java.is_bundled, os.environ.get("JAVA_HOME"))
-"""
-
-
-def test_with_the_machines_java_hidden_a_session_starts_and_runs_a_job(tmp_path: Path) -> None:
-    """In a process of its own, which finds no Java by JAVA_HOME or PATH, and which leaves nothing behind."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for tool in ("bash", "sh", "dirname", "env", "cat", "ps", "uname", "readlink", "basename"):
-        where = next((p for p in (Path("/usr/bin") / tool, Path("/bin") / tool) if p.exists()), None)
-        if where is not None:
-            (tools / tool).symlink_to(where)
-    work = tmp_path / "work"
-    work.mkdir()
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    environ = {"PATH": str(tools), "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    script = tmp_path / "job.py"
-    script.write_text(JOB)
-    done = subprocess.run([sys.executable, script], cwd=work, env=environ, capture_output=True, text=True, check=False)
-
-    assert done.stdout == "[0, 1, 2] True None\n", done.stderr
-    assert done.stderr == ""
-    assert [*work.iterdir()] == []
-    assert [path.name for path in temporary.iterdir() if path.name.startswith(("lakebed", "spark"))] == []
 
 
 def test_every_socket_of_the_session_listens_on_this_machine_only(session: LocalSession) -> None:

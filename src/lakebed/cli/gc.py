@@ -2,8 +2,7 @@
 
 `plan` decides and deletes nothing; `show` tells what a plan says; `apply` carries out one plan. `rules` are how many
 days committed data stays after it has been replaced. Planning and applying run Spark on this machine; where it finds
-the bytes of a `local://` repository is said by --local-root or LAKEBED_BLOCKS_LOCAL_ROOT, the same folder as the
-server's.
+the bytes of a `local://` repository is said by --local-root or LAKEBED_BLOCKS_LOCAL_ROOT.
 """
 
 from __future__ import annotations
@@ -41,7 +40,10 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as 
 CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
 UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
 RootOption = Annotated[
-    Path | None, typer.Option("--local-root", metavar="DIR", help="The folder of local:// repositories.")
+    Path | None,
+    typer.Option(
+        "--local-root", metavar="DIR", help="The folder of local:// repositories, or the server's data folder."
+    ),
 ]
 
 TOP: Final = 10
@@ -133,7 +135,7 @@ def parse_days(text: str) -> int:
     Raises:
         Misuse: no unit, another unit, or no number.
     """
-    found = re.fullmatch(r"(\d{1,6})([dw])", text.strip())
+    found = re.fullmatch(r"([0-9]{1,6})([dw])", text.strip())
     if found is None:
         raise Misuse(f"{text!r} is not a number of days or weeks with its unit, as in 4d or 2w")
     return int(found[1]) * (7 if found[2] == "w" else 1)
@@ -244,8 +246,14 @@ def _collector(session: Session, uri: str, local_root: Path | None) -> Collector
     repository = parse_repository(uri)
     blocks = options_from_environment(session.environment)
     if local_root is not None:
-        blocks = replace(blocks, local_root=local_root.absolute())
+        blocks = replace(blocks, local_root=_objects_in(local_root))
     return Collector(client=session.client, repository=repository, blocks=blocks, progress=session.note)
+
+
+def _objects_in(folder: Path) -> Path:
+    """The folder of repositories itself, or where a server keeps it in its data folder."""
+    objects = folder.absolute() / "objects"
+    return objects if objects.is_dir() else folder.absolute()
 
 
 @contextlib.contextmanager

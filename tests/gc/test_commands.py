@@ -1,0 +1,100 @@
+"""What `lakebed gc` understands and how it tells a plan, without server or Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakebed import handoff
+from lakebed.cli.failures import Misuse
+from lakebed.cli.gc import _kinds, _objects_in, parse_days, plan_text
+from lakebed.gc import BadSessionOptions, Plan, Total, Totals, session_options
+from lakebed.gc.__main__ import main
+from lakebed.gc.runs import CommitCounts, RangeCounts
+from lakebed.handoff import RunKind
+
+
+@pytest.mark.parametrize(("text", "days"), [("4d", 4), ("0d", 0), ("2w", 14), (" 20d ", 20)])
+def test_a_duration_is_days_or_weeks_with_their_unit(text: str, days: int) -> None:
+    assert parse_days(text) == days
+
+
+@pytest.mark.parametrize("text", ["4", "d", "-4d", "4 d", "36h", "1.5d", "6mo", "", "٤d", "1234567d"])
+def test_a_duration_without_a_unit_or_with_another_is_refused(text: str) -> None:
+    with pytest.raises(Misuse, match="days or weeks"):
+        parse_days(text)
+
+
+def test_both_kinds_are_meant_unless_one_is_named() -> None:
+    assert _kinds(False, False) == _kinds(True, True) == list(RunKind)
+    assert _kinds(True, False) == [RunKind.COMMITTED]
+    assert _kinds(False, True) == [RunKind.UNCOMMITTED]
+
+
+def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:
+    (tmp_path / "server" / "objects").mkdir(parents=True)
+
+    assert _objects_in(tmp_path / "server") == _objects_in(tmp_path / "server" / "objects")
+
+
+def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> None:
+    total = Total(objects=1200, size_bytes=3 << 20)
+    manifest = handoff.manifest_of(handoff.COMMITS, "_lakefs/x/", [])
+    plan = Plan(
+        run_id="r1",
+        kind=RunKind.COMMITTED,
+        repository="repo",
+        namespace="local://lake/repo",
+        now_ms=1_790_000_000_000,
+        settled_slices=2,
+        rules=None,
+        rules_version=3,
+        commits=manifest,
+        refs=manifest,
+        commit_counts=CommitCounts(all=30, kept=20, expired=9, swept=1),
+        range_counts=RangeCounts(live=4, expired=5),
+        doomed=manifest,
+        totals=Totals(all=total, by_rule={"main: 7 days": total}, by_prefix={"a\x1b[2J/": total}),
+        strays=("_lakefs/x",),
+    )
+
+    text = "\n".join(plan_text(plan))
+
+    assert "1,200 objects, 3.0 MiB" in text
+    assert "main: 7 days" in text
+    assert "reported and never deleted" in text
+    assert "\x1b" not in text
+
+
+def test_the_session_can_be_told_to_hide_the_machines_java() -> None:
+    assert session_options({"LAKEBED_GC_JAVA": "bundled"}).bundled_java
+    assert not session_options({}).bundled_java
+
+
+@pytest.mark.parametrize(
+    "environ", [{"LAKEBED_GC_JAVA": "none"}, {"LAKEBED_GC_CORES": "0"}, {"LAKEBED_GC_MEMORY_MB": "much"}]
+)
+def test_settings_that_nobody_can_mean_are_refused_by_name(environ: dict[str, str]) -> None:
+    with pytest.raises(BadSessionOptions, match=next(iter(environ))):
+        session_options(environ)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["plan"], ["plan", "lake"], ["apply", "lakefs://lake"], ["plan", "lakefs://lake", "--tasks", "0"]]
+)
+def test_the_entry_for_spark_submit_refuses_what_it_does_not_understand(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments, {})
+
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_the_entry_for_spark_submit_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["show", "lakefs://lake", "r1"], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
+
+    assert code == 1
+    assert "cannot reach" in capsys.readouterr().err

@@ -1,0 +1,197 @@
+"""A real server in a process of its own, real HTTP, the real client, the command line: the whole of it once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from lakebed.base import NotFound
+from lakebed.blocks import BlockOptions
+from lakebed.client import Client, Credentials
+from lakebed.gc import Collector
+from lakebed.handoff import RunKind, RunState
+from lakebed.wire import GarbageCollectionRules
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPOSITORY = "lake"
+DAY_S = 86_400
+
+
+class Ready(msgspec.Struct):
+    endpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    client: Client
+    objects: Path
+    environ: dict[str, str]
+
+    def files(self) -> set[str]:
+        """Keys of all that lies under `data/`."""
+        root = self.objects / "lake" / REPOSITORY
+        return {str(file.relative_to(root)) for file in root.glob("data/*/*")}
+
+    def write(self, path: str, data: bytes, branch: str = "main") -> str:
+        """The object's address, relative to the namespace."""
+        self.client.objects.write(REPOSITORY, branch, path, data)
+        address: str = self.client.objects.stat(REPOSITORY, branch, path).physical_address
+        return "data/" + address.partition("/data/")[2]
+
+    def commit(self, age_days: int, branch: str = "main") -> str:
+        date_s = int(time.time()) - age_days * DAY_S
+        return self.client.history.commit(REPOSITORY, branch, message=f"{age_days} days ago", date_s=date_s).id
+
+    def lakebed(self, *words: str) -> Any:
+        """What a command of `lakebed` answers, as JSON."""
+        return json.loads(self.run(*words).stdout)
+
+    def run(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lakebed.cli", *words, "-o", "json"]
+        env = self.environ | environ
+        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    command = [
+        sys.executable,
+        "-m",
+        "lakebed",
+        "serve",
+        "--data",
+        str(tmp_path / "server"),
+        "--port",
+        "0",
+        "-o",
+        "json",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while not said.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, (tmp_path / "log").read_text()
+            said += line
+        endpoint = msgspec.json.decode(said, type=Ready).endpoint
+        with Client(endpoint) as nobody:
+            first = nobody.setup("admin")
+        credentials = Credentials(access_key_id=first.access_key_id, secret_access_key=first.secret_access_key)
+        objects = tmp_path / "server" / "objects"
+        environ = {
+            **os.environ,
+            "LAKEBED_CONFIG": str(tmp_path / "config.toml"),
+            "LAKEBED_ENDPOINT": endpoint,
+            "LAKEBED_ACCESS_KEY_ID": credentials.access_key_id,
+            "LAKEBED_SECRET_ACCESS_KEY": credentials.secret_access_key,
+            "LAKEBED_BLOCKS_LOCAL_ROOT": str(objects),
+        }
+        with Client(endpoint, credentials) as client:
+            client.repositories.create(REPOSITORY, storage_namespace=f"local://lake/{REPOSITORY}")
+            yield Served(client=client, objects=objects, environ=environ)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, served: Served) -> None:
+    expired = {served.write("a/1", b"first"), served.write("a/2", b"second")}
+    kept = {served.write("b/1", b"kept")}
+    served.commit(30)
+    served.client.objects.delete(REPOSITORY, "main", "a/1")
+    kept.add(served.write("a/2", b"overwritten"))
+    served.commit(20)
+    kept.add(served.write("c/1", b"new"))
+    served.commit(0)
+    garbage = {served.write("d/1", b"never committed")}
+    kept.add(served.write("d/1", b"staged"))
+    served.client.repositories.set_retention_rules(
+        REPOSITORY, GarbageCollectionRules(default_retention_days=7, branches=[])
+    )
+    collector = Collector(client=served.client, repository=REPOSITORY, blocks=BlockOptions(local_root=served.objects))
+
+    plans = {kind: collector.plan(spark, kind) for kind in RunKind}
+    during = served.write("e/1", b"uploaded between plan and apply")
+    doomed = {kind: addresses(collector, spark, plan.run_id) for kind, plan in plans.items()}
+    before = served.files()
+    reports = [collector.apply(spark, plan.run_id) for plan in plans.values()]
+
+    assert doomed == {RunKind.COMMITTED: expired, RunKind.UNCOMMITTED: garbage}
+    assert before == expired | garbage | kept | {during}
+    assert served.files() == kept | {during}
+    assert [report.state for report in reports] == [RunState.ENDED, RunState.ENDED]
+    for path, data in (("b/1", b"kept"), ("a/2", b"overwritten"), ("c/1", b"new"), ("d/1", b"staged")):
+        assert served.client.objects.read(REPOSITORY, "main", path) == data
+    assert served.client.objects.read(REPOSITORY, "main", "e/1") == b"uploaded between plan and apply"
+    with pytest.raises(NotFound):
+        served.client.objects.stat(REPOSITORY, "main", "a/1")
+
+
+def test_the_commands_work_where_the_machine_has_no_java(served: Served, tmp_path: Path) -> None:
+    """In processes of their own, as people run them: rules, a run that finds no Java by JAVA_HOME or PATH and leaves
+    nothing behind, and what is known of it afterwards.
+    """
+    without_java = {"PATH": str(tools_without_java(tmp_path)), "JAVA_HOME": "", "TMPDIR": str(tmp_path / "tmp")}
+    for folder in ("tmp", "here"):
+        (tmp_path / folder).mkdir()
+    uri = f"lakefs://{REPOSITORY}"
+    garbage = served.write("a/1", b"never committed")
+    staged = served.write("a/1", b"staged")
+
+    served.lakebed("gc", "rules", "set-default", uri, "4d")
+    served.lakebed("gc", "rules", "set", f"{uri}/main", "2w")
+    rules = served.lakebed("gc", "rules", "get", uri)
+    done = served.run("gc", "run", uri, "--uncommitted", "--yes", cwd=tmp_path / "here", **without_java)
+    report = json.loads(done.stdout)
+    listed = served.lakebed("gc", "list", uri)
+    plan = served.lakebed("gc", "show", uri, report["run_id"])
+    status = served.lakebed("gc", "status", uri, report["run_id"])
+    served.lakebed("gc", "rules", "unset", f"{uri}/main")
+    left = served.lakebed("gc", "rules", "get", uri)
+
+    assert rules == {"default_retention_days": 4, "branches": [{"branch_id": "main", "retention_days": 14}]}
+    assert left == {"default_retention_days": 4, "branches": []}
+    assert (report["objects_deleted"], report["objects_failed"]) == (1, 0)
+    assert "WARN" not in done.stderr.upper()
+    assert [*(tmp_path / "here").iterdir()] == []
+    assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("lakebed", "spark"))] == []
+    assert garbage not in served.files()
+    assert staged in served.files()
+    assert [(run["run_id"], run["state"]) for run in listed] == [(report["run_id"], "ended")]
+    assert plan["totals"]["all"] == {"objects": 1, "size_bytes": 15}
+    assert status["state"] == "ended"
+
+
+def tools_without_java(folder: Path) -> Path:
+    """A folder for PATH with what Spark's launcher script calls, and no Java."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for tool in ("bash", "sh", "dirname", "basename", "env", "cat", "ps", "uname", "readlink"):
+        found = shutil.which(tool)
+        if found:
+            (tools / tool).symlink_to(found)
+    return tools
+
+
+def addresses(collector: Collector, spark: SparkSession, run_id: str) -> set[str]:
+    return set(collector.doomed(spark, run_id).select("address").toArrow()["address"].to_pylist())
