@@ -2,7 +2,7 @@
 
 `plan` decides and deletes nothing; `show` tells what a plan says; `apply` carries out one plan. `rules` are how many
 days committed data stays after it has been replaced. Planning and applying run Spark on this machine; where it finds
-the bytes of a `local://` repository is said by --local-root or LAKEBED_BLOCKS_LOCAL_ROOT.
+the bytes of a `local://` repository is said by --data or LAKEBED_BLOCKS_LOCAL_ROOT.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only dat
 RootOption = Annotated[
     Path | None,
     typer.Option(
-        "--local-root", metavar="DIR", help="The folder of local:// repositories, or the server's data folder."
+        "--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."
     ),
 ]
 
