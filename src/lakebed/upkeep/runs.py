@@ -130,7 +130,7 @@ class RunBook:
         """Names of the slices into which every upload has ended, ascending.
 
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
-        dead are given up, which settles their slices at the cost of a freeze of every branch for each.
+        dead are given up, which settles their slices at the cost of one freeze of every branch.
         """
         await self._versions.close_slices()
         await self._give_up_dead_owners()
@@ -141,9 +141,8 @@ class RunBook:
         versions = self._versions
         before_ms = versions.world.clock.now_ms() - self._options.dead_owner_age_ms
         slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
-        for name, slice_ in slices:
-            if slice_.state is not SliceState.SETTLED and slice_.opened_ms <= before_ms:
-                await versions.give_up(SliceRecord, keys.SLICE + name.encode())
+        dead = [n for n, s in slices if s.state is not SliceState.SETTLED and s.opened_ms <= before_ms]
+        await versions.give_up_slices([keys.SLICE + name.encode() for name in dead])
         uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
         for name, upload in uploads:
             if upload.state in (UploadState.LINKING, UploadState.VOID) and upload.issued_ms <= before_ms:

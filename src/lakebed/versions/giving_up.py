@@ -14,6 +14,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -59,19 +60,36 @@ class GivingUp(Diffs):
 
         Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
         """
-        fenced = await self._move(kind, key, _FENCE[kind])
+        if kind is SliceRecord:
+            return bool(await self.give_up_slices([key]))
+        fenced = await self._fence(kind, key)
         if fenced is None:
-            held = await self.store.get(self.partition, key)
-            if held is None or decode_record(kind, held.value).state not in _SETTLE[kind]:
-                return False
-            fenced = decode_record(kind, held.value)  # Somebody fenced it and died: go on from there.
-        if isinstance(fenced, SliceRecord):
-            for name, _ in await self.branch_records():
-                await self.freeze(name)
-        else:
-            await self.freeze(fenced.branch)
+            return False
+        assert not isinstance(fenced, SliceRecord)
+        await self.freeze(fenced.branch)
         await self._move(kind, key, _SETTLE[kind])
         return True
+
+    async def give_up_slices(self, slice_keys: Sequence[bytes]) -> list[bytes]:
+        """The same for slices, all at once: each branch is frozen once for all of them. Returns those given up."""
+        fenced = [key for key in slice_keys if await self._fence(SliceRecord, key) is not None]
+        if fenced:
+            for name, _ in await self.branch_records():
+                await self.freeze(name)
+        for key in fenced:
+            await self._move(SliceRecord, key, _SETTLE[SliceRecord])
+        return fenced
+
+    async def _fence(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> Owned | None:
+        """Step 1. Somebody may have fenced it and died: then go on from there. None: not to be given up."""
+        fenced = await self._move(kind, key, _FENCE[kind])
+        if fenced is not None:
+            return fenced
+        held = await self.store.get(self.partition, key)
+        if held is None:
+            return None
+        record: Owned = decode_record(kind, held.value)
+        return record if record.state in _SETTLE[kind] else None
 
     async def _move(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
