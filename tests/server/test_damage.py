@@ -1,0 +1,58 @@
+"""Data that was damaged behind our back: found by its digest, named, and nothing is done on its word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lakebed.server import AppState, ServerOptions, create_app, opened, prepare_folder
+
+
+def flip_a_bit(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def cut_short(data: bytes) -> bytes:
+    return data[:-10]
+
+
+def client_of(state: AppState, auth: tuple[str, str]) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=create_app(state), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://lake/api/v1", auth=auth)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_short])
+@pytest.mark.parametrize("folder", ["ranges", "metaranges"])
+async def test_a_damaged_range_file_is_named_and_kept(
+    tmp_path: Path, folder: str, damage: Callable[[bytes], bytes]
+) -> None:
+    prepare_folder(tmp_path)
+    options = ServerOptions(data_dir=tmp_path)
+    async with opened(options) as state:
+        issued = await state.accounts.set_up("esti")
+        auth = (issued.access_key_id, issued.secret_access_key)
+        async with client_of(state, auth) as client:
+            await client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            for number in range(100):
+                await client.post(f"/repositories/lake/branches/main/objects?path={number:03d}", content=b"x")
+            await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
+    (file,) = (tmp_path / "objects" / "b" / "lake" / "_lakefs" / folder).iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+
+    # Another process, which has not read the file before.
+    async with opened(options) as state, client_of(state, auth) as client:
+        listed = await client.get("/repositories/lake/refs/main/objects/ls")
+        await client.post("/repositories/lake/branches/main/objects?path=050", content=b"y")
+        commit = await client.post("/repositories/lake/branches/main/commits", json={"message": "m"})
+        log = await client.get("/repositories/lake/refs/main/commits")
+        diff = await client.get("/repositories/lake/refs/main/objects/stat?path=050")
+
+    assert listed.status_code == commit.status_code == 500
+    assert file.stem in listed.json()["message"]
+    assert [found["message"] for found in log.json()["results"]] == ["m", "Repository created"]
+    assert diff.status_code == 200, "what is staged is still there"
+    assert file.exists()

@@ -1,0 +1,66 @@
+"""The background task: it cleans, and no error of one step ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from lakebed.base import Unavailable
+from lakebed.catalog import Catalog
+from lakebed.server import AppState
+from lakebed.server.upkeep_loop import every_repository, run_upkeep
+from lakebed.versions import keys
+
+
+async def run_until_clean(state: AppState, partition: bytes) -> None:
+    """Run the upkeep at full speed until this partition is empty."""
+    upkeep = asyncio.create_task(run_upkeep(state, interval_s=0.001))
+    try:
+        async with asyncio.timeout(60):
+            while (await state.store.scan(partition, b"", 10)).keys:  # noqa: ASYNC110  # nothing tells when it is empty
+                await asyncio.sleep(0.001)
+    finally:
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
+
+
+async def commit_something(client: httpx.AsyncClient, state: AppState, repo: str) -> bytes:
+    """The partition of the token that the commit took."""
+    versions = (await state.catalog.get("lake")).versions
+    token = (await versions.branch_records())[0][1].staging_token
+    await client.post(repo + "/branches/main/objects?path=a", content=b"x")
+    await client.post(repo + "/branches/main/commits", json={"message": "m"})
+    partition = keys.token_partition(versions.uid, token)
+    assert (await state.store.scan(partition, b"", 10)).keys == [b"a"]
+    return partition
+
+
+async def test_it_removes_what_commits_leave_behind(state: AppState, client: httpx.AsyncClient, repo: str) -> None:
+    partition = await commit_something(client, state, repo)
+
+    await run_until_clean(state, partition)
+
+    assert (await client.get(repo + "/refs/main/objects?path=a")).content == b"x"
+
+
+@pytest.mark.parametrize("error", [Unavailable("not now"), ZeroDivisionError()])
+async def test_a_step_that_fails_does_not_end_the_others(
+    state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    partition = await commit_something(client, state, repo)
+
+    async def fail(_: Catalog) -> None:
+        raise error
+
+    monkeypatch.setattr(Catalog, "clean", fail)
+
+    await run_until_clean(state, partition)
+
+
+async def test_it_visits_every_repository_page_by_page(state: AppState, namespace: str) -> None:
+    for number in range(3):
+        await state.catalog.create(f"lake-{number}", storage_namespace=f"{namespace}/{number}")
+
+    assert [repository.id async for repository in every_repository(state)] == ["lake-0", "lake-1", "lake-2"]
