@@ -11,12 +11,16 @@ repository, and the story from its beginning. A folder with anything else in it 
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
+
+from lakebed.base import LakebedError
 
 from .failures import Misuse
 from .output import count_of, human_duration, human_size
@@ -115,9 +119,21 @@ def quickstart(
                 server.stop()
             _say_how_to_go_on(session, server, folder, teller, told, once=once)
             if not once:
-                server.wait()
+                _wait_for_end(server, folder, teller)
+        except LakebedError:
+            session.note(f"The server's log: {folder.log}")
+            raise
         finally:
             server.stop()
+
+
+def _wait_for_end(server: LocalServer, folder: Folder, teller: Teller) -> None:
+    """Ctrl-C is how this ends well."""
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        server.stop()
+        teller.heading(f"The server is stopped. Its data stays in {folder.root}.")
 
 
 def check_installed() -> None:
@@ -160,7 +176,8 @@ def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller)
             story.find_late_flights()
             story.merge()
             story.forget()
-        before = size_of(folder.objects)
+        kept_in = folder.objects / repository
+        before = size_of(kept_in)
         collection = Collection(client, repository, folder.objects, teller, story.book)
         with teller.chapter("4. What may be forgotten"):
             collection.set_rules()
@@ -173,7 +190,7 @@ def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller)
         with teller.chapter("6. Proof"):
             collection.prove()
             collection.prove_unreadable(story.first_commit)
-            teller.say(f"On disk: {human_size(before)} before, {human_size(size_of(folder.objects))} now.")
+            teller.say(f"On disk: {human_size(before)} before, {human_size(size_of(kept_in))} now.")
     return Told(
         repository=repository,
         objects_deleted=sum(report.objects_deleted for report in reports),
@@ -208,23 +225,23 @@ def _create_repository(client: Client) -> str:
 def _say_how_to_go_on(
     session: Session, server: LocalServer, folder: Folder, teller: Teller, told: Told, *, once: bool
 ) -> None:
-    python = "lakebed" if Path(sys.argv[0]).name == "lakebed" else f"{Path(sys.executable).name} -m lakebed"
+    program = program_name()
     repository = f"lakefs://{told.repository}"
     amount = f"{count_of(told.objects_deleted, 'object')} ({human_size(told.bytes_deleted)})"
     teller.heading(f"Done in {human_duration(told.seconds)}: {amount} given back.")
     if once:
         teller.say("The server is stopped. To run it again:")
-        teller.lines([f"{python} quickstart --data {folder.root}"])
+        teller.lines([f"{program} quickstart --data {folder.root}"])
         teller.say("Then, in another terminal:")
     else:
         teller.say(f"The server listens at {server.endpoint} until Ctrl-C. In another terminal:")
     teller.lines(
         [
             f"export LAKEBED_CONFIG={folder.config}",
-            f"{python} log --graph {repository}/main",
-            f"{python} object ls {repository}/main/flights/year=2013/",
-            f"{python} diff {repository}/draft",
-            f"{python} gc list {repository} --local-root {folder.objects}",
+            f"{program} log --graph {repository}/main",
+            f"{program} object ls {repository}/main/flights/year=2013/",
+            f"{program} diff {repository}/draft",
+            f"{program} gc list {repository} --local-root {folder.objects}",
         ]
     )
     if session.is_json:
@@ -235,6 +252,17 @@ def _say_how_to_go_on(
             data=str(folder.root),
             **msgspec.to_builtins(told),
         )
+
+
+def program_name() -> str:
+    """What a person types in this folder to run this very `lakebed`, whether or not its environment is on the path."""
+    script = Path(sys.executable).with_name("lakebed")
+    if shutil.which("lakebed") == str(script):
+        return "lakebed"
+    if not script.exists():
+        return shlex.join([sys.executable, "-m", "lakebed"])
+    is_below = script.is_relative_to(Path.cwd())
+    return shlex.quote(str(script.relative_to(Path.cwd()) if is_below else script))
 
 
 def size_of(folder: Path) -> int:

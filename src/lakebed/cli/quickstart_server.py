@@ -47,6 +47,11 @@ class LocalServer:
         self._process: subprocess.Popen[str] | None = None
         self.endpoint = ""
 
+    @property
+    def pid(self) -> int | None:
+        """Of the server's process, which leads its group; None while none runs."""
+        return self._process.pid if self._process else None
+
     def start(self) -> None:
         """Start it and wait until it answers. Started again, it has the same port.
 
