@@ -107,23 +107,23 @@ class Bare:
         body = await request.body()
         name = f"{next(self.numbers):08d}"
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
-        handle = os.open(self.folder / f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            os.write(handle, body)
-            await asyncio.get_running_loop().run_in_executor(None, os.fsync, handle)
-        finally:
-            os.close(handle)
-        (self.folder / f"{name}.new").rename(self.folder / name)
-        await asyncio.get_running_loop().run_in_executor(None, self._sync_folder)
+        await asyncio.get_running_loop().run_in_executor(None, self._write_durably, name, body)
         await self.store.set(b"bare", request.query_params["path"].encode(), _json.encode((name, len(body), digest)))
         return Response(self.answer, status_code=201, media_type="application/json")
 
-    def _sync_folder(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY)
+    def _write_durably(self, name: str, body: bytes) -> None:
+        handle = os.open(self.folder / f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
+            os.write(handle, body)
             os.fsync(handle)
         finally:
             os.close(handle)
+        (self.folder / f"{name}.new").rename(self.folder / name)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def app(self) -> Starlette:
         return Starlette(
