@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
 from lakebed.blocks import Body, MemoryBlocks, Stored
-from lakebed.ranges import CHANGES_SCHEMA, CutRule, MetarangeCorrupt, RangeCorrupt, Strategy, changes_from_rows
+from lakebed.ranges import (
+    CHANGES_SCHEMA,
+    CUT_RULE,
+    CutRule,
+    MetarangeCorrupt,
+    RangeCorrupt,
+    Strategy,
+    changes_from_rows,
+)
 from lakebed.runtime import live_world
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees_cache import TreeCache
@@ -276,6 +284,22 @@ async def test_a_change_reads_and_writes_only_the_range_it_falls_into() -> None:
     assert len([info for info in after if info not in ranges]) == 1
     assert len(forest.blocks.written) == 2
     assert forest.blocks.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
+
+
+async def test_a_bulk_load_between_two_keys_of_a_range_is_cut_as_if_built_at_once() -> None:
+    """More changes than are applied at once, with keys of the range before, among and behind them."""
+    forest = Forest.plant(CUT_RULE)
+    value = row(b"", 1)
+    old = dict.fromkeys([b"a", b"b%08d" % 69_999, b"b%08d" % 100_000, b"c"], row(b"", 2))
+    load = {b"b%08d" % number: value for number in range(140_000)}
+    tree = await forest.build(old)
+
+    applied = await forest.apply(tree, {**load, b"b00200000": None, b"c": None})
+
+    expected = {b"a": old[b"a"], **load}
+    assert (applied.added, applied.changed, applied.removed) == (139_998, 2, 1)
+    assert applied.metarange_id == await Forest.plant(CUT_RULE).build(expected)
+    assert await forest.read(applied.metarange_id) == expected
 
 
 async def test_a_diff_reads_no_range_that_both_trees_have() -> None:

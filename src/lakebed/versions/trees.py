@@ -12,9 +12,9 @@ metarange.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,9 @@ from .trees_cache import TreeCache
 from .trees_diff import DiffRow, diff_trees
 from .trees_files import Ahead, Tree, TreeFiles
 from .trees_merge import merge_trees
+
+CHANGES_TOGETHER: Final = 65_536
+"""How many changes are applied at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +136,12 @@ class Trees:
                 await builder.keep(info)
                 continue
             entries = ENTRIES_SCHEMA.empty_table() if info is None else await tables.next()
-            change = apply_changes(entries, changes.slice(start, stop - start))
-            if info is not None and change.is_none:
-                await builder.keep(info)
-                continue
-            await builder.put(change.entries, _to_hash(change))
-            added, changed, removed = added + change.added, changed + change.changed, removed + change.removed
+            for change in _in_parts(entries, changes.slice(start, stop - start)):
+                if info is not None and change.is_none and change.entries.num_rows == info.count:
+                    await builder.keep(info)
+                    continue
+                await builder.put(change.entries, _to_hash(change))
+                added, changed, removed = added + change.added, changed + change.changed, removed + change.removed
         if not (added or changed or removed):
             return Applied(metarange_id=metarange, added=0, changed=0, removed=0)
         id_ = await builder.finish(metarange)
@@ -174,6 +177,19 @@ class Trees:
             strategy=strategy,
         )
         return Merged(metarange_id=id_, conflicts=conflicts.keys, conflict_count=conflicts.count)
+
+
+def _in_parts(entries: pa.Table, changes: pa.Table) -> Iterator[Change]:
+    """The changes applied some at a time, each part to the entries up to its last key: where a bulk load falls between
+    two keys, this bounds what is made of it at once."""
+    keys = KeyColumn(chunk(changes, "key"))
+    entry_keys, done = KeyColumn(chunk(entries, "key")), 0
+    for start in range(0, len(keys), CHANGES_TOGETHER):
+        part = changes.slice(start, CHANGES_TOGETHER)
+        is_last = start + CHANGES_TOGETHER >= len(keys)
+        end = len(entry_keys) if is_last else bisect_right(entry_keys, keys[start + CHANGES_TOGETHER - 1])
+        yield apply_changes(entries.slice(done, end - done), part)
+        done = end
 
 
 def _to_hash(change: Change) -> npt.NDArray[np.int64]:
