@@ -1,8 +1,8 @@
 """The rules of forgetting: for how many days a branch's history stays after it has been replaced.
 
-docs/design/0004-committed-retention.md: "The user will have the option to define a default retention time (in days)
-and one for each desirable branch." No rules at all is not the same as any rule: without rules nothing of the committed
-data is ever collected.
+A number of days for the repository, and one for each branch that needs another
+(docs/design/0004-committed-retention.md). No rules at all is not the same as any rule: without rules nothing of the
+committed data is ever collected.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Upkeep:
         id_ = check_run_id(run_id)
         kind = await self._kind_of(id_)
         if kind is RunKind.UNCOMMITTED:
-            # "Mark uncommitted data step must complete before listing of committed data" (document 001).
+            # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
             await Inputs(self._versions.blocks, kind, id_).check_complete(UNCOMMITTED.name)
         current = await self.rules.read()
         snapshot = await read_snapshot(self._versions)
