@@ -31,7 +31,7 @@ from . import writer
 
 
 class TestLocalBlocks(BlockStoreContract):
-    many = 1200
+    many = 1050
 
     @pytest.fixture
     def blocks(self, tmp_path: Path) -> BlockStore:
@@ -229,6 +229,13 @@ async def test_leftovers_of_the_dead_are_removed_and_drafts_of_the_living_are_no
         assert await blocks.remove_leftovers() == 1
         assert temporaries(root) == ["living"]
     assert await keys_of(blocks) == ["x"]
+
+
+async def test_the_first_put_of_a_store_removes_leftovers(blocks: LocalBlocks, tmp_path: Path, root: Path) -> None:
+    await blocks.put("x", b"")
+    (root / ".lakebed-tmp" / "leftover").write_bytes(b"of a process that was killed")
+    await LocalBlocks("local://bucket/ns", tmp_path, ("bucket", "ns")).put("y", b"")
+    assert temporaries(root) == []
 
 
 async def test_a_put_goes_on_while_leftovers_are_removed(blocks: LocalBlocks, root: Path) -> None:

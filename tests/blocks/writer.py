@@ -1,5 +1,4 @@
-"""What other processes do to a store, started with `PROGRAM` and three arguments: `what`, a URI, and the options as
-JSON:
+"""What other processes do to a store, started with `PROGRAM` and three arguments: `what`, a URI, and pickled options:
 
 put      puts object after object, several at a time, and prints the key of each once it is stored
 half     begins a put, prints `half` when much of the body is on its way, and waits to be killed
@@ -13,16 +12,17 @@ import asyncio
 import hashlib
 import itertools
 import os
+import pickle
 import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-
-import msgspec
+from pathlib import Path
 
 from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 
-PROGRAM = "import sys; sys.path.insert(0, ''); from tests.blocks.writer import main; main()"
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.blocks.writer import main; main()"
 WRITERS = 8
 STREAM_BYTES = 160 << 20
 
@@ -82,7 +82,7 @@ async def list_all(blocks: BlockStore) -> None:
 
 
 def command(what: str, uri: str, options: BlockOptions) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, what, uri, msgspec.json.encode(options).decode()]
+    return [sys.executable, "-c", PROGRAM, what, uri, pickle.dumps(options).hex()]
 
 
 def memory_growth(uri: str, options: BlockOptions) -> int:
@@ -92,5 +92,5 @@ def memory_growth(uri: str, options: BlockOptions) -> int:
 
 def main() -> None:
     what, uri, options = sys.argv[1:]
-    blocks = open_blocks(uri, msgspec.json.decode(options, type=BlockOptions))
+    blocks = open_blocks(uri, pickle.loads(bytes.fromhex(options)))
     asyncio.run({"put": put, "half": half, "stream": stream, "list": list_all}[what](blocks))

@@ -4,7 +4,8 @@ Order is everything here: bytes, fsync of the file, rename (or link, which fails
 directory. Temporary files lie in one directory of their own at the root of the namespace: no listing shows them, a put
 needs no parent directory before it has all its bytes, and a directory tidied away by a racing delete is made again
 right before the rename. The writer holds a `flock` on its temporary file. The kernel drops it when the process dies,
-however it dies, so leftovers are recognised without a clock: what can be locked has no writer any more.
+however it dies, so leftovers are recognised without a clock: what can be locked has no writer any more. The first draft
+of a store removes them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Draft:
         """Take the bytes of another file, by reference where the file system can do that."""
         file = self._opened()
         copied = 0
-        with contextlib.suppress(OSError):  # not every pair of file systems can; the loop below can
+        with contextlib.suppress(OSError, AttributeError):  # not every file system can, nor every system
             while copied < size_bytes:
                 done = os.copy_file_range(source.fd, file.fd, min(size_bytes - copied, 1 << 30), copied, copied)
                 if not done:
@@ -129,7 +130,7 @@ class Draft:
             self._check()
             name = secrets.token_hex(12).encode()
             try:
-                folder = self._folders.make(RESERVED_SEGMENT)
+                folder = self._folders.cached(RESERVED_SEGMENT) or self._first_folder()
                 file = Descriptor(os.open(name, _NEW, 0o644, dir_fd=folder.fd))
             except FileNotFoundError:
                 self._folders.forget(RESERVED_SEGMENT)
@@ -142,6 +143,11 @@ class Draft:
                     self._file = file
                     return file
         raise BlocksUnavailable("the directory for temporary files vanishes as often as it is made")
+
+    def _first_folder(self) -> Folder:
+        folder = self._folders.make(RESERVED_SEGMENT)
+        remove_leftovers(self._folders)
+        return folder
 
     def _link(self, path: str, name: bytes, *, if_absent: bool) -> Folder:
         assert self._file is not None

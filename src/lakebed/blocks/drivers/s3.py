@@ -1,7 +1,7 @@
 """A BlockStore in an S3 bucket, or in anything that speaks S3, through obstore.
 
 A small body is one PUT, conditional where `if_absent` says so. A large one is a multipart upload with a few parts in
-flight, so memory is bounded whatever its size, and aborted when anything goes wrong. S3 (in obstore) has no conditional
+flight, about 50 MiB in memory whatever its size, and aborted when anything goes wrong. obstore has no conditional
 multipart upload: a large body with `if_absent` goes to a reserved key first, then a conditional copy names it.
 
 What a failure leaves behind: nothing under the key, ever. A process that is killed may leave an unfinished multipart
