@@ -372,6 +372,28 @@ async def test_a_page_of_an_earlier_attempt_is_refused(lake: Lake, story: Story)
         await run.upkeep.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
 
 
+async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake: Lake, story: Story) -> None:
+    """Its branches were not touched by this attempt, so a sleeping commit of theirs could still be published."""
+    run = Run(lake)
+    body = await run.plan(story.a)
+    await run.upkeep._condemning._add_condemned(RunId(run.id), [story.b.id])
+
+    answer = await run.upkeep.condemn(run.id, body)
+
+    assert answer.condemned == 1
+
+
+async def test_a_page_for_another_list_is_refused(lake: Lake, story: Story) -> None:
+    for number in range(3):
+        await lake.put("main", f"k{number}")
+    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    first = await run.condemn(story.a)
+    other = replace(run.body, commits=manifest_of(CONDEMNED, run.body.commits.folder, []))
+
+    with pytest.raises(BadContinuation):
+        await run.upkeep.condemn(run.id, replace(other, continuation_token=first.continuation_token))
+
+
 async def test_a_list_that_names_no_commit_of_ours_condemns_nothing(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a, replace(story.a, message="never made"))

@@ -73,13 +73,13 @@ class Condemning:
         else:
             record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
             cursor = decode_cursor(body.continuation_token)
-            if cursor.name != uncommitted_name(record.attempt):
+            if cursor.name != uncommitted_name(record.attempt) or record.listed != body.commits.digest():
                 raise BadContinuation("this token is of an earlier attempt", run_id=run_id)
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
             return Condemnation(run_id=run_id, continuation_token=encode_cursor(page.cursor))
         assert page.whole is not None
-        return await self._recheck(run_id, inputs, record.attempt, page.whole)
+        return await self._recheck(run_id, inputs, record.attempt, body.commits, page.whole)
 
     async def _publish(self, run_id: RunId, inputs: Inputs, body: Condemn) -> tuple[RunRecord, Cursor]:
         """Steps 2 and 3."""
@@ -87,23 +87,22 @@ class Condemning:
         commits = [CommitId(id_) for id_ in table.column("id").to_pylist()]
         branches = await self._made_for(commits)
         attempt = self._versions.world.ids.fresh()
-        record = await self._begin_attempt(run_id, attempt, str(body.rules_version), commits)
+        record = await self._begin_attempt(run_id, attempt, body, commits)
         for branch in branches:
             await self._versions.touch(branch)
         # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
         await inputs.write_settled(attempt, await self._runs.settled_slices())
         return record, Cursor(name=uncommitted_name(attempt))
 
-    async def _begin_attempt(
-        self, run_id: RunId, attempt: str, rules_version: str, commits: list[CommitId]
-    ) -> RunRecord:
+    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.world.clock.now_ms()
         record = RunRecord(
             kind=StoredKind.COMMITTED,
             state=StoredState.CONDEMNING,
             started_ms=now_ms,
             attempt=attempt,
-            rules_version=rules_version,
+            listed=body.commits.digest(),
+            rules_version=str(body.rules_version),
         )
         try:
             before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
@@ -153,12 +152,16 @@ class Condemning:
             start = page.next_start
         return found
 
-    async def _recheck(self, run_id: RunId, inputs: Inputs, attempt: str, uncommitted: Manifest) -> Condemnation:
+    async def _recheck(
+        self, run_id: RunId, inputs: Inputs, attempt: str, listed: Manifest, uncommitted: Manifest
+    ) -> Condemnation:
         """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
         record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
-        published = set(await self.condemned(run_id))
+        # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
+        ours = (await inputs.read_table(CONDEMNED, listed)).column("id").to_pylist()
+        published = set(await self.condemned(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions)
         kept = await self._kept(run_id, record, snapshot)
         condemned = published - kept - snapshot.swept

@@ -216,14 +216,16 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A collection run. The commits it condemns are the keys of `condemned_partition`, written before CONDEMNING is.
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
-    what is condemned, `recheck` is the digest of what that attempt found to be still condemned, `plan` that of the plan
-    (lakebed.handoff.Manifest): what may be deleted is named by these, so a plan from an earlier attempt is refused.
+    what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
+    `plan` of the plan (lakebed.handoff.Manifest): what may be deleted is named by these, so a plan from an earlier
+    attempt is refused.
     """
 
     kind: RunKind
     state: RunState
     started_ms: int
     attempt: str = ""
+    listed: str = ""
     recheck: str = ""
     plan: str = ""
     rules_version: str = ""
