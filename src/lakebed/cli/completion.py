@@ -15,6 +15,7 @@ import typer
 
 from lakebed.base import LakebedError
 
+from .session import connect
 from .settings import effective_settings
 from .uris import SCHEME
 
@@ -47,19 +48,12 @@ def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Cli
     else:
         return [SCHEME] if SCHEME.startswith(incomplete) else []
     try:
-        with _patient_client(context) as client:
+        settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
+        with connect(settings, attempts=1, timeout_s=_TIMEOUT_S) as client:
             found = itertools.islice(candidates(client, typed), _SHOWN_MAX)
             return [shown + candidate for candidate in found]
     except (LakebedError, OSError):
         return []
-
-
-def _patient_client(context: typer.Context) -> Client:
-    from lakebed.client import Client, Credentials, Retries
-
-    settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
-    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
-    return Client(settings.endpoint, credentials, retries=Retries(attempts=1), timeout_s=_TIMEOUT_S)
 
 
 def _repositories(client: Client, typed: str) -> Iterator[str]:

@@ -203,11 +203,12 @@ def _client(server: LocalServer, folder: Folder) -> Client:
     """A client with the folder's credentials, which are made where the server is new."""
     stored = read_settings(folder.config)
     if not stored.secret_access_key:
-        with connect(server.endpoint, "", "") as nobody:
+        with connect(Settings(endpoint=server.endpoint)) as nobody:
             made = nobody.setup("quickstart")
         stored = Settings(access_key_id=made.access_key_id, secret_access_key=made.secret_access_key)
-    write_settings(folder.config, msgspec.structs.replace(stored, endpoint=server.endpoint))
-    return connect(server.endpoint, stored.access_key_id, stored.secret_access_key)
+    settings = msgspec.structs.replace(stored, endpoint=server.endpoint)
+    write_settings(folder.config, settings)
+    return connect(settings)
 
 
 def _create_repository(client: Client) -> str:

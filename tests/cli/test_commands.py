@@ -1,0 +1,292 @@
+"""What all commands share: how they start, ask, answer and end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakebed.base import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.cli.failures import describe, exit_code
+from lakebed.cli.tree import COMMANDS
+from lakebed.client import BadRequest
+from tests.cli.conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotFound("x"), 3),
+        (AlreadyExists("x"), 4),
+        (Conflict("x"), 4),
+        (Unavailable("x"), 5),
+        (OutcomeUnknown("x"), 5),
+        (Invalid("x"), 2),
+        (BadRequest("x", status=400), 1),
+        (Denied("x"), 1),
+        (Corrupt("x"), 1),
+        (LakebedError("x"), 1),
+    ],
+)
+def test_each_family_has_its_exit_code(error: LakebedError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_an_error_is_one_line() -> None:
+    assert describe(LakebedError("first\nsecond")) == "first"
+    assert describe(LakebedError("")) == "LakebedError"
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """Modules that a command has loaded when it is done."""
+    script = (
+        "import sys\n"
+        f"sys.argv = {['lakebed', *arguments]!r}\n"
+        "from lakebed.cli.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('\\n', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    heavy = {"httpx", "rich", "pyarrow", "pyspark", "uvicorn", "starlette", "numpy", "pygments"}
+
+    assert modules_after("--version") & heavy == set()
+    assert modules_after("repo", "create", "--help") & heavy == set()
+    assert modules_after("branch", "list", "lakefs://none", "--endpoint", "http://127.0.0.1:9") & heavy == {"httpx"}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(shell: Shell, name: str) -> None:
+    outcome = shell.ok(name, "--help")
+
+    assert outcome.out.startswith(f"Usage: lakebed {name} ")
+    assert outcome.err == ""
+
+
+def test_the_help_names_every_command(shell: Shell) -> None:
+    shown = shell.ok("--help").out
+
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
+
+
+def test_a_command_that_does_not_exist_is_a_misuse(shell: Shell) -> None:
+    assert shell("nonsense").code == 2
+    assert shell("repo", "nonsense").code == 2
+    assert shell("repo", "list", "--nonsense").code == 2
+    assert shell("repo", "list", "-o", "xml").code == 2
+
+
+def test_no_server_is_unavailable(shell: Shell) -> None:
+    outcome = shell("repo", "list", "--endpoint", "http://127.0.0.1:9")
+
+    assert outcome.code == 5
+    assert outcome.err.startswith("error: cannot reach http://127.0.0.1:9: ")
+    assert outcome.out == ""
+
+
+def test_wrong_credentials_are_refused(shell: Shell) -> None:
+    outcome = shell("repo", "list", LAKEBED_SECRET_ACCESS_KEY="wrong")
+
+    assert (outcome.code, outcome.err) == (1, "error: error authenticating request\n")
+
+
+def test_what_is_no_lakebed_server_is_told_apart(shell: Shell) -> None:
+    assert shell("repo", "list", "--endpoint", "not a url").code == 2
+
+
+def test_a_server_is_set_up_once(shell: Shell) -> None:
+    outcome = shell("setup")
+
+    assert outcome.code == 4
+    assert "already initialized" in outcome.err
+
+
+def test_the_configuration_is_shown_without_the_secret(shell: Shell) -> None:
+    shown = shell.ok("config", "show", "-o", "json").json
+
+    assert shown["secret_access_key"] == "(set)"
+    assert shown["access_key_id"].startswith("AKIA")
+    assert shown["file"] == shell.environment["LAKEBED_CONFIG"]
+
+
+def test_the_configuration_keeps_what_is_not_given(shell: Shell, tmp_path: Path) -> None:
+    environment = {"LAKEBED_CONFIG": str(tmp_path / "config.toml")}
+    other = Shell(environment=environment)
+
+    other.ok("config", "set", "--endpoint", "http://one", "--access-key-id", "key", "--secret-access-key", "secret")
+    other.ok("config", "set", "--endpoint", "http://two")
+
+    shown = other.ok("config", "show", "-o", "json").json
+    assert (shown["endpoint"], shown["access_key_id"]) == ("http://two", "key")
+
+
+def test_a_configuration_that_others_can_read_is_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('secret_access_key = "x"\n')
+    path.chmod(0o644)
+
+    assert "chmod 600" in Shell(environment={"LAKEBED_CONFIG": str(path)}).ok("config", "show").err
+
+
+def test_a_configuration_that_makes_no_sense_stops_every_command(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("nonsense")
+
+    assert Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})("repo", "list").code == 2
+
+
+def test_nothing_is_stored_when_nothing_is_given_and_nobody_can_be_asked(tmp_path: Path) -> None:
+    outcome = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})("config", "set")
+
+    assert outcome.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def on_terminal(shell: Shell, answer: bytes, *arguments: str) -> tuple[int, str]:
+    """Type a command and an answer at a terminal."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakebed", *arguments],
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm", **shell.environment},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    said = b""
+    answered = False
+    while True:
+        try:
+            chunk = os.read(controller, 4096)
+        except OSError:
+            break  # Linux says EIO when the last one closed the terminal.
+        said += chunk
+        if not answered and b"[y/N]" in said:
+            os.write(controller, answer)
+            answered = True
+        if not chunk:
+            break
+    os.close(controller)
+    return process.wait(), said.decode()
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)])
+def test_what_destroys_asks_first(shell: Shell, lake: str, put: Put, answer: bytes, code: int, left: int) -> None:
+    put(f"{lake}/main/a", "1")
+
+    ended, said = on_terminal(shell, answer, "object", "rm", f"{lake}/main/a")
+
+    assert ended == code
+    assert f"Delete {lake}/main/a? [y/N]" in said
+    assert len(shell.ok("object", "ls", f"{lake}/main", "-o", "json").json) == left
+
+
+def test_a_bar_is_shown_to_somebody_who_watches_and_not_in_a_pipe(shell: Shell, lake: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(os.urandom(1 << 20))
+
+    _, watched = on_terminal(shell, b"", "object", "upload", str(tmp_path / "f"), f"{lake}/main/")
+    piped = shell.ok("object", "upload", str(tmp_path / "f"), f"{lake}/main/")
+
+    assert "uploading f" in watched
+    assert piped.err == ""
+
+
+def test_a_reader_that_goes_away_is_no_error(shell: Shell, lake: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(os.urandom(4 << 20))
+    shell.ok("object", "upload", str(tmp_path / "f"), f"{lake}/main/")
+
+    process = shell.process("object", "cat", f"{lake}/main/f")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+
+    assert process.wait() == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_ctrl_c_ends_quietly_and_leaves_nothing_half_done(shell: Shell, lake: str) -> None:
+    process = shell.process("object", "upload", "-", f"{lake}/main/a", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    # More than a pipe holds: when this returns, the command is reading, and on its way to the server.
+    process.stdin.write(b"x" * (3 << 20))
+    process.stdin.flush()
+
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+    assert shell("object", "stat", f"{lake}/main/a").code == 3
+
+
+def test_serving_a_folder_with_something_else_in_it_is_refused(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+
+    outcome = shell("serve", "--data", str(tmp_path), "--port", "0")
+
+    assert outcome.code == 2
+    assert "not a Lakebed data folder" in outcome.err
+
+
+def test_serving_on_a_port_that_is_taken_is_unavailable(shell: Shell, tmp_path: Path) -> None:
+    port = shell.ok("config", "show", "-o", "json").json["endpoint"].rpartition(":")[2]
+
+    outcome = shell("serve", "--data", str(tmp_path / "new"), "--port", port)
+
+    assert outcome.code == 5
+    assert "is taken" in outcome.err
+
+
+def completed(shell: Shell, words: str) -> list[str]:
+    """What bash is offered for the last word."""
+    environment = {
+        **os.environ,
+        **shell.environment,
+        "_LAKEBED_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    script = "import sys; sys.argv = ['lakebed']; from lakebed.cli.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_are_completed(shell: Shell) -> None:
+    assert completed(shell, "lakebed br") == ["branch"]
+
+
+def test_repositories_branches_and_paths_are_completed(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/data/a", "1")
+
+    assert completed(shell, f"lakebed repo show {lake[:-3]}") == [lake]
+    assert completed(shell, f"lakebed log {lake}/ma") == [f"{lake}/main"]
+    assert completed(shell, f"lakebed object ls {lake}/main/da") == [f"{lake}/main/data/"]
+
+
+def test_completion_without_a_server_offers_nothing_and_says_nothing(shell: Shell) -> None:
+    nowhere = Shell(environment={**shell.environment, "LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
+
+    assert completed(nowhere, "lakebed repo show lakefs://a") == []
