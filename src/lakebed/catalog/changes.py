@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ATTEMPTS_MAX: Final = 5
+"""How often a commit starts again after another process, or a reset, took what it had sealed."""
 POLITE_STEPS: Final = 20
 POLITE_STEP_S: Final = 0.02
 """At most 0.4 s: a committer that died leaves sealed tokens until somebody commits, and that must not take long."""
@@ -55,6 +57,7 @@ class Changes:
         Raises:
             NoChanges: nothing was staged, and nobody else committed it meanwhile.
             CommitQueueTimeout: the branch stayed busy.
+            CommitOvertaken: by other processes, again and again.
         """
         await self._repository.check_branch_writable(branch, force=force)
         head = (await self._versions.get_branch(branch)).commit_id
@@ -70,15 +73,16 @@ class Changes:
             )
 
         async def in_turn() -> Commit:
-            await self._be_polite(branch)
-            try:
-                return await attempt(allow_empty=allow_empty)
-            except CommitOvertaken:
-                return await attempt(allow_empty=True)
-            except NoChanges:
-                if (await self._versions.get_branch(branch)).commit_id == head:
-                    raise
-                return await attempt(allow_empty=True)
+            is_owed = allow_empty
+            for _ in range(ATTEMPTS_MAX - 1):
+                await self._be_polite(branch)
+                try:
+                    return await attempt(allow_empty=is_owed)
+                except (CommitOvertaken, NoChanges) as error:
+                    is_owed = is_owed or (await self._versions.get_branch(branch)).commit_id != head
+                    if isinstance(error, NoChanges) and not is_owed:
+                        raise
+            return await attempt(allow_empty=is_owed)
 
         return await self._queue.run(branch, in_turn)
 

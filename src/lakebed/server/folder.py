@@ -8,6 +8,7 @@ objects/        what storage namespaces of local:// lie below
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Final
 
@@ -41,15 +42,11 @@ def prepare_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not marker.exists():
-            others = sorted(entry.name for entry in folder.iterdir() if entry.name not in {MARKER_FILE, OBJECTS_FOLDER})
-            # A second process that starts at the same time may already have made its files: those are ours.
-            if any(not name.startswith(STORE_FILE) for name in others):
-                raise NotADataFolder(
-                    f"{folder} holds {others[0]!r} and no {MARKER_FILE}: it is not a Lakebed data folder; "
-                    "name an empty or a new one",
-                    folder=str(folder),
-                )
-            marker.write_text(json.dumps({"format": FORMAT}) + "\n")
+            _check_empty(folder)
+            # Under its name only when it is whole: a second server may start at this moment.
+            draft = folder / f"{MARKER_FILE}.{os.getpid()}"
+            draft.write_text(json.dumps({"format": FORMAT}) + "\n")
+            draft.replace(marker)
         (folder / OBJECTS_FOLDER).mkdir(exist_ok=True)
         found = json.loads(marker.read_text() or "{}")
     except (NotADirectoryError, FileExistsError) as error:
@@ -63,3 +60,14 @@ def prepare_folder(folder: Path) -> None:
             f"{folder} is of format {found.get('format') if isinstance(found, dict) else None}, known here is {FORMAT}",
             folder=str(folder),
         )
+
+
+def _check_empty(folder: Path) -> None:
+    """What a server that starts at the same time makes is ours, and `lost+found` is the file system's."""
+    for name in sorted(entry.name for entry in folder.iterdir()):
+        if not name.startswith((MARKER_FILE, STORE_FILE)) and name not in {OBJECTS_FOLDER, "lost+found"}:
+            raise NotADataFolder(
+                f"{folder} holds {name!r} and no {MARKER_FILE}: it is not a Lakebed data folder; "
+                "name an empty or a new one",
+                folder=str(folder),
+            )

@@ -19,9 +19,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 import msgspec
@@ -38,7 +39,10 @@ logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 10
 """How long requests under way may take to end when the server is told to stop."""
+KEEP_ALIVE_S: Final = 75
+"""Longer than clients and proxies keep an idle connection: the side that sends closes it, so no request is lost."""
 RESTARTS_MAX: Final = 20
+RESTARTS_WINDOW_S: Final = 600
 
 
 class AddressTaken(Unavailable):
@@ -142,6 +146,7 @@ async def serve_here(
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
             )
             _calm_the_collector()
@@ -149,16 +154,18 @@ async def serve_here(
             upkeep = asyncio.create_task(run_upkeep(state))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             stopping = asyncio.create_task(stop.wait())
+            starting = asyncio.create_task(server.is_up.wait())
             try:
-                await server.is_up.wait()
-                ready()
+                await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+                if server.is_up.is_set():
+                    ready()
                 await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 server.should_exit = True
                 await serving
             finally:
-                stopping.cancel()
-                upkeep.cancel()
-                await asyncio.gather(upkeep, stopping, return_exceptions=True)
+                for task in (stopping, starting, upkeep):
+                    task.cancel()
+                await asyncio.gather(stopping, starting, upkeep, return_exceptions=True)
 
 
 def _calm_the_collector() -> None:
@@ -235,7 +242,7 @@ class _Parent:
         self._workers = workers
         self._ready = ready
         self._running: list[Popen[bytes]] = []
-        self._restarts = 0
+        self._restarted: list[float] = []
 
     async def run(self) -> None:
         stop = asyncio.Event()
@@ -274,28 +281,37 @@ class _Parent:
                 await asyncio.wait_for(stop.wait(), 0.5)
             for process in [process for process in self._running if process.poll() is not None]:
                 self._running.remove(process)
+                _close_pipes(process)
                 if stop.is_set():
                     return
                 logger.error("worker %d ended with code %s; starting another", process.pid, process.returncode)
-                self._restarts += 1
-                if self._restarts > RESTARTS_MAX:
-                    raise WorkerFailed(f"workers ended {self._restarts} times", code=process.returncode)
+                self._count_restart(process.returncode)
                 await self._start()
+
+    def _count_restart(self, code: int) -> None:
+        now_s = time.monotonic()
+        self._restarted = [then_s for then_s in self._restarted if now_s - then_s < RESTARTS_WINDOW_S] + [now_s]
+        if len(self._restarted) > RESTARTS_MAX:
+            raise WorkerFailed(f"workers ended {RESTARTS_MAX} times in {RESTARTS_WINDOW_S // 60} minutes", code=code)
 
     async def _stop_all(self) -> None:
         for process in self._running:
             process.terminate()
         for process in self._running:
             await asyncio.to_thread(_wait_or_kill, process)
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            _close_pipes(process)
+
+
+def _close_pipes(process: Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _wait_or_kill(process: Popen[bytes]) -> None:
-    with contextlib.suppress(Exception):
+    try:
         process.wait(GRACE_S + 5)
-        return
-    process.kill()
-    process.wait()
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
