@@ -108,11 +108,19 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
         try:
             yield state
         finally:
-            for versions in state.catalog.opened():
-                await versions.close_slices()
+            await _close_slices(state.catalog)
             await state.catalog.close()
     finally:
         await store.close()
+
+
+async def _close_slices(catalog: Catalog) -> None:
+    """So that collectors need not wait for them. One that stays open is given up by a run, as after a crash."""
+    for versions in catalog.opened():
+        try:
+            await versions.close_slices()
+        except LakebedError as error:
+            logger.warning("a slice of %s stays open: %s", versions.uid, error)
 
 
 async def _compose(options: ServerOptions, store: Store) -> AppState:
