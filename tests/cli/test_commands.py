@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -259,14 +260,15 @@ def test_serving_on_a_port_that_is_taken_is_unavailable(shell: Shell, tmp_path: 
     assert "is taken" in outcome.err
 
 
-def completed(shell: Shell, words: str) -> list[str]:
-    """What bash is offered for the last word."""
+def completed(shell: Shell, line: str) -> list[str]:
+    """What bash is offered for the last word; it splits words at colons, too, and joins them by newlines."""
+    words = [part for word in line.split(" ") for part in re.split("(:)", word)]
     environment = {
         **os.environ,
         **shell.environment,
         "_LAKEBED_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
     }
     script = "import sys; sys.argv = ['lakebed']; from lakebed.cli.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
@@ -280,10 +282,23 @@ def test_commands_are_completed(shell: Shell) -> None:
 
 def test_repositories_branches_and_paths_are_completed(shell: Shell, lake: str, put: Put) -> None:
     put(f"{lake}/main/data/a", "1")
+    put(f"{lake}/main/data/b", "2")
+    name = lake.removeprefix("lakefs:")
 
-    assert completed(shell, f"lakebed repo show {lake[:-3]}") == [lake]
-    assert completed(shell, f"lakebed log {lake}/ma") == [f"{lake}/main"]
-    assert completed(shell, f"lakebed object ls {lake}/main/da") == [f"{lake}/main/data/"]
+    assert completed(shell, f"lakebed repo show {lake[:-3]}") == [name]
+    assert completed(shell, f"lakebed log {lake}/ma") == [f"{name}/main"]
+    assert completed(shell, f"lakebed diff {lake}/main {lake}/ma") == [f"{name}/main"]
+    assert completed(shell, "lakebed repo show lake") == ["lakefs://"]
+
+
+def test_the_only_folder_is_completed_with_what_is_in_it(shell: Shell, lake: str, put: Put) -> None:
+    """The shell would put a space behind it, and one could not go on."""
+    put(f"{lake}/main/data/a", "1")
+    put(f"{lake}/main/data/b", "2")
+    name = lake.removeprefix("lakefs:")
+
+    assert completed(shell, f"lakebed log {lake[:-3]}") == [f"{name}/main"]
+    assert completed(shell, f"lakebed object ls {lake}/main/da") == [f"{name}/main/data/a", f"{name}/main/data/b"]
 
 
 def test_completion_without_a_server_offers_nothing_and_says_nothing(shell: Shell) -> None:

@@ -2,13 +2,16 @@
 
 A shell that completes must not wait or complain: half a second for the server, and silence on any error.
 
-Bash splits words at colons, and hands over the part of a URI behind `lakefs:`; what it gets back replaces that part.
+Bash splits words at colons: `lakefs`, `:`, `//repository/…` arrive as three, which `with_whole_uris` puts together
+again. Not so the word being completed, of which bash replaces only what is behind the colon.
+
+Shells put a space behind the only candidate, so a repository or folder that is the only one comes with what is in it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -24,7 +27,25 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 0.5
 _SHOWN_MAX: Final = 100
+_DEPTH_MAX: Final = 4
 _BEHIND_COLON: Final = "//"
+
+
+def with_whole_uris(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to change in the environment in which bash asks for completions, so that a URI is one word."""
+    words, current = environment.get("COMP_WORDS", "").split("\n"), environment.get("COMP_CWORD", "")
+    if not current.isdigit():
+        return {}
+    whole: list[str] = []
+    position, place = 0, int(current)
+    while position < len(words):
+        is_uri = words[position : position + 2] == ["lakefs", ":"] and position + 2 < len(words)
+        position += 2 if is_uri else 0
+        if position == int(current):
+            place = len(whole)
+        whole.append(("lakefs:" if is_uri and position != int(current) else "") + words[position])
+        position += 1
+    return {"COMP_WORDS": "\n".join(whole), "COMP_CWORD": str(place)}
 
 
 def complete_repository(context: typer.Context, incomplete: str) -> list[str]:
@@ -50,7 +71,11 @@ def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Cli
     try:
         settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
         with connect(settings, attempts=1, timeout_s=_TIMEOUT_S) as client:
-            found = itertools.islice(candidates(client, typed), _SHOWN_MAX)
+            found = list(itertools.islice(candidates(client, typed), _SHOWN_MAX))
+            for _ in range(_DEPTH_MAX):
+                if len(found) != 1 or not found[0].endswith("/"):
+                    break
+                found = list(itertools.islice(candidates(client, found[0]), _SHOWN_MAX)) or found
             return [shown + candidate for candidate in found]
     except (LakebedError, OSError):
         return []
