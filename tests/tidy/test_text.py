@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".json", ".jsonl", ".html", ".css", ".js", ""}
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MENTION = re.compile(r"docs/[a-z]+/[A-Za-z0-9_.-]+\.md")
+SOURCE = re.compile(r"(?<![\w./<-])(?:[a-z_0-9]+/)+[a-z_0-9]+\.py\b")
+NOT_YET_WRITTEN = {"upkeep/hard_delete.py"}
+"""docs/design/0007-hard-delete.md says why it has a name already."""
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SIZE_MAX = 5 << 20
 
@@ -83,3 +86,22 @@ def test_documents_that_are_named_exist(pattern: re.Pattern[str]) -> None:
                 missing.append(f"{file}: {target}")
 
     assert missing == []
+
+
+def test_source_files_that_are_named_exist() -> None:
+    """`versions/staging.py` in a text is a file below the project, the package or the text's own part."""
+    missing = []
+    for file, text in texts():
+        here = (ROOT / file).parent
+        bases = (ROOT, ROOT / "src", ROOT / "src" / "lakebed", here, here.parent)
+        named = set(SOURCE.findall(text)) - NOT_YET_WRITTEN if file.suffix in {".md", ".py"} else set()
+        missing += [f"{file}: {name}" for name in sorted(named) if not any((base / name).exists() for base in bases)]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("folder", ["design", "formats", "guide"])
+def test_the_index_of_a_folder_names_every_page(folder: str) -> None:
+    pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"README.md"}
+
+    assert pages - set(LINK.findall((ROOT / "docs" / folder / "README.md").read_text())) == set()
