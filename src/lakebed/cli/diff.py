@@ -38,7 +38,10 @@ def diff(
     delimiter: Annotated[str, typer.Option("--delimiter", help="Sum up paths that go on after this.")] = "",
     limit: LimitOption = None,
 ) -> None:
-    """Show what is uncommitted on a branch; or, with two refs, what the second changed since they parted."""
+    """Show what changed.
+
+    Of a branch: what is uncommitted on it. Of two refs: what the second changed since they parted.
+    """
     left = parse_ref(uri)
     history = session.client.history
     if right:

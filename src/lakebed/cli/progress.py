@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from .output import human_size
+
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, Task, TaskID
 
 
 class Bar:
@@ -42,13 +44,20 @@ def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
         return
     # rich is imported only where it is seen.
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Amount(TextColumn):
+        """How much is done of how much, and how fast, in the units of all our output."""
+
+        def render(self, task: Task) -> Text:
+            speed = f"  {human_size(int(task.speed))}/s" if task.speed else ""
+            return Text(f"{human_size(int(task.completed))} / {human_size(int(task.total or 0))}{speed}")
 
     with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        Amount(""),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

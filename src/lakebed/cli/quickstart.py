@@ -94,9 +94,10 @@ def quickstart(
     once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Default: a free one.")] = 0,
 ) -> None:
-    """See real data versioned, changed, merged and deleted, and Spark give back what nobody can reach.
+    """See everything happen on real data.
 
-    A server is started on this machine, in a new folder; at the end it stays until Ctrl-C.
+    A server is started on this machine, in a new folder. A year of flights is loaded, changed, merged and deleted, and
+    Spark gives back what nobody can reach any more. At the end the server stays until Ctrl-C.
     """
     from .quickstart_server import LocalServer, stopped_by_signals
     from .quickstart_teller import Teller

@@ -23,7 +23,10 @@ def setup(
         bool, typer.Option("--store/--no-store", help="Keep the credentials as `config set` does.")
     ] = True,
 ) -> None:
-    """Make the first user of a new server, and show the credentials: the secret is told this once."""
+    """Make the first user of a new server.
+
+    The credentials are stored and shown; the secret is told this once.
+    """
     made = session.client.setup(user)
     path = settings_path(session.environment)
     if store:
