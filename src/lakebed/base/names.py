@@ -45,7 +45,7 @@ def check_tag(name: str) -> TagName:
         or _TAG_FORBIDDEN.search(name)
         or name.startswith(("/", ".", "-"))
         or name.endswith(("/", ".", ".lock"))
-        or name in {"@"}
+        or name == "@"
         or "$" in name
     )
     if bad:
