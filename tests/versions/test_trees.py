@@ -24,7 +24,7 @@ from lakebed.ranges import (
 from lakebed.runtime import live_world
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees_cache import TreeCache
-from lakebed.versions.trees_diff import DiffRow
+from lakebed.versions.trees_diff import DiffKind, DiffRow
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 
@@ -127,9 +127,8 @@ def difference(left: Model, right: Model) -> list[DiffRow]:
     for key in sorted(left.keys() | right.keys()):
         one, other = left.get(key), right.get(key)
         if one != other:
-            found.append(
-                DiffRow("added" if one is None else "removed" if other is None else "changed", key, one, other)
-            )
+            kind: DiffKind = "added" if one is None else "removed" if other is None else "changed"
+            found.append(DiffRow(kind, key, one if other is None else None, other))
     return found
 
 

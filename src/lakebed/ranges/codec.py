@@ -148,15 +148,17 @@ class RangeFile:
         """How many keys are smaller or equal."""
         return bisect_right(self.keys, key)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> pa.Table:
-        """The entries at these ascending positions. Reads only the row groups that hold them."""
+    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """The entries at these ascending positions, or some columns. Reads only the row groups that hold them."""
         if len(rows) == len(self):
-            return self.table()
+            return self.table(columns)
         sizes = self._group_sizes
         ends = np.cumsum(sizes)
         group_of = np.searchsorted(ends, rows, side="right")
         groups = np.unique(group_of)
-        read = self._read(lambda: self._file.read_row_groups(groups.tolist(), use_threads=False)).combine_chunks()
+        read = self._read(
+            lambda: self._file.read_row_groups(groups.tolist(), columns, use_threads=False)
+        ).combine_chunks()
         # Where each of these groups starts in what was read, against where it starts in the file.
         shift = np.cumsum(sizes[groups]) - ends[groups]
         return read.take(pa.array(rows + shift[np.searchsorted(groups, group_of)]))

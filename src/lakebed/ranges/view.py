@@ -59,9 +59,10 @@ class RangeView:
         digests: npt.NDArray[np.int64] = chunk(self.entries, "digest").to_numpy()
         return digests
 
-    def take(self, rows: npt.NDArray[np.int64]) -> pa.Table:
-        """The entries at these positions."""
-        return self.entries.take(pa.array(rows))
+    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """The entries at these positions, or some columns."""
+        entries = self.entries if columns is None else self.entries.select(columns)
+        return entries.take(pa.array(rows))
 
 
 class KeyColumn(Sequence[bytes]):

@@ -29,6 +29,11 @@ class Stretch(NamedTuple):
         """Rows counted from the start of the stretch."""
         return self.file.take(rows + self.start) if len(rows) else ENTRIES_SCHEMA.empty_table()
 
+    def keys(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
+        """Of rows counted likewise; a third of the cost of taking them."""
+        keys: list[bytes] = self.file.take(rows + self.start, ["key"]).column("key").to_pylist() if len(rows) else []
+        return keys
+
     def entries(self) -> pa.Table:
         table = self.file.entries if isinstance(self.file, RangeView) else self.file.table()
         return table.slice(self.start, self.stop - self.start)

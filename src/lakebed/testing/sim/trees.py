@@ -132,7 +132,7 @@ def differences(left: Contents, right: Contents) -> list[DiffRow]:
         elif after is None:
             rows.append(DiffRow("removed", key, before, None))
         elif before[0] != after[0]:
-            rows.append(DiffRow("changed", key, before, after))
+            rows.append(DiffRow("changed", key, None, after))
     return rows
 
 
