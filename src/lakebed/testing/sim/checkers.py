@@ -99,7 +99,9 @@ def resets_hold(ending: Ending) -> None:
     view = View(ending.disk)
     for reset in ending.acknowledged("reset"):
         name = reset.operation.branch
-        gone = {write.operation.value for write in _before(ending, reset, WRITES) if write.operation.value is not None}
+        dropped = _before(ending, reset, WRITES)
+        later = [write for write in _of_branch(ending, name, WRITES) if write not in dropped]
+        gone = {write.operation.value for write in dropped} - {write.operation.value for write in later} - {None}
         branch = view.branch(name)
         if branch is None:
             continue

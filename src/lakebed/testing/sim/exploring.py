@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from .actors import Ending, Scene, Violation, apply_checked, prepared
-from .automata import Automaton, Interned
+from .automata import Automaton, Interned, NotDeterministic
 from .disk import Disk
 from .effects import CRASH, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
@@ -64,6 +64,7 @@ def explore(scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None 
 
     Raises:
         TooManyStates: more than `states_max`.
+        NotDeterministic: an actor's effects follow from more than the outcomes it was given.
     """
     explorer = Explorer(scene, budget)
     try:
@@ -71,6 +72,7 @@ def explore(scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None 
         if explored.violation is not None:
             # Once more, this time remembering where each state came from.
             explored.violation = explorer.walk(None, parents=[]).violation
+            assert explored.violation is not None
         return explored
     finally:
         explorer.close()
@@ -113,6 +115,7 @@ class Explorer:
 
     def walk(self, states_max: int | None = None, *, parents: list[dict[int, int]] | None = None) -> Explored:
         result = Explored(self.scene.name)
+        self._checked.clear()
         level = {self._initial: 1}
         try:
             while level:
@@ -209,6 +212,8 @@ class Explorer:
         if target is None:
             try:
                 target = automaton.follow(number, move, self._outcomes.values[outcome])
+            except NotDeterministic:
+                raise
             except Exception as error:
                 raise _Found(state, label, error) from error
             node.edges[move << _BITS | outcome] = target

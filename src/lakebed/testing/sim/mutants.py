@@ -295,7 +295,7 @@ def hunt_by_seed(mutant: Mutant, *, seeds_max: int) -> Hunt:
 
 
 def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
-    """Walk the quick worlds until something is violated. `states_max` is for one world: a mutant may make it endless."""
+    """Walk the quick worlds until something is violated. `states_max` is for each: a mutant may make one endless."""
     states = schedules = 0
     with mutant.planted():
         for world in small_worlds():

@@ -1,0 +1,52 @@
+"""A simulation that does not catch planted bugs proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.testing.sim import explore, run_seed
+from lakebed.testing.sim.mutants import MUTANTS, Mutant, hunt_by_seed, hunt_by_world
+from lakebed.testing.sim.worlds import SWARM_FAULTS, small_worlds, swarm
+from lakebed.versions import Versions
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
+    found = hunt_by_seed(mutant, seeds_max=600)
+    if found.report is None:
+        found = hunt_by_world(mutant, states_max=60_000)
+
+    assert found.report is not None, mutant.guard
+    print(f"{mutant.name}: {found.seeds} seeds, {found.states} states")
+
+
+def test_a_mutant_leaves_nothing_behind() -> None:
+    before = {name: getattr(Versions, name) for name in dir(Versions) if not name.startswith("__")}
+
+    for mutant in MUTANTS:
+        with mutant.planted():
+            pass
+
+    assert {name: getattr(Versions, name) for name in dir(Versions) if not name.startswith("__")} == before
+    assert explore(next(iter(small_worlds())).scene).violation is None
+    run_seed(swarm(1), 1, faults=SWARM_FAULTS)
+
+
+def test_mutants_have_names_of_their_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 5
+
+
+def test_production_code_knows_nothing_of_the_simulator() -> None:
+    package = Path(lakebed.__file__).parent
+    inside = package / "testing"
+
+    knowing = [
+        file.name
+        for file in sorted(package.rglob("*.py"))
+        if inside not in file.parents and "lakebed.testing" in file.read_text()
+    ]
+
+    assert [name for name in knowing if name != "ports.py"] == []

@@ -1,0 +1,51 @@
+"""The promises of docs/design/protocols.md hold in every schedule of small worlds, and in swarms."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from lakebed.testing.sim import explore, run_seed
+from lakebed.testing.sim.__main__ import main
+from lakebed.testing.sim.worlds import SWARM_FAULTS, World, small_worlds, swarm
+
+QUICK = [world for world in small_worlds() if world.is_quick]
+
+
+def _name(world: World) -> str:
+    return f"{world.scene.name}; {world.budget.crashes} crash, {world.budget.losses} lost"
+
+
+@pytest.mark.parametrize("world", QUICK, ids=_name)
+def test_no_schedule_of_a_small_world_breaks_a_promise(world: World) -> None:
+    explored = explore(world.scene, world.budget)
+
+    assert explored.violation is None, explored.violation
+    assert explored.endings > 0
+
+
+def test_no_seed_of_a_swarm_breaks_a_promise() -> None:
+    """LAKEBED_SIM_SEEDS says how many; a night's run is `python -m lakebed.testing.sim swarm --seeds N`."""
+    for seed in range(int(os.environ.get("LAKEBED_SIM_SEEDS", "1000"))):
+        run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+
+
+def test_the_command_reports_in_json_on_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["swarm", "--seeds", "5", "--json"]) == 0
+
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["seeds"] == 5
+    assert report["violations"] == 0
+    assert report["steps"] > 100
+
+
+def test_the_command_walks_worlds_and_says_which_it_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exhaustive", "--quick", "--states-max", "1500", "--json"]) == 0
+
+    *lines, last = capsys.readouterr().out.splitlines()
+    report = json.loads(last)
+    assert report["violations"] == 0
+    assert report["worlds"] + report["skipped"] == len(lines) == len(QUICK)
+    assert report["skipped"] == sum("skipped" in line for line in lines)

@@ -1,0 +1,231 @@
+"""The searches: what counts as a schedule, that none is left out, and that equal choices give equal runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.testing.sim import (
+    Actor,
+    Budget,
+    Drawn,
+    Ending,
+    Faults,
+    NotDeterministic,
+    Ports,
+    Scene,
+    Seeded,
+    Simulation,
+    TooManyStates,
+    Violation,
+    all_schedules,
+    explore,
+    format_trace,
+    run_seed,
+)
+from lakebed.testing.sim.worlds import SWARM_FAULTS, small_worlds, swarm
+
+Counting = Callable[..., Scene]
+
+
+def test_two_writers_of_two_effects_have_six_schedules(counting: Counting) -> None:
+    scene = counting(2, is_careful=False, is_checked=False)
+
+    assert len(list(all_schedules(scene))) == 6
+    assert explore(scene).schedules == 6
+
+
+def test_three_careful_writers_have_498_schedules_and_lose_nothing_in_any(counting: Counting) -> None:
+    assert len(list(all_schedules(counting(3)))) == 498
+    assert explore(counting(3)).schedules == 498
+
+
+def test_exploring_counts_schedules_that_nobody_could_run_one_by_one(counting: Counting) -> None:
+    explored = explore(counting(4))
+
+    assert explored.violation is None
+    assert explored.schedules == 1_033_272
+    assert explored.states < 10_000
+
+
+def test_exploring_finds_the_lost_update_with_a_shortest_schedule(counting: Counting) -> None:
+    explored = explore(counting(2, is_careful=False))
+
+    assert explored.violation is not None
+    steps = [tuple(line.split()[1:3]) for line in explored.violation.splitlines()[1:]]
+    assert sorted(steps[:2]) == [("w0", "get"), ("w1", "get")]
+    assert sorted(steps[2:]) == [("w0", "set"), ("w1", "set")]
+
+
+def test_a_crash_is_tried_at_the_start_and_after_each_write(counting: Counting) -> None:
+    explored = explore(counting(1, is_checked=False), Budget(crashes=1))
+
+    # Alone: run to the end, or die at the start. After its only write the writer has ended.
+    assert explored.schedules == 2
+    assert explored.faults == 1
+
+
+def test_a_lost_answer_is_tried_done_and_not_done(counting: Counting) -> None:
+    explored = explore(counting(1, is_careful=False, is_checked=False), Budget(losses=1))
+
+    # The set: answered; done, but not answered; not done, and not answered.
+    assert explored.schedules == 3
+
+
+def test_a_scene_with_more_states_than_allowed_is_refused(counting: Counting) -> None:
+    with pytest.raises(TooManyStates):
+        explore(counting(4), states_max=100)
+
+
+def test_code_that_depends_on_more_than_its_ports_is_found_out(alone: Callable[..., Scene]) -> None:
+    leak: list[int] = []
+
+    async def leaky(ports: Ports) -> None:
+        leak.append(1)
+        await ports.store.get(b"p", str(len(leak)).encode())
+        await ports.store.get(b"p", b"same")
+
+    async def writer(ports: Ports) -> None:
+        await ports.store.set(b"p", b"same", b"1")
+
+    with pytest.raises(NotDeterministic, match="asked for"):
+        explore(alone(a=leaky, b=writer))
+
+
+def test_an_assertion_of_the_core_is_a_violation_with_its_schedule(alone: Callable[..., Scene]) -> None:
+    async def program(ports: Ports) -> None:
+        await ports.store.set(b"p", b"k", b"1")
+        assert await ports.store.get(b"p", b"k") is None, "somebody wrote"
+
+    assert "somebody wrote" in (explore(alone(a=program)).violation or "")
+    with pytest.raises(Violation, match=r"somebody wrote[\s\S]*get p k"):
+        run_seed(alone(a=program), 1)
+
+
+def test_who_waits_for_what_never_comes_is_a_violation(alone: Callable[..., Scene]) -> None:
+    async def program(ports: Ports) -> None:
+        await ports.tasks.event().wait()
+
+    assert "waits for ever" in (explore(alone(a=program)).violation or "")
+    with pytest.raises(Violation, match="waits for ever"):
+        run_seed(alone(a=program), 1)
+
+
+def test_equal_seeds_give_equal_traces() -> None:
+    for seed in range(20):
+        one, other = (run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True) for _ in range(2))
+
+        assert one.trace == other.trace
+        assert one.trace
+
+
+def test_different_seeds_give_different_traces() -> None:
+    scene = swarm(3)
+
+    assert len({format_trace(run_seed(scene, seed, traced=True).trace) for seed in range(10)}) == 10
+
+
+def test_equal_seeds_give_equal_traces_in_a_process_with_another_hash_seed() -> None:
+    program = (
+        "from lakebed.testing.sim import run_seed, explore\n"
+        "from lakebed.testing.sim.worlds import SWARM_FAULTS, small_worlds, swarm\n"
+        "for seed in range(10):\n"
+        "    for step in run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True).trace: print(step)\n"
+        "print(explore(next(iter(small_worlds())).scene))\n"
+    )
+
+    def output(hash_seed: str) -> str:
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = output("1")
+
+    assert first == output("2")
+    assert first.count("\n") > 500
+
+
+def test_every_kind_of_fault_happens_in_swarms() -> None:
+    seen = set()
+    for seed in range(200):
+        run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True)
+        seen |= {step[3].value for step in run.trace}
+
+    assert seen >= {"done", "lost answer", "lost request", "refused", "crashed"}
+
+
+def test_a_failing_seed_reports_seed_and_trace(counting: Counting) -> None:
+    def run_all() -> None:
+        for seed in range(50):
+            run_seed(counting(3, is_careful=False), seed)
+
+    with pytest.raises(Violation) as caught:
+        run_all()
+
+    assert "seed " in str(caught.value)
+    assert "set p k" in str(caught.value)
+
+
+def test_a_seed_with_no_faults_has_none(counting: Counting) -> None:
+    run = run_seed(counting(4), 7, faults=Faults())
+
+    assert run.faults == 0
+    assert run.steps >= 8
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_no_increment_is_lost_whatever_hypothesis_draws(data: st.DataObject) -> None:
+    async def program(ports: Ports) -> None:
+        held = await ports.store.get(b"p", b"a")
+        await ports.store.set(b"p", b"b", held.value if held else b"none")
+
+    actors = [Actor(name, program) for name in "abc"]
+    chooser = Drawn(lambda bound: data.draw(st.integers(0, bound - 1)), faults_max=2)
+
+    Simulation(Scene(name="drawn", actors=actors), chooser).play()
+
+
+def test_hypothesis_shrinks_a_lost_update_to_its_four_steps(counting: Counting) -> None:
+    shrunk: list[str] = []
+
+    @settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+    @given(st.data())
+    def search(data: st.DataObject) -> None:
+        chooser = Drawn(lambda bound: data.draw(st.integers(0, bound - 1)))
+        try:
+            Simulation(counting(2, is_careful=False), chooser).play()
+        except Violation as violation:
+            shrunk.append(str(violation))
+            raise
+
+    with pytest.raises(Violation):
+        search()
+
+    assert len(shrunk[-1].splitlines()) == 5
+
+
+def test_a_seed_finds_what_the_explorer_knows_to_be_there() -> None:
+    """Every ending that seeds reach, the explorer has reached."""
+    world = next(iter(small_worlds()))
+    endings: set[object] = set()
+
+    def note(ending: Ending) -> None:
+        endings.add(ending.disk.frozen())
+
+    scene = Scene(name="noted", actors=world.scene.actors, prepare=world.scene.prepare, checks=[note])
+    explore(scene)
+    explored = set(endings)
+    endings.clear()
+    for seed in range(200):
+        Simulation(scene, Seeded(seed)).play()
+
+    assert endings <= explored
+    assert len(endings) > len(explored) // 2
