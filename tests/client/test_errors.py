@@ -93,7 +93,9 @@ def test_an_answer_that_is_no_record_is_a_bad_answer(body: bytes) -> None:
     assert isinstance(caught.value, Corrupt)
 
 
-@pytest.mark.parametrize("endpoint", ["", "localhost:8000", "ftp://host", "http://", "http://[x]", "file:///etc", "http://h?a=b"])
+@pytest.mark.parametrize(
+    "endpoint", ["", "localhost:8000", "ftp://host", "http://", "http://[x]", "file:///etc", "http://h?a=b"]
+)
 def test_an_endpoint_that_is_no_http_url_is_refused(endpoint: str) -> None:
     with pytest.raises(Invalid):
         Client(endpoint)
