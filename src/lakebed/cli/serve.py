@@ -34,7 +34,7 @@ def serve(
 ) -> None:
     """Run a server until Ctrl-C. Metadata and, unless configured otherwise, objects lie in its folder.
 
-    What else can be set is in environment variables: docs/guide/cli.md.
+    What else can be set is in environment variables: docs/guide/server.md.
     """
     # An exception to the import map: the command line is a composition root of the server, too.
     from lakebed.server import options_of
