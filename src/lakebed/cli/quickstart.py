@@ -243,7 +243,7 @@ def _say_how_to_go_on(
             f"{program} log --graph {repository}/main",
             f"{program} object ls {repository}/main/flights/year=2013/",
             f"{program} diff {repository}/draft",
-            f"{program} gc list {repository} --local-root {folder.objects}",
+            f"{program} gc list {repository} --data {folder.server}",
         ]
     )
     if session.is_json:
