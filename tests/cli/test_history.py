@@ -195,6 +195,18 @@ def test_a_cherry_pick_repeats_a_commit(shell: Shell, branched: str) -> None:
     assert content(shell, f"{branched}/main/b") == "2"
 
 
+def test_a_protected_branch_takes_merges_only(shell: Shell, branched: str, put: Put) -> None:
+    assert shell.ok("branch", "protect", branched).out == ""
+
+    assert shell.ok("branch", "protect", branched, "main", "release-*").out.splitlines() == ["main", "release-*"]
+    refused = shell("object", "upload", "-", f"{branched}/main/x", stdin="1")
+    shell.ok("merge", f"{branched}/dev", f"{branched}/main")
+
+    assert (refused.code, refused.err) == (1, "error: cannot write to protected branch\n")
+    assert shell.ok("branch", "protect", branched, "--remove", "main", "-o", "json").json == ["release-*"]
+    assert shell("branch", "protect", branched, "--remove", "main").code == 2
+
+
 def test_a_tag_names_a_commit_for_ever(shell: Shell, branched: str) -> None:
     shell.ok("tag", "create", f"{branched}/v1", "main")
 

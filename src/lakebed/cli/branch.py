@@ -17,7 +17,7 @@ from .session import Session, command
 from .tree import noun
 from .uris import SCHEME, RefUri, is_uri, parse_ref, parse_repository
 
-app = noun("Create, list, show, delete, reset and revert branches.")
+app = noun("Create, list, show, delete, move and protect branches.")
 
 SourceOption = Annotated[
     str,
@@ -131,6 +131,29 @@ def cherry_pick(
         branch.repository, branch.ref, ref=ref_in(branch.repository, commit), parent_number=parent
     )
     session.show(picked, lambda made: f"{made.id[:12]} on {branch}: {made.message}")
+
+
+@app.command("protect")
+@command
+def protect(
+    session: Session,
+    uri: RepositoryArgument,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="PATTERN", help="A branch, or with * many. None: show what is.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the patterns away again.")] = False,
+) -> None:
+    """Let branches take merges and nothing else; or show which do."""
+    repository = parse_repository(uri)
+    repositories = session.client.repositories
+    found, version = repositories.protected_branches(repository)
+    given = patterns or []
+    if remove and (unknown := sorted(set(given) - set(found))):
+        raise Misuse(f"{unknown[0]} is not protected in {uri}")
+    wanted = sorted(set(found) - set(given) if remove else set(found) | set(given))
+    if given:
+        repositories.protect_branches(repository, wanted, version=version)
+    session.show_all(wanted, lambda lines: lines)
 
 
 def ref_in(repository: str, text: str) -> str:

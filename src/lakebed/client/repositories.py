@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import builtins
+from collections.abc import Iterator, Sequence
 
-from lakebed.wire import GarbageCollectionRules, Repository, RepositoryCreation, RepositoryList
+from lakebed.wire import BranchProtectionRule, GarbageCollectionRules, Repository, RepositoryCreation, RepositoryList
 
 from .connection import Connection, api_path, decode
 from .paging import listing
@@ -59,3 +60,23 @@ class Repositories:
     def delete_retention_rules(self, name: str) -> None:
         """Without rules nothing that was committed is ever collected."""
         self._connection.request("DELETE", api_path("repositories", name, "settings", "gc_rules"))
+
+    def protected_branches(self, name: str) -> tuple[Sequence[str], str]:
+        """Patterns of the branches that take merges only, and the version of the setting that has them."""
+        answer = self._connection.request("GET", api_path("repositories", name, "settings", "branch_protection"))
+        rules = decode(answer, builtins.list[BranchProtectionRule])
+        return [rule.pattern for rule in rules], answer.headers.get("ETag", "")
+
+    def protect_branches(self, name: str, patterns: Sequence[str], *, version: str) -> None:
+        """Replace all patterns, if the setting is still of this version.
+
+        Raises:
+            Clash: somebody else changed it.
+        """
+        self._connection.request(
+            "PUT",
+            api_path("repositories", name, "settings", "branch_protection"),
+            json=[BranchProtectionRule(pattern=pattern) for pattern in patterns],
+            headers={"If-Match": version},
+            repeatable=False,  # The first of two would make the version of the second an old one.
+        )
