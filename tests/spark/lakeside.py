@@ -13,11 +13,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
+import pyarrow as pa
 
-from lakebed.base import Entry, NotFound, RepositoryUid, World
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE, Entry, NotFound, RepositoryUid, World, parse_address
 from lakebed.blocks import BlockOptions, open_blocks
-from lakebed.gc import Collector
-from lakebed.handoff import Condemn, Mark, ReadUncommitted, StartRun, Sweep
+from lakebed.gc import Collector, LiveSide, Plan, Totals
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
+from lakebed.gc.workshop import write_input
+from lakebed.handoff import Condemn, Mark, ReadUncommitted, RunKind, StartRun, Sweep
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, Rules
 from lakebed.runtime import live_world
@@ -124,6 +129,53 @@ class Lakeside:
 
     def files(self, pattern: str) -> list[Path]:
         return sorted(self.folder.glob(pattern))
+
+    def plan_of(self, *addresses: str) -> Plan:
+        """A marked run whose plan dooms just these, as nobody would plan it."""
+        side = LiveSide(self, "repo")
+        run = side.start(RunKind.UNCOMMITTED)
+        side.uncommitted(run.run_id)
+        prepared = side.commits(run.run_id)
+        places = [parse_address(address) or (FOREIGN_SLICE, 0) for address in addresses]
+        rows = {
+            "address": list(addresses),
+            "slice": [place[0] for place in places],
+            "sequence": [place[1] for place in places],
+            "size_bytes": [4] * len(places),
+            "reason": ["unreferenced"] * len(places),
+            "rule": [""] * len(places),
+            "last_seen_at": [self.clock.ms] * len(places),
+        }
+        with Files(Lake(uri=URI, options=self.options)) as files:
+            table = pa.table(rows, handoff.arrow_schema(handoff.DOOMED))
+            doomed = write_input(files, run.folder + "doomed/", handoff.DOOMED, table)
+            side.marked(run.run_id, doomed)
+            plan = Plan(
+                run_id=run.run_id,
+                kind=run.kind,
+                repository="repo",
+                namespace=run.namespace,
+                now_ms=run.now_ms,
+                settled_slices=0,
+                rules=None,
+                rules_version=0,
+                commits=prepared.commits,
+                refs=prepared.refs,
+                commit_counts=CommitCounts(all=1, kept=1, expired=0, swept=0),
+                range_counts=RangeCounts(live=0, expired=0),
+                doomed=doomed,
+                totals=Totals(),
+            )
+            write_plan(files, plan)
+        return plan
+
+    def fail_in_ledger(self) -> None:
+        """Every deletion that was recorded now counts as failed."""
+        for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
+            rows = handoff.decode_part(handoff.LEDGER, file.read_bytes(), name=file.name)
+            errors = pa.array(["refused"] * rows.num_rows)
+            place = rows.schema.get_field_index("error")
+            file.write_bytes(handoff.encode_part(handoff.LEDGER, rows.set_column(place, "error", errors)))
 
     # What the server answers
 

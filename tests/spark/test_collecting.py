@@ -208,6 +208,34 @@ def test_an_apply_that_died_after_the_sweep_ends_when_it_is_started_again(
     assert lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet") == ledger
 
 
+def test_where_an_object_cannot_be_deleted_the_run_does_not_end(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.plan_of(garbage, "data/../no key of a store")
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert (report.objects_deleted, report.objects_failed, report.state) == (1, 1, RunState.MARKED)
+    assert [view.state for view in lakeside.collector.runs()] == [RunState.MARKED]
+    assert lakeside.addresses() == set()
+
+
+def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        lakeside.collector.apply(spark, plan.run_id)
+    lakeside.wait(lakeside.blocks.put(garbage, b"left"))
+    lakeside.fail_in_ledger()
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert (report.objects_deleted, report.objects_failed, report.state) == (1, 0, RunState.ENDED)
+    assert lakeside.addresses() == set()
+
+
 @pytest.mark.parametrize("step", ["condemn", "sweeping"])
 def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_again(
     spark: SparkSession, lakeside: Lakeside, step: str

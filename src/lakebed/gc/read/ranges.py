@@ -159,10 +159,9 @@ def _read_expired(uri: str) -> Work:
 
 def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
     """CANDIDATES of a range, in one table for each first folder."""
-    keys = rows["key"].to_pylist()
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
     sizes = rows["size_bytes"].to_numpy()
-    for prefix, start, stop in _prefixes(keys):
+    for prefix, start, stop in _prefixes(rows["key"]):
         part = slice(start, stop)
         own = slices[part] != FOREIGN_SLICE
         seen = np.full(int(own.sum()), seen_ms, np.int64)
@@ -186,13 +185,20 @@ def _pack_foreign(
         yield pack_numbered(columns[0], columns[1], columns[2], np.full(len(numbers), seen_ms), cause, prefix)
 
 
-def _prefixes(keys: list[bytes]) -> list[tuple[str, int, int]]:
-    """(first folder with its slash, or nothing; start; end) for each run of keys that share it."""
-    firsts = [key[: key.find(b"/") + 1] for key in keys]
-    starts = [0, *(at for at in range(1, len(firsts)) if firsts[at] != firsts[at - 1])] if firsts else []
+def _prefixes(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
+    """(first folder with its slash, or nothing; start; end) for each run of keys that share it. `keys` ascend."""
+    first = _folder(keys[0].as_py())
+    if first and first == _folder(keys[-1].as_py()):
+        return [(first.decode(errors="replace"), 0, len(keys))]
+    folders = [_folder(key) for key in keys.to_pylist()]
+    starts = [0, *(at for at in range(1, len(folders)) if folders[at] != folders[at - 1])]
     if len(starts) > PREFIXES_MAX:
         return [("", 0, len(keys))]
     return [
-        (firsts[start].decode(errors="replace"), start, stop)
+        (folders[start].decode(errors="replace"), start, stop)
         for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
     ]
+
+
+def _folder(key: bytes) -> bytes:
+    return key[: key.find(b"/") + 1]

@@ -1,0 +1,68 @@
+"""What is read of a range whose objects may go, without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.base import Entry, format_address, slice_number, to_row
+from lakebed.gc.packing import Cause
+from lakebed.gc.places import Namespace
+from lakebed.gc.read.ranges import PREFIXES_MAX, _pack, _prefixes
+from lakebed.ranges import table_from_rows
+
+SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
+NAMESPACE = Namespace("local://lake/repo")
+paths = st.lists(st.sampled_from(["a", "a/", "a/1", "a/b/1", "a0", "b/1", "b/2", "c", "ü/1"]), min_size=1, unique=True)
+
+
+def packed(entries: dict[str, str]) -> pa.Table:
+    keys = sorted(path.encode() for path in entries)
+    made = [Entry(address=entries[key.decode()], size_bytes=4, checksum="", modified_ms=0) for key in keys]
+    rows = table_from_rows(keys, [to_row(key, entry) for key, entry in zip(keys, made, strict=True)])
+    return pa.concat_tables(_pack(rows, Cause(reason="expired"), 1, NAMESPACE))
+
+
+@given(paths)
+def test_every_key_is_counted_under_its_first_folder(drawn: list[str]) -> None:
+    keys = sorted(path.encode() for path in drawn)
+
+    runs = _prefixes(pa.chunked_array([pa.array(keys, pa.binary())]))
+
+    assert [at for _, start, stop in runs for at in range(start, stop)] == list(range(len(keys)))
+    for folder, start, stop in runs:
+        for key in keys[start:stop]:
+            assert key.decode().partition("/")[0] + "/" == folder if b"/" in key else folder == ""
+
+
+def test_a_range_with_very_many_folders_is_counted_under_none() -> None:
+    keys = [f"{number:04d}/x".encode() for number in range(PREFIXES_MAX + 1)]
+
+    assert _prefixes(pa.chunked_array([pa.array(keys, pa.binary())])) == [("", 0, len(keys))]
+
+
+@pytest.mark.parametrize(
+    ("address", "kept_as"),
+    [
+        (format_address(SLICE, 3), SLICE),
+        (f"local://lake/repo/{format_address(SLICE, 3)}", SLICE),
+        ("data/old/1", "data/old/1"),
+        ("local://lake/repo/data/old/1", "data/old/1"),
+    ],
+)
+def test_what_lies_in_the_namespace_may_go_however_it_is_written(address: str, kept_as: int | str) -> None:
+    row = packed({"a": address}).filter(pc.field("sizes") != b"").to_pylist()[0]
+
+    assert (row["bucket"] if isinstance(kept_as, int) else row["addresses"]) == (
+        kept_as if isinstance(kept_as, int) else [kept_as]
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://elsewhere/x", "local://lake/repo2/data/x", "_lakefs/dummy", "x", "data/../x"]
+)
+def test_what_lies_elsewhere_may_not(address: str) -> None:
+    assert packed({"a": address, "b": format_address(SLICE, 1)})["addresses"].to_pylist() == [[]]
