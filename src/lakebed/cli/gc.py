@@ -301,12 +301,12 @@ def _listing(plan: Plan) -> str:
 
 
 def _top(title: str, sums: dict[str, Total]) -> Iterator[str]:
-    named = {name: total for name, total in sums.items() if name}
-    if not named:
+    if not any(sums):
         return
     yield ""
     rows = [
-        (printable(name), f"{total.objects:,}", human_size(total.size_bytes)) for name, total in [*named.items()][:TOP]
+        (printable(name) or "(none)", f"{total.objects:,}", human_size(total.size_bytes))
+        for name, total in [*sums.items()][:TOP]
     ]
     yield from table((title, "objects", "size"), rows)
 
