@@ -16,7 +16,7 @@ import msgspec
 
 from .harness import Bench, Figure, Result, run
 
-NAMES = ("commit", "contention", "list", "stat", "upload")
+NAMES = ("commit", "contention", "diff", "list", "mark", "rewrite", "stat", "upload")
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def table(result: Result) -> str:
     lines = [f"{result.name}, {result.size}: {result.machine}, {result.repeat} runs"]
-    lines.append(f"{'what':34} {'value':>10}   {'floor':>8}  {'ratio':>6} {'spread':>15}  {'limit':>5} {'peak MiB':>9}")
+    lines.append(f"{'what':58} {'value':>10}   {'floor':>8}  {'ratio':>6} {'spread':>15}  {'limit':>5} {'peak MiB':>9}")
     lines += [row(figure) for figure in result.figures]
     return "\n".join(lines)
 
@@ -49,9 +49,12 @@ def row(figure: Figure) -> str:
     if figure.ratio is not None:
         spread = f"{figure.ratio_min:.2f} – {figure.ratio_max:.2f}"
         compared = f"{figure.floor:>9.3f}  {figure.ratio:>6.2f} {spread:>15} "
+    elif figure.value_min is not None:
+        spread = f"{figure.value_min:.2f} – {figure.value_max:.2f}"
+        compared = f"{spread:>33} "
     limit = "" if figure.limit is None else f"{figure.limit:.1f}"
     over = "   over its limit" if figure.is_over() else ""
-    return f"{figure.what:34} {figure.value:>8.3f} {figure.unit:<3}{compared} {limit:>5} {figure.peak_mib:>9.0f}{over}"
+    return f"{figure.what:58} {figure.value:>8.3f} {figure.unit:<3}{compared} {limit:>5} {figure.peak_mib:>9.0f}{over}"
 
 
 if __name__ == "__main__":

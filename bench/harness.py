@@ -24,11 +24,14 @@ import msgspec
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """`value` and `floor` are medians in `unit`, `ratio` that of the ratios pair by pair, at most `limit`.
 
-    Where there is no floor, `limit` is one of the value; where there is no limit either, the figure is for orientation.
+    Where there is no floor, `limit` is one of the value, whose spread is `value_min` and `value_max`; where there is no
+    limit either, the figure is for orientation.
     """
 
     what: str
     value: float
+    value_min: float | None = None
+    value_max: float | None = None
     unit: str
     floor: float | None = None
     ratio: float | None = None
@@ -79,11 +82,24 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """One thing to measure by itself: its limit, if any, is in CPU seconds."""
+
+    what: str
+    limit: float | None
+    ours: Side
+
+
+Part: TypeAlias = Pair | Single | Figure | Callable[[int], list[Figure]]
+"""What to measure; or a figure taken already; or what takes figures, given how many runs it should make."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """`parts` yields pairs to measure, or figures that it took itself, for a size; it may clean up after the last."""
+    """`parts` yields what a size consists of, and may clean up after the last."""
 
     name: str
-    parts: Callable[[str], Iterator[Pair | Figure]]
+    parts: Callable[[str], Iterator[Part]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +116,23 @@ def run(bench: Bench, *, size: str, repeat: int) -> Result:
         machine=machine(),
         taken_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         repeat=repeat,
-        figures=[part if isinstance(part, Figure) else figure(part, repeat) for part in bench.parts(size)],
+        figures=[figure for part in bench.parts(size) for figure in figures(part, repeat)],
     )
 
 
-def figure(pair: Pair, repeat: int) -> Figure:
+def figures(part: Part, repeat: int) -> list[Figure]:
+    match part:
+        case Figure():
+            return [part]
+        case Pair():
+            return [compared(part, repeat)]
+        case Single():
+            return [measured(part, repeat)]
+        case take:
+            return take(repeat)
+
+
+def compared(pair: Pair, repeat: int) -> Figure:
     """One run of each is thrown away: imports, caches and page faults are not what is compared."""
     ours, floors = [], []
     for _ in range(repeat + 1):
@@ -124,6 +152,23 @@ def figure(pair: Pair, repeat: int) -> Figure:
         cpu_s=statistics.median(took.cpu_s for took in ours),
         wall_s=statistics.median(took.wall_s for took in ours),
         peak_mib=max(took.peak_mib for took in ours),
+    )
+
+
+def measured(single: Single, repeat: int) -> Figure:
+    """One run is thrown away, as above."""
+    took = [timed(single.ours) for _ in range(repeat + 1)][1:]
+    cpu_s = [each.cpu_s for each in took]
+    return Figure(
+        what=single.what,
+        value=statistics.median(cpu_s),
+        value_min=min(cpu_s),
+        value_max=max(cpu_s),
+        unit="s",
+        limit=single.limit,
+        cpu_s=statistics.median(cpu_s),
+        wall_s=statistics.median(each.wall_s for each in took),
+        peak_mib=max(each.peak_mib for each in took),
     )
 
 

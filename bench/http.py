@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -67,7 +67,7 @@ class Peer:
         return sum(_cpu_s(pid) for pid in family(self.process.pid))
 
     def peak_mib(self) -> float:
-        return sum(_peak_mib(pid) for pid in family(self.process.pid))
+        return sum(peak_mib(pid) for pid in family(self.process.pid))
 
     async def with_connections(self, work: Callable[[Connection, int], Awaitable[T]], count: int) -> list[T]:
         """Run `work(connection, number)` on that many connections at once."""
@@ -143,18 +143,25 @@ def _port(process: subprocess.Popen[str], marker: str) -> int:
 def family(pid: int) -> list[int]:
     """A process and all its descendants."""
     found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
+    for children in _of_threads(pid, "children"):
+        for child in children.split():
             found += family(int(child))
     return found
 
 
 def _cpu_s(pid: int) -> float:
     """From the scheduler's nanoseconds, which are finer than the clock ticks of /proc/PID/stat."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+    return sum(int(text.split()[0]) for text in _of_threads(pid, "schedstat")) / 1e9
 
 
-def _peak_mib(pid: int) -> float:
+def _of_threads(pid: int, name: str) -> Iterator[str]:
+    """That file of every thread. Threads come and go while one looks."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield (task / name).read_text()
+
+
+def peak_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,0 +1,74 @@
+"""The mark of a collection of uncommitted data: 20 M objects stored, 50 M committed rows in 5,000 ranges, 5 M uncommitted
+ones, exactly 1 M objects to find and to write out; Spark, local[2]. What the inputs are, bench/mark_inputs.py says; that
+they are generated (the listing as the Parquet that listing tasks write) is not timed, nor is the start of the session.
+
+Each run is a session of its own with a first mark in it, which warms up JVM and workers, and a second. Memory is the
+sum of the peaks of driver, JVM and workers. Floor: DuckDB's anti-join over the same addresses as strings in Parquet
+(bench/mark_floor.py), the better of two in one process.
+
+Sketch: the listing decodes in 1 s, 5,000 footers in 1.5, the uncommitted rows in 0.5, and-not and totals 1; the rest is
+Spark, which takes 8 s more in its first job than in its second.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from .harness import Bench, Figure
+from .mark_inputs import GARBAGE
+from .mark_session import Took
+
+SLICES = {"small": 40, "full": 2_000}
+LIMITS = {"first": 1.5, "second": 0.6}
+
+
+def run(module: str, *arguments: object) -> str:
+    command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def take(folder: Path, slices: int, repeat: int) -> list[Figure]:
+    sessions, floors = [], []
+    for _ in range(repeat):
+        floors.append(min(json.loads(run("mark_floor", folder, slices * len(GARBAGE)))))
+        sessions.append(msgspec.json.decode(run("mark_session", folder), type=list[Took]))
+    return [
+        figure(f"mark {which}", [session[at] for session in sessions], floors, LIMITS[which])
+        for at, which in enumerate(("first", "second"))
+    ]
+
+
+def figure(what: str, took: list[Took], floors: list[float], limit: float) -> Figure:
+    ratios = [mine.cpu_s / floor for mine, floor in zip(took, floors, strict=True)]
+    cpu_s = statistics.median(mine.cpu_s for mine in took)
+    return Figure(
+        what=what,
+        value=cpu_s,
+        unit="s",
+        floor=statistics.median(floors),
+        ratio=statistics.median(ratios),
+        ratio_min=min(ratios),
+        ratio_max=max(ratios),
+        limit=limit,
+        cpu_s=cpu_s,
+        wall_s=statistics.median(mine.wall_s for mine in took),
+        peak_mib=max(mine.peak_mib for mine in took),
+    )
+
+
+def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        run("mark_inputs", folder, SLICES[size])
+        yield partial(take, Path(folder), SLICES[size])
+
+
+BENCH = Bench(name="mark", parts=parts)

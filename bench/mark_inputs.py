@@ -1,0 +1,215 @@
+"""The inputs of a mark, as files: `python -m bench.mark_inputs FOLDER SLICES` makes them all.
+
+2,000 settled slices of 10,000 objects each lie in the namespace (20 M). Of every twenty objects one is named by nobody
+(1 M in all), four by the uncommitted input alone (4 M), which also names 500 objects in each of as many newer slices
+(1 M), and fifteen by commits: 5,000 ranges of 10,000 entries (50 M rows, so each object is in three or four), each range
+with objects of twenty slices. In half of the ranges they are neighbours in their slice, in the other half scattered
+over it.
+
+Range files are written by the project's own code; columns that no mark reads (checksum, metadata) are left empty. The
+listing is written as a listing's tasks write it, without a namespace of 20 M files. The same rows, as text, are written
+for the floor: one string column, in files of about a million rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakebed import handoff
+from lakebed.base import RunId, slice_name, slice_number
+from lakebed.blocks import BlockOptions
+from lakebed.gc.files import Lake
+from lakebed.gc.packing import pack_numbered
+from lakebed.gc.parts import encode
+from lakebed.gc.read.listing import UNREFERENCED
+from lakebed.gc.tables import CANDIDATES, RANGES
+from lakebed.ranges import ENTRIES_SCHEMA, encode_range, range_key
+
+PER_SLICE = 10_000
+PER_RANGE = 10_000
+SLICES_OF_A_RANGE = 20
+SLICES_TOGETHER = 100
+RANGES_TOGETHER = 100
+NOW_MS = 1_790_000_000_000
+_FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
+_NEWER = 1 << 40
+
+_sequences = np.arange(PER_SLICE)
+GARBAGE = _sequences[_sequences % 20 == 7]
+STAGED = _sequences[_sequences % 5 == 1]
+COMMITTED = np.setdiff1d(_sequences, np.concatenate((GARBAGE, STAGED)))
+
+Integers = npt.NDArray[np.int64]
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What `mark_session` and `mark_floor` get; the ranges lie beside it as Parquet."""
+
+    listed_in: str
+    listed: tuple[handoff.Part, ...]
+    uncommitted: handoff.Manifest
+    garbage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one piece of work wrote."""
+
+    part: handoff.Part | None
+    ranges: list[tuple[str, int, int]]
+
+
+def lake_in(folder: Path) -> Lake:
+    return Lake(uri="local://bench/mark", options=BlockOptions(local_root=folder, local_durable=False))
+
+
+def make(folder: Path, slices: int) -> None:
+    run = RunId("bench")
+    listed_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, "listed")
+    uncommitted_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, handoff.UNCOMMITTED.name)
+    (folder / "floor").mkdir()
+    ranges = slices * 5 // 2
+    stretches = [(start, min(start + SLICES_TOGETHER, slices)) for start in range(0, slices, SLICES_TOGETHER)]
+    batches = [(start, min(start + RANGES_TOGETHER, ranges)) for start in range(0, ranges, RANGES_TOGETHER)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        listed = [pool.submit(make_listed, folder, listed_in, *stretch) for stretch in stretches]
+        named = [pool.submit(make_uncommitted, folder, uncommitted_in, *stretch) for stretch in stretches]
+        made = [pool.submit(make_ranges, folder, slices, *batch) for batch in batches]
+        listed_parts = tuple(part for future in listed if (part := future.result().part))
+        named_parts = [part for future in named if (part := future.result().part)]
+        rows = [row for future in made for row in future.result().ranges]
+    inputs = Inputs(
+        listed_in=listed_in,
+        listed=listed_parts,
+        uncommitted=handoff.manifest_of(handoff.UNCOMMITTED, uncommitted_in, named_parts),
+        garbage=slices * len(GARBAGE),
+    )
+    (folder / "inputs.json").write_bytes(msgspec.json.encode(inputs))
+    ids, counts, sizes = zip(*rows, strict=True)
+    columns: dict[str, object] = {"range_id": ids, "count": counts, "file_bytes": sizes}
+    same: dict[str, Any] = {"is_live": True, "seen_ms": NOW_MS, "reason": "", "rule": "", "branch": ""}
+    columns |= {name: [value] * len(ids) for name, value in same.items()}
+    pq.write_table(RANGES.rows(columns), folder / "ranges.parquet")
+
+
+def make_listed(folder: Path, into: str, first: int, behind: int) -> Made:
+    """One part of the listing, and its rows for the floor."""
+    places = _places(range(first, behind), _sequences)
+    noise = np.random.default_rng(first)
+    sizes = noise.integers(1_000_000, 2_000_000, len(places[0]))
+    seen_ms = NOW_MS - noise.integers(0, 86_400_000, len(places[0]))
+    packed = pack_numbered(*places, sizes, seen_ms, UNREFERENCED)
+    part = _write_part(folder, into, f"slices-{first:06d}.parquet", encode(CANDIDATES, packed), packed.num_rows)
+    _write_floor(folder, f"stored-{first:06d}", _addresses(*places))
+    return Made(part, [])
+
+
+def make_uncommitted(folder: Path, into: str, first: int, behind: int) -> Made:
+    """One part of the uncommitted input, and its rows for the floor."""
+    newer = _places(range(first + _NEWER, behind + _NEWER), np.arange(500))
+    slices, sequences = (
+        np.concatenate(both) for both in zip(_places(range(first, behind), STAGED), newer, strict=True)
+    )
+    addresses = _addresses(slices, sequences)
+    same = {"creation_date": NOW_MS, "source": "staging", "branch": "main"}
+    schema = handoff.arrow_schema(handoff.UNCOMMITTED)
+    columns = {"address": addresses, "slice": slices, "sequence": sequences.astype(np.int32)}
+    columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), len(slices)) for name, value in same.items()}
+    rows = pa.table([columns[name] for name in schema.names], schema=schema)
+    data = handoff.encode_part(handoff.UNCOMMITTED, rows)
+    part = _write_part(folder, into, f"part-{first:05d}.parquet", data, rows.num_rows)
+    _write_floor(folder, f"uncommitted-{first:06d}", addresses)
+    return Made(part, [])
+
+
+def make_ranges(folder: Path, slices: int, first: int, behind: int) -> Made:
+    """So many ranges, and their rows for the floor."""
+    return asyncio.run(_make_ranges(folder, slices, first, behind))
+
+
+async def _make_ranges(folder: Path, slices: int, first: int, behind: int) -> Made:
+    store = lake_in(folder).open()
+    made, texts = [], []
+    for number in range(first, behind):
+        places = _of_range(number, slices)
+        info, data = encode_range(_entries(number, *places))
+        await store.put(range_key(info.id), data)
+        made.append((str(info.id), info.count, info.file_bytes))
+        texts.append(_addresses(*places))
+    await store.close()
+    _write_floor(folder, f"committed-{first:06d}", pa.chunked_array(texts))
+    return Made(None, made)
+
+
+def _of_range(number: int, slices: int) -> tuple[Integers, Integers]:
+    """Each turn over all committed objects is cut into ranges, with other slices side by side in every turn."""
+    each = PER_RANGE // SLICES_OF_A_RANGE
+    a_group = len(COMMITTED) // each
+    turn, at = divmod(number, slices // SLICES_OF_A_RANGE * a_group)
+    group, place = divmod(at, a_group)
+    shuffled = np.random.default_rng(turn).permutation(slices)
+    chosen = np.sort(shuffled[group * SLICES_OF_A_RANGE : (group + 1) * SLICES_OF_A_RANGE])
+    of_each = COMMITTED[place::a_group] if turn % 2 else COMMITTED[place * each : (place + 1) * each]
+    return _places(chosen.tolist(), of_each)
+
+
+def _places(slices: Sequence[int] | range, sequences: Integers) -> tuple[Integers, Integers]:
+    """Slice and sequence of every object: all of these sequences in each of these slices."""
+    numbers = np.array(slices, np.int64) + _FIRST_SLICE
+    return np.repeat(numbers, len(sequences)), np.tile(sequences, len(numbers))
+
+
+def _entries(number: int, slices: Integers, sequences: Integers) -> pa.Table:
+    rows = len(slices)
+    digits = pc.utf8_lpad(pc.cast(pa.array(np.arange(rows)), pa.string()), 5, "0")
+    keys = pc.binary_join_element_wise(f"lake/table-{number:04d}/part-", digits, ".parquet", "")
+    same = {"address": "", "checksum": "", "content_type": "application/octet-stream", "metadata": b""}
+    columns = {
+        "key": keys.cast(pa.binary()),
+        "digest": slices * 31 + sequences * 7919 + number,
+        "slice": slices,
+        "sequence": sequences.astype(np.int32),
+        "size_bytes": 1_000_000 + sequences,
+        "modified_ms": NOW_MS - sequences,
+    }
+    columns |= {n: pa.repeat(pa.scalar(value, ENTRIES_SCHEMA.field(n).type), rows) for n, value in same.items()}
+    return pa.table([columns[name] for name in ENTRIES_SCHEMA.names], schema=ENTRIES_SCHEMA)
+
+
+def _addresses(slices: Integers, sequences: Integers) -> pa.Array:
+    encoded = pa.array(slices).dictionary_encode()
+    folders = pa.array([f"data/{slice_name(number)}" for number in encoded.dictionary.to_pylist()])
+    digits = pc.utf8_lpad(pc.cast(pa.array(sequences), pa.string()), 8, "0")
+    return pc.binary_join_element_wise(folders.take(encoded.indices), digits, "/")
+
+
+def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> handoff.Part:
+    async def put() -> None:
+        store = lake_in(folder).open()
+        await store.put(into + name, data)
+        await store.close()
+
+    asyncio.run(put())
+    return handoff.part_of(name, data, rows=rows)
+
+
+def _write_floor(folder: Path, name: str, addresses: pa.Array | pa.ChunkedArray) -> None:
+    pq.write_table(pa.table({"address": addresses}), folder / "floor" / f"{name}.parquet", use_dictionary=False)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), int(sys.argv[2]))
