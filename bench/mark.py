@@ -1,6 +1,6 @@
-"""The mark of a collection of uncommitted data: 20 M objects stored, 50 M committed rows in 5,000 ranges, 5 M uncommitted
-ones, exactly 1 M objects to find and to write out; Spark, local[2]. What the inputs are, bench/mark_inputs.py says; that
-they are generated (the listing as the Parquet that listing tasks write) is not timed, nor is the start of the session.
+"""The mark of a collection of uncommitted data: 20 M objects stored, 50 M committed rows in 5,000 ranges, 5 M
+uncommitted, exactly 1 M to find and to write out; Spark, local[2]. What the inputs are, bench/mark_inputs.py says. Not
+timed: generating them (the listing as the Parquet that listing tasks write), and the start of the session.
 
 Each run is a session of its own with a first mark in it, which warms up JVM and workers, and a second. Memory is the
 sum of the peaks of driver, JVM and workers. Floor: DuckDB's anti-join over the same addresses as strings in Parquet
