@@ -266,7 +266,7 @@ class Explorer:
 
     def _end(self, state: int) -> None:
         ending = self._ending(state)
-        key = state & _MASK, tuple(ending.records.values())
+        key = state & _MASK, (tuple(ending.records.values()), ending.crashed)
         if key in self._checked:
             return
         self._checked.add(key)

@@ -56,6 +56,19 @@ def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
+def upload(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """A write whose bytes go to a fresh address of the repository first."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            stored = await repo.blocks.put(address, value.encode())
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
+
+        await repo.upload(branch, key.encode(), store_body)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
 def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
         await repo.delete(branch, key.encode())
@@ -105,6 +118,22 @@ def clean(name: str, *, late_ms: int = 0) -> Do:
 def client(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
     """A process that does these one after the other; after a crash it comes back to do `again`."""
     return Actor(name, _doing(deeds), _doing(again) if again else None)
+
+
+def server(name: str, *clients: Sequence[Do]) -> Actor:
+    """One process that serves several clients at once: they share its caches and its amortised reads."""
+
+    async def program(ports: Ports) -> None:
+        repo = versions(ports)
+
+        async def serve(deeds: Sequence[Do]) -> None:
+            await ports.pause()
+            for do in deeds:
+                await ports.act(do.operation, _awaited(do.act, repo))
+
+        await ports.tasks.gather([serve(deeds) for deeds in clients])
+
+    return Actor(name, program)
 
 
 def scene(

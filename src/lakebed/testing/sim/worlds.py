@@ -9,7 +9,22 @@ from typing import Final
 
 from .actors import Scene
 from .exploring import NO_BUDGET, Budget
-from .scenes import FAR_FUTURE_MS, SIDE, Do, clean, client, commit, delete, merge, read, reset, scene, write
+from .scenes import (
+    FAR_FUTURE_MS,
+    SIDE,
+    Do,
+    clean,
+    client,
+    commit,
+    delete,
+    merge,
+    read,
+    reset,
+    scene,
+    server,
+    upload,
+    write,
+)
 from .scheduling import Faults
 
 A_CRASH: Final = Budget(crashes=1)
@@ -53,6 +68,7 @@ def _small_scenes() -> Iterator[tuple[Scene, tuple[bool, bool, bool]]]:
     yield scene("writer, committer that comes back", w, client("c", commit("c1"), again=[commit("c2")])), _ALL
     yield scene("writer, resetter that commits", w, client("s", reset("s1"), commit("c1")), staged=[a1]), _ALL
     yield scene("writer, resetter, cleaner", w, s, k, staged=[a1]), _ALL
+    yield scene("uploader, committer", client("w", upload("w2", "a", "2")), c, staged=[a1]), _ALL
     yield scene("writer, committer, reader", w, c, r), _ALL
     yield scene("writer, committer, cleaner", w, c, k, staged=[a1]), _ALL
     yield scene("writer, committer, resetter", w, c, s, staged=[a1]), _ALL
@@ -62,6 +78,7 @@ def _small_scenes() -> Iterator[tuple[Scene, tuple[bool, bool, bool]]]:
     yield scene("writer, committer, merger", w, c, m, beside=[beside], staged=[a1]), _NO_LOSS
     yield scene("writer, two committers", w, c, d, staged=[b0]), _NO_LOSS
     yield scene("writer of the same, two committers", w, c, d, committed=[a1], staged=[write("w3", "a", "1")]), _NO_LOSS
+    yield scene("server of a writer and a reader", server("h", [a2], [read("r1", "a")]), staged=[a1]), _ALL
     twice = client("r", read("r1", "a"), read("r2", "a"))
     yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1]), _NO_LOSS
     writer_too = client("w", a1, write("w2", "a", "2"))
@@ -76,6 +93,9 @@ def swarm(seed: int) -> Scene:
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
         deeds = [_drawn(rng, f"{name}{count}", clocks_agree) for count in range(rng.randint(1, 3))]
+        if len(deeds) == 3 and rng.random() < 0.5:
+            clients.append(server(name, deeds[:1], deeds[1:]))
+            continue
         clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree)]))
     committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
     return scene(
@@ -88,7 +108,7 @@ def swarm(seed: int) -> Scene:
     )
 
 
-_KINDS: Final = {"write": 8, "commit": 7, "read": 5, "delete": 2, "clean": 1, "merge": 1, "reset": 1}
+_KINDS: Final = {"write": 6, "upload": 2, "commit": 7, "read": 5, "delete": 2, "clean": 1, "merge": 1, "reset": 1}
 
 
 def _drawn(rng: random.Random, name: str, clocks_agree: bool) -> Do:
@@ -97,6 +117,8 @@ def _drawn(rng: random.Random, name: str, clocks_agree: bool) -> Do:
         case "write":
             # Now and then what may be there already: a write that changes nothing.
             return write(name, key, name if rng.random() < 0.8 else {"x": "w0", "y": "v0"}[key])
+        case "upload":
+            return upload(name, key, name)
         case "commit":
             return commit(name)
         case "read":
