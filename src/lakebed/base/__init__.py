@@ -11,7 +11,19 @@ from .addresses import (
     slice_number,
     slice_opened_at_ms,
 )
-from .entries import ROW_FIELDS, Entry, Row, decode_metadata, encode_metadata, from_row, row_digest, to_row
+from .entries import (
+    DATE_MS_MAX,
+    DATE_MS_MIN,
+    ROW_FIELDS,
+    Entry,
+    InvalidEntry,
+    Row,
+    decode_metadata,
+    encode_metadata,
+    from_row,
+    row_digest,
+    to_row,
+)
 from .errors import (
     AlreadyExists,
     Conflict,
@@ -39,6 +51,8 @@ from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, c
 from .ports import Clock, Event, Ids, Tasks, World
 
 __all__ = [
+    "DATE_MS_MAX",
+    "DATE_MS_MIN",
     "EMPTY_METARANGE",
     "FOREIGN_SLICE",
     "KEY_BYTES_MAX",
@@ -55,6 +69,7 @@ __all__ = [
     "Event",
     "Ids",
     "Invalid",
+    "InvalidEntry",
     "InvalidName",
     "LakebedError",
     "MetarangeId",

@@ -13,6 +13,16 @@ from typing import Final, TypeAlias
 import msgspec
 
 from .addresses import FOREIGN_SLICE, format_address, parse_address
+from .errors import Invalid
+
+SIZE_BYTES_MAX: Final = (1 << 63) - 1
+DATE_MS_MIN: Final = -62_135_596_800_000
+DATE_MS_MAX: Final = 253_402_300_799_999
+"""The years 1 to 9999: what every reader of our files (Arrow, Spark in microseconds, Python) can hold."""
+
+
+class InvalidEntry(Invalid):
+    """A number of it fits into no range file: were it staged, its branch could not be committed any more."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +60,14 @@ _decode_metadata = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 def to_row(key: bytes, entry: Entry) -> Row:
+    """
+    Raises:
+        InvalidEntry: its size or its date is out of bounds.
+    """
+    if not 0 <= entry.size_bytes <= SIZE_BYTES_MAX:
+        raise InvalidEntry(f"size {entry.size_bytes} is out of bounds", size_bytes=entry.size_bytes)
+    if not DATE_MS_MIN <= entry.modified_ms <= DATE_MS_MAX:
+        raise InvalidEntry("modification time is outside the years 1 to 9999", modified_ms=entry.modified_ms)
     place = parse_address(entry.address)
     slice_, sequence, address = (*place, "") if place else (FOREIGN_SLICE, 0, entry.address)
     rest = (

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
+from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 from lakebed.ranges import CHANGES_SCHEMA, overlay
 
 from . import keys
 from .cells import changes_table
-from .errors import CommitOvertaken, NoChanges
+from .errors import CommitOvertaken, InvalidDate, NoChanges
 from .records import BranchRecord, Commit, Sealed
 from .repo import Seen
 from .tracking import Tracking
@@ -77,9 +77,12 @@ class Committing(Tracking):
 
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
+            InvalidDate: no collector could ever write down such a `created_ms`.
             NoChanges: what is staged changes nothing, and not `allow_empty`.
             CommitOvertaken: another operation took what was sealed.
         """
+        if created_ms is not None and not DATE_MS_MIN <= created_ms <= DATE_MS_MAX:
+            raise InvalidDate("a commit's date is within the years 1 to 9999", created_ms=created_ms)
         note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
         mine, seen = await self._seal(branch)
         commit = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)

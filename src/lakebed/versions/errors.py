@@ -49,6 +49,10 @@ class BadRef(Invalid):
     """The ref expression is malformed, or asks for a parent that there is not; or a branch was needed."""
 
 
+class InvalidDate(Invalid):
+    """The date of a commit is out of bounds."""
+
+
 class UncommittedChanges(Invalid):
     """The operation would drop staged changes, and was not told to."""
 

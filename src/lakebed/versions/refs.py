@@ -136,8 +136,8 @@ class Refs(Runs):
 
     async def _walk(self, commit_id: CommitId, steps: str, expression: str) -> CommitId:
         for kind, digits in _STEP.findall(steps):
-            count = int(digits) if digits else 1
-            if count > STEPS_MAX:
+            count = int(digits[:8]) if digits else 1  # Python refuses to read numbers of thousands of digits.
+            if len(digits) > 7 or count > STEPS_MAX:
                 raise BadRef(f"{expression!r}: more than {STEPS_MAX} steps", ref=expression)
             for parent in [1] * count if kind == "~" else [count] if count else []:
                 parents = (await self._commit_record(commit_id)).parents

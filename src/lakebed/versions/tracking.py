@@ -93,10 +93,10 @@ class Tracking(Staging):
             raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
         if record.expires_ms <= self.world.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
+        row = to_row(key, entry)
         await self._cached(branch)
         linking = replace(record, state=UploadState.LINKING, attempt=self.world.ids.fresh())
         held = await self._move_upload(entry.address, linking, held)
-        row = to_row(key, entry)
         condition = Condition(if_none_match, if_match)
 
         async def still_linking(_: BranchRecord) -> None:
