@@ -7,6 +7,8 @@ where collections look, then checks that the commit is not condemned (docs/desig
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken
@@ -18,6 +20,7 @@ from .errors import UncommittedChanges
 from .merging import Merging
 from .records import BranchRecord, HoldRecord
 from .repo import Seen
+from .staging import ANY
 
 
 class Resetting(Merging):
@@ -57,24 +60,31 @@ class Resetting(Merging):
         return True
 
     async def reset_object(self, branch: str, key: bytes) -> None:
-        """What is staged at this path is given up; no error if nothing is."""
+        """What is staged at this path is given up; no error if nothing is.
+
+        Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
+        """
+        removed_from: set[StagingToken] = set()
         while True:
             seen = await self._fresh(branch)
-            if not await self._is_staged_below(seen.record, key):
-                if await self._remove_cell(seen.record.staging_token, key):
-                    now = await self._fresh(branch)
-                    if now.record.staging_token == seen.record.staging_token:
-                        return
-                continue
-            # A commit under way has it sealed and may or may not go through. On top of it goes what the branch's commit
-            # says, which is no change if the commit fails, and undoes this path if it succeeds.
-            row = await self.trees.lookup(await self._metarange(seen.record.commit_id), key)
-            await self._write(branch, key, TOMBSTONE if row is None else 0, TOMBSTONE_ROW if row is None else row)
-            return
+            if await self._may_be_committing(seen.record, key, removed_from):
+                # A commit under way may or may not go through with it. On top goes what the branch's commit says, which
+                # is no change if the commit fails, and undoes this path if it succeeds.
+                row = await self.trees.lookup(await self._metarange(seen.record.commit_id), key)
+                flags, row = (TOMBSTONE, TOMBSTONE_ROW) if row is None else (0, row)
+                await self._set_cell(seen.record, key, flags, row, ANY)
+            else:
+                removed_from.add(seen.record.staging_token)
+                if not await self._remove_cell(seen.record.staging_token, key):
+                    continue
+            if (await self._fresh(branch)).is_same(seen):
+                return
 
-    async def _is_staged_below(self, record: BranchRecord, key: bytes) -> bool:
+    async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
+        """Whether a sealed token has this path, or had it until we took it away: its committer may have read it."""
         sealed = [item.token for item in record.sealed]
-        return await self._look_up_staged(sealed, key) is not None
+        stood_for = {token for item in record.sealed for token in (item.token, *item.stands_for)}
+        return not stood_for.isdisjoint(removed_from) or await self._look_up_staged(sealed, key) is not None
 
     async def _remove_cell(self, token: StagingToken, key: bytes) -> bool:
         """Take away exactly the cell that is there now. False: it was replaced meanwhile, or the answer was lost."""
