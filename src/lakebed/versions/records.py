@@ -258,7 +258,7 @@ MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
     },
     RunState: {
         RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
-        RunState.MARKED: frozenset({RunState.ENDED, RunState.ABANDONED}),
+        RunState.MARKED: frozenset({RunState.ENDED}),
         RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
         RunState.SWEEPING: frozenset({RunState.ENDED}),
         RunState.ENDED: frozenset(),
