@@ -126,14 +126,6 @@ class Automaton:
             self.nodes.append(node)
         return known
 
-    def history(self, node_number: int) -> list[int]:
-        """Nodes from the start to this one."""
-        found = []
-        while node_number >= 0:
-            found.append(node_number)
-            node_number = self.nodes[node_number].parent
-        return found[::-1]
-
     def close(self) -> None:
         for node in self.nodes:
             if node.life is not None:
@@ -147,21 +139,22 @@ class Automaton:
 
     def _lead_to(self, node_number: int) -> Life:
         self.runs += 1
-        life: Life | None = None
-        for number in self.history(node_number):
-            node = self.nodes[number]
+        history: list[Node] = []
+        node = self.nodes[node_number]
+        while node.via[0] >= 0:
+            history.append(node)
+            node = self.nodes[node.parent]
+        life = self._begin(node.life_number)
+        for node in reversed(history):
             move, raw = node.via
-            if move < 0:
-                life = self._begin(node.life_number)
-            else:
-                assert life is not None
-                strand, effect, _, _, fate = self.nodes[node.parent].moves[move]
-                if life.pending[strand].effect != self._effects.values[effect]:
-                    raise NotDeterministic(f"{self.actor.name} asked for {life.pending[strand].effect}")
-                self._hand_over(life, strand, fate, raw)
-            life.ports.operations.take_opened()
-            life.ports.operations.take_ended()
-        assert life is not None
+            strand, effect, _, _, fate = self.nodes[node.parent].moves[move]
+            if life.pending[strand].effect != self._effects.values[effect]:
+                asked = life.pending[strand].effect
+                life.close()
+                raise NotDeterministic(f"{self.actor.name} asked for {asked}")
+            self._hand_over(life, strand, fate, raw)
+        life.ports.operations.take_opened()
+        life.ports.operations.take_ended()
         return life
 
     @staticmethod

@@ -291,9 +291,8 @@ class Explorer:
 
     def _trace(self, found: _Found, parents: list[dict[int, int]]) -> list[Step]:
         path = [found.state]
-        for came_from in reversed(parents):
-            if path[-1] in came_from:
-                path.append(came_from[path[-1]])
+        for came_from in reversed(parents[:-1]):  # The last are the sons of its own level.
+            path.append(came_from[path[-1]])
         path.reverse()
         steps = [self._step_between(state, after) for state, after in pairwise(path)]
         if found.label is not None:

@@ -245,6 +245,22 @@ async def _held_by_nobody(_: Repo, __: str) -> frozenset[Any]:
     return frozenset()
 
 
+async def _clean_branch_first(self: Repo) -> tuple[int, int]:
+    held = {name: frozenset(record.tokens()) for name, record in await self.branch_records()}
+
+    async def as_it_was(branch: str) -> frozenset[Any]:
+        return held.get(branch, frozenset())
+
+    self._tokens_of = as_it_was
+    try:
+        return await _real_clean_claims(self)  # type: ignore[no-any-return]  # surgery
+    finally:
+        self.__dict__.pop("_tokens_of", None)
+
+
+_real_clean_claims: Any = Versions._clean_claims  # noqa: SLF001  # the real one, to call from the changed one
+
+
 def _mutant(name: str, guard: str, **methods: Callable[..., Any]) -> Mutant:
     return Mutant(name, guard, methods, {})
 
@@ -269,6 +285,7 @@ MUTANTS: Final = (
     _mutant("idle-grows", "tokens are taken without a change too", _build=_build_that_leaves_tokens),
     _mutant("left-too-much", "left begins at mine", _build=_build_from_newer_tokens_too),
     _mutant("clean-held", "the cleaner leaves tokens that a branch holds", _tokens_of=_held_by_nobody),
+    _mutant("clean-branch-first", "the claims are read before the branch", _clean_claims=_clean_branch_first),
 )
 
 

@@ -69,6 +69,8 @@ def _small_scenes() -> Iterator[tuple[Scene, tuple[bool, bool, bool]]]:
     yield scene("writer, resetter that commits", w, client("s", reset("s1"), commit("c1")), staged=[a1]), _ALL
     yield scene("writer, resetter, cleaner", w, s, k, staged=[a1]), _ALL
     yield scene("uploader, committer", client("w", upload("w2", "a", "2")), c, staged=[a1]), _ALL
+    commits_twice = client("c", commit("c1"), write("w3", "a", "3"), commit("c2"))
+    yield scene("committer of two commits, cleaner", commits_twice, k, staged=[a1]), _ALL
     yield scene("writer, committer, reader", w, c, r), _ALL
     yield scene("writer, committer, cleaner", w, c, k, staged=[a1]), _ALL
     yield scene("writer, committer, resetter", w, c, s, staged=[a1]), _ALL
