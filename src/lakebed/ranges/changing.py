@@ -75,6 +75,8 @@ class Change:
 
 def apply_changes(entries: pa.Table, changes: pa.Table) -> Change:
     """The entries after the changes. To put what is there, or remove what is not, is no change."""
+    if not entries.num_rows:
+        return _from_nothing(entries, changes)
     positions, found = find_keys(object_array(entries.column("key")), object_array(changes.column("key")))
     tombstone = chunk(changes, "tombstone").to_numpy(zero_copy_only=False)
     same = found.copy()
@@ -100,6 +102,16 @@ def apply_changes(entries: pa.Table, changes: pa.Table) -> Change:
         changed=counts[1],
         removed=counts[2],
     )
+
+
+def _from_nothing(entries: pa.Table, changes: pa.Table) -> Change:
+    """Changes without entries: a first commit, or a bulk load between two keys. Nothing is found, moved or copied."""
+    puts = changes.select(ENTRIES_SCHEMA.names)
+    if pc.any(changes["tombstone"]).as_py():
+        puts = puts.filter(pc.invert(changes["tombstone"]))
+    if puts.num_rows:
+        entries = puts
+    return Change(entries=entries, fresh=np.arange(entries.num_rows), added=entries.num_rows, changed=0, removed=0)
 
 
 def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tuple[Positions, Positions]:
