@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lakebed.kv import Predicate
+from lakebed.base import Entry, OutcomeUnknown
+from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import PathNotFound, Versions
+from lakebed.versions import PathExists, PathNotFound, SliceRecord, SliceState, Versions, decode_record
 
-from .conftest import body
+from .conftest import TurnableClock, body
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -25,6 +26,10 @@ class HookedStore(MemoryStore):
 
     def before(self, operation: str, key: bytes, hook: Hook) -> None:
         self._hooks.append((operation, key, hook))
+
+    async def get(self, partition: bytes, key: bytes) -> Held | None:
+        await self._stop_at("get", key)
+        return await super().get(partition, key)
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         await self._stop_at("set", key)
@@ -48,6 +53,16 @@ class HookedStore(MemoryStore):
                 self._hooks.remove(hook)
                 await hook[2]()
                 return
+
+
+async def unreachable() -> None:
+    raise StoreUnavailable("pulled the plug")
+
+
+async def slice_states(store: HookedStore) -> list[SliceState]:
+    page = await store.scan(b"r1", b"slice/", 100)
+    found = zip(page.keys, page.values, strict=True)
+    return [decode_record(SliceRecord, value).state for key, value in found if key.startswith(b"slice/")]
 
 
 @pytest.fixture
@@ -99,3 +114,106 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
     await repo.reset_object("main", b"k")
 
     assert (await repo.get("main", b"k")).size_bytes == len(b"merged")
+
+
+async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    await repo.upload("main", b"k", body(repo.blocks))
+
+    async def fail_the_note() -> None:
+        store.before("set", b"commit/", unreachable)
+
+    store.before("set", b"claim/", fail_the_note)
+    commit = await repo.commit("main", message="m", committer="c")
+
+    assert (await another().get_branch("main")).commit_id == commit.id
+    assert await another().get_commit(commit.id)
+
+
+async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo: Versions, store: HookedStore) -> None:
+    await repo.create_branch("dev", "main")
+    await repo.upload("dev", b"k", body(repo.blocks))
+    await repo.commit("dev", message="m", committer="c")
+
+    async def lose() -> None:
+        store.before("get", b"branch/main", unreachable)
+        raise OutcomeUnknown("no answer")
+
+    store.before("set_if", b"branch/main", lose)
+    with pytest.raises(OutcomeUnknown):
+        await repo.merge("dev", "main", committer="c")
+
+
+async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Versions, store: HookedStore) -> None:
+    await repo.upload("main", b"k", body(repo.blocks))
+    store.before("delete", b"hold/", unreachable)
+
+    await repo.hard_reset("main", "main", force=True)
+
+    with pytest.raises(PathNotFound):
+        await repo.get("main", b"k")
+
+
+async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_settled_yet(
+    repo: Versions, store: HookedStore
+) -> None:
+    async def close_and_fail() -> None:
+        await repo.close_slices()
+        store.before("set_if", b"slice/", unreachable)
+
+    store.before("set_if", b"k", close_and_fail)
+    await repo.upload("main", b"k", body(repo.blocks))
+    assert await slice_states(store) == [SliceState.OPEN]
+
+    await repo.close_slices()
+    assert await slice_states(store) == [SliceState.SETTLED]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), OutcomeUnknown("no answer")])
+async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_owner(
+    repo: Versions, store: HookedStore, error: BaseException
+) -> None:
+    async def end() -> None:
+        store.before("get", b"k", unreachable)
+        raise error
+
+    store.before("set_if", b"k", end)
+    with pytest.raises(type(error)):
+        await repo.upload("main", b"k", body(repo.blocks))
+    await repo.close_slices()
+
+    assert await slice_states(store) == [SliceState.OPEN]
+
+
+async def test_an_idle_instance_ends_its_slice_after_an_hour(
+    repo: Versions, store: HookedStore, clock: TurnableClock
+) -> None:
+    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.clean()
+    assert await slice_states(store) == [SliceState.OPEN]
+
+    clock.ms += repo.options.slice_age_ms_max
+    await repo.clean()
+    assert await slice_states(store) == [SliceState.SETTLED]
+
+
+async def test_a_conditional_link_minds_what_another_instance_has_merged(
+    repo: Versions, another: Callable[[], Versions]
+) -> None:
+    other = another()
+    await other.create_branch("dev", "main")
+    await other.upload("dev", b"k", body(repo.blocks))
+    await other.commit("dev", message="m", committer="c")
+    address = await repo.issue_upload("main")
+    stored = await repo.blocks.put(address, b"client")
+    await repo.get_branch("main")
+    await other.merge("dev", "main", committer="c")
+
+    with pytest.raises(PathExists):
+        await repo.link_upload(
+            "main",
+            b"k",
+            Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1),
+            if_none_match=True,
+        )

@@ -53,7 +53,11 @@ class Cleaned:
 
 class Cleaning(GivingUp):
     async def clean(self) -> Cleaned:
-        """One pass. Any number may run at once, and be stopped anywhere. Costs a scan of records and cells."""
+        """One pass. Any number may run at once, and be stopped anywhere. Costs a scan of records and cells.
+
+        Ends this instance's own slice too, if that is over its age.
+        """
+        await self.close_old_slices()
         cells, claims = await self._clean_claims()
         return Cleaned(cells=cells, claims=claims, records=await self._clean_records(), refs=await self._clean_refs())
 

@@ -124,8 +124,10 @@ class Committing(Tracking):
             try:
                 await self._set_branch(branch, published, seen)
                 return await self._done(built)
-            except (PredicateFailed, OutcomeUnknown):
+            except PredicateFailed:
                 seen = await self._fresh(branch)
+            except OutcomeUnknown:
+                seen = await self._after_lost(self._fresh(branch))
             if built.commit and await self._is_in_chain(
                 built.commit_id, built.commit.generation, seen.record.commit_id
             ):

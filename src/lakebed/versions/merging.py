@@ -141,7 +141,7 @@ class Merging(Committing):
             except PredicateFailed:
                 continue
             except OutcomeUnknown:
-                now = await self._fresh(branch)
+                now = await self._after_lost(self._fresh(branch))
                 if not await self._is_in_chain(commit_id, planned.commit.generation, now.record.commit_id):
                     raise
             await self._note_published(commit_id, planned.commit)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from lakebed.base import (
     NotFound,
     OutcomeUnknown,
     TagName,
+    Unavailable,
     check_branch,
     check_tag,
 )
@@ -178,10 +180,13 @@ class Refs(Runs):
         return True
 
     async def _note_published(self, commit_id: CommitId, commit: Commit) -> None:
-        """Not needed for safety, only to spare later callers the walk."""
+        """Not needed for safety, only to spare later callers the walk: so a commit that was published does not fail
+        where this does.
+        """
         noted = replace(commit, published=True)
         self._keep_commit(commit_id, noted)
-        await self._set_record(keys.COMMIT + commit_id.encode(), noted)
+        with suppress(Unavailable, OutcomeUnknown):
+            await self._set_record(keys.COMMIT + commit_id.encode(), noted)
 
     async def _is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
         """Whether `commit_id` is `head` or a first-parent ancestor of it."""
@@ -340,7 +345,7 @@ class Refs(Runs):
                 if not await self._remove_dead_ref(key, type(record)):
                     raise exists from None
             except OutcomeUnknown:
-                held = await self.store.get(self.partition, key)
+                held = await self._after_lost(self.store.get(self.partition, key))
                 if held is None:
                     raise
                 if held.value == value:
@@ -375,7 +380,7 @@ class Refs(Runs):
         except PredicateFailed:
             raise BranchMoved("it was removed while it was being made; try again") from None
         except OutcomeUnknown:
-            now = await self.store.get(self.partition, key)
+            now = await self._after_lost(self.store.get(self.partition, key))
             if now is None or now.value != encode_record(active):
                 raise
 

@@ -13,7 +13,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lakebed.base import EMPTY_METARANGE, BranchName, CommitId, MetarangeId, RepositoryUid, StagingToken, World
+from lakebed.base import (
+    EMPTY_METARANGE,
+    BranchName,
+    CommitId,
+    MetarangeId,
+    OutcomeUnknown,
+    RepositoryUid,
+    StagingToken,
+    Unavailable,
+    World,
+)
 from lakebed.blocks import BlockStore
 from lakebed.kv import Held, Store, scan_prefix
 
@@ -138,6 +148,17 @@ class Repo:
             if again.is_same(seen):
                 return result
             seen = again
+
+    async def _after_lost(self, look: Awaitable[T]) -> T:
+        """What a look tells of a write whose answer was lost.
+
+        Raises:
+            OutcomeUnknown: the store could not be asked. Its own error would say that nothing happened.
+        """
+        try:
+            return await look
+        except Unavailable as error:
+            raise OutcomeUnknown(f"an answer was lost, and nobody can be asked: {error}", **error.facts) from error
 
     # Commit records
 

@@ -8,10 +8,11 @@ where collections look, then checks that the commit is not condemned (docs/desig
 from __future__ import annotations
 
 from collections.abc import Set
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken
+from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable
 from lakebed.kv import PredicateFailed
 
 from . import keys
@@ -54,7 +55,7 @@ class Resetting(Merging):
             return False
         except OutcomeUnknown:
             # Its token was never anybody else's: if it is there, current or sealed since, the reset was done.
-            now = await self._fresh(branch)
+            now = await self._after_lost(self._fresh(branch))
             if fresh.staging_token not in now.record.tokens():
                 raise
         return True
@@ -142,7 +143,12 @@ class Resetting(Merging):
         except OutcomeUnknown:
             raise  # It may yet land: the hold stays until a cleaner has touched the branch.
         except LakebedError:
-            await self.store.delete(self.partition, hold)
+            await self._drop_hold(hold)
             raise
-        await self.store.delete(self.partition, hold)
+        await self._drop_hold(hold)
         return done
+
+    async def _drop_hold(self, hold: bytes) -> None:
+        """Where that fails the cleaner does it: it is not to be taken for a failure of the reset."""
+        with suppress(Unavailable, OutcomeUnknown):
+            await self.store.delete(self.partition, hold)

@@ -9,9 +9,10 @@ fences the slice first: an upload that finds its slice fenced starts again at a 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from lakebed.base import format_address, slice_name, slice_number
+from lakebed.base import OutcomeUnknown, Unavailable, format_address, slice_name, slice_number
 from lakebed.kv import PredicateFailed
 
 from . import keys
@@ -21,13 +22,18 @@ from .records import SliceRecord, SliceState, decode_record, encode_record
 
 @dataclass(slots=True)
 class OpenSlice:
-    """A slice of this instance. `uploads` counts those under way in it."""
+    """A slice of this instance. `uploads` counts those under way in it.
+
+    `in_doubt`: of one of them nobody knows whether its cell may still be set. Such a slice is never settled by its
+    owner, but by a collector that gives it up, which makes sure that the cell does not count.
+    """
 
     number: int
     opened_ms: int
     next_sequence: int = 0
     uploads: int = 0
     closed: bool = False
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Place:
 
 class Slices(Layers):
     _open_slice: OpenSlice | None = None
+    _unsettled: tuple[OpenSlice, ...] = ()
+    """Closed, and with uploads under way; or the store could not be reached when the last of them ended."""
 
     async def _place(self) -> Place:
         """A fresh address. The caller must `_leave` it, whatever happens. One `set_if` a slice."""
@@ -55,10 +63,12 @@ class Slices(Layers):
         current.uploads += 1
         return Place(format_address(current.number, sequence), current)
 
-    async def _leave(self, place: Place) -> None:
-        """This upload ended: its cell is set, or never will be."""
+    async def _leave(self, place: Place, *, in_doubt: bool = False) -> None:
+        """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake."""
         place.slice_.uploads -= 1
-        await self._settle_if_over(place.slice_)
+        place.slice_.in_doubt |= in_doubt
+        if place.slice_.closed:
+            await self._settle_ended()
 
     async def _is_open(self, place: Place) -> bool:
         """Read the slice's record, after this call began."""
@@ -72,6 +82,13 @@ class Slices(Layers):
         """End the current slice; it settles when its last upload does. For an orderly shutdown."""
         if self._open_slice is not None:
             await self._close(self._open_slice)
+        await self._settle_ended()
+
+    async def close_old_slices(self) -> None:
+        """The same if the current slice is over its age or size: an idle instance would keep it open for ever."""
+        if self._open_slice is not None and self._is_full(self._open_slice):
+            await self._close(self._open_slice)
+        await self._settle_ended()
 
     def _is_full(self, slice_: OpenSlice) -> bool:
         age_ms = self.world.clock.now_ms() - slice_.opened_ms
@@ -103,22 +120,27 @@ class Slices(Layers):
         if self._open_slice is slice_:
             self._open_slice = None
         slice_.closed = True
-        await self._settle_if_over(slice_)
+        self._unsettled = (*self._unsettled, slice_)
+        await self._settle_ended()
 
-    async def _settle_if_over(self, slice_: OpenSlice) -> None:
-        """open → settled; a slice that was fenced meanwhile is its fencer's to settle."""
-        if not slice_.closed or slice_.uploads:
-            return
+    async def _settle_ended(self) -> None:
+        """Settle what is over. What the store does not let us settle now is tried again with the next slice."""
+        for slice_ in self._unsettled:
+            if not slice_.uploads:
+                with suppress(Unavailable, OutcomeUnknown):
+                    await self._settle(slice_)
+                    self._unsettled = tuple([other for other in self._unsettled if other is not slice_])
+
+    async def _settle(self, slice_: OpenSlice) -> None:
+        """open → settled; a slice that was fenced meanwhile is its fencer's to settle, one in doubt a collector's."""
         held = await self.store.get(self.partition, _key(slice_.number))
-        if held is None:
+        if held is None or slice_.in_doubt:
             return
         record = decode_record(SliceRecord, held.value)
         if record.state is SliceState.OPEN:
             settled = SliceRecord(state=SliceState.SETTLED, owner=record.owner, opened_ms=record.opened_ms)
-            try:
+            with suppress(PredicateFailed):
                 await self.store.set_if(self.partition, _key(slice_.number), encode_record(settled), held.predicate)
-            except PredicateFailed:
-                return
 
 
 def _key(number: int) -> bytes:

@@ -151,8 +151,9 @@ class Staging(Slices, Refs):
                 await self._write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
             except Fenced:
                 place, entry = await self._move_to_fresh_place(place, entry)
-            except BaseException:
-                await self._leave(place)
+            except BaseException as error:
+                # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to settle.
+                await self._leave(place, in_doubt=isinstance(error, OutcomeUnknown) or not isinstance(error, Exception))
                 raise
             else:
                 await self._leave(place)
@@ -214,13 +215,18 @@ class Staging(Slices, Refs):
         before: Callable[[BranchRecord], Awaitable[None]] | None = None,
         condition: Condition = ANY,
     ) -> None:
-        """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write."""
-        seen = await self._cached(branch)
+        """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write.
+
+        A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
+        which leaves the token, so that the second look would not notice.
+        """
+        seen = await (self._cached(branch) if condition.is_any else self._fresh(branch))
         while True:
             if before is not None:
                 await before(seen.record)
             await self._set_cell(seen.record, key, flags, row, condition)
-            again = await self._fresh(branch)
+            # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
+            again = await (self._fresh(branch) if condition.is_any else self._after_lost(self._fresh(branch)))
             if again.record.staging_token == seen.record.staging_token:
                 return
             if flags & EXCLUSIVE:
@@ -233,8 +239,10 @@ class Staging(Slices, Refs):
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won."""
         partition = self._token_partition(record.staging_token)
         value = encode_cell(flags, row)
+        is_lost = False
         while True:
-            old = await self.store.get(partition, key)
+            look = self.store.get(partition, key)
+            old = await (self._after_lost(look) if is_lost else look)
             if old is not None and old.value == value:
                 return  # An earlier attempt whose answer was lost.
             if not condition.is_any:
@@ -243,7 +251,10 @@ class Staging(Slices, Refs):
                     condition.check(visible)
             try:
                 await self.store.set_if(partition, key, value, old.predicate if old is not None else None)
-            except (PredicateFailed, OutcomeUnknown):
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown:
+                is_lost = True
                 continue
             return
 

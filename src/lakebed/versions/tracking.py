@@ -137,7 +137,7 @@ class Tracking(Staging):
         except PredicateFailed:
             raise UploadRefused("somebody else used or gave up this address", address=address) from None
         except OutcomeUnknown:
-            now = await self.store.get(self.partition, _upload_key(address))
+            now = await self._after_lost(self.store.get(self.partition, _upload_key(address)))
             if now is None or now.value != value:
                 raise
             return now
@@ -276,7 +276,7 @@ class Tracking(Staging):
         try:
             return Held(value, await self.store.set_if(self.partition, key, value, None))
         except OutcomeUnknown:
-            held = await self.store.get(self.partition, key)
+            held = await self._after_lost(self.store.get(self.partition, key))
             if held is None:
                 raise
             return held
@@ -288,7 +288,7 @@ class Tracking(Staging):
         except PredicateFailed:
             raise UploadRefused("the copy was given up; copy again", address=done.address) from None
         except OutcomeUnknown:
-            now = await self.store.get(self.partition, key)
+            now = await self._after_lost(self.store.get(self.partition, key))
             if now is None or now.value != value:
                 raise
 
