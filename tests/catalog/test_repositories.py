@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, World
-from lakebed.blocks import BlocksUnavailable, InvalidNamespace, open_blocks
+from lakebed.blocks import BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace, open_blocks
 from lakebed.catalog import MARKER_KEY, Catalog, NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound
 from lakebed.kv import Store
 from lakebed.versions import BranchNotFound, Versions
@@ -248,6 +249,33 @@ class TestCrashes:
         await catalog.create("repo", storage_namespace=namespace)
 
         assert await open_blocks(namespace).get(MARKER_KEY)
+
+    async def test_a_creation_whose_marker_was_put_without_an_answer_can_be_repeated_at_once(
+        self, catalog: Catalog, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blocks = open_blocks(namespace)
+        put = blocks.put
+
+        async def lost(*arguments: Any, **options: Any) -> None:
+            await put(*arguments, **options)
+            raise BlockOutcomeUnknown("lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "put", lost)
+            with pytest.raises(BlockOutcomeUnknown):
+                await catalog.create("repo", storage_namespace=namespace)
+
+        assert await catalog.create("repo", storage_namespace=namespace)
+
+    async def test_a_repository_made_again_here_after_another_process_deleted_it_is_the_new_one(
+        self, catalog: Catalog, make_catalog: Callable[[], Catalog], namespace: str
+    ) -> None:
+        old = await catalog.create("repo", storage_namespace=namespace)
+        await make_catalog().delete("repo")
+
+        made = await catalog.create("repo", storage_namespace=namespace + "-2")
+
+        assert made.record.uid != old.record.uid
 
     async def test_a_creation_that_died_can_be_repeated_after_a_while(
         self, catalog: Catalog, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch

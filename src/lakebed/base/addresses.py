@@ -75,3 +75,13 @@ def parse_address(address: str) -> tuple[int, int] | None:
 def is_absolute(address: str) -> bool:
     """Whether this is a full URI rather than a key inside the repository's storage namespace."""
     return "://" in address
+
+
+def is_inside(address: str, namespace: str) -> bool:
+    """Whether a full URI lies in a namespace (given as its store spells it, without a slash at its end).
+
+    Schemes are the same in any case, and stores open them so; nothing else of a URI is.
+    """
+    scheme, separator, rest = address.partition("://")
+    same = scheme.lower() + separator + rest
+    return same == namespace or same.startswith(namespace + "/")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lakebed.base import Entry, LakebedError, World, path_to_key
+from lakebed.base import Entry, LakebedError, World, is_absolute, is_inside, path_to_key
 from lakebed.blocks import BlockNotFound, BlockStore, Body
 from lakebed.versions import PathExists, PathNotFound
 
@@ -113,7 +113,7 @@ class Objects:
             ForeignAddress: no store of ours could ever read it.
         """
         await self._repository.check_branch_writable(branch, force=force)
-        if "://" not in entry.address or entry.address.startswith(self._repository.address_prefix):
+        if not is_absolute(entry.address) or is_inside(entry.address, self._repository.blocks.uri):
             raise AddressInNamespace(
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )

@@ -28,6 +28,7 @@ from lakebed.base import (
     RepositoryUid,
     RunId,
     StagingToken,
+    Unavailable,
     World,
     check_branch,
     check_repository,
@@ -141,13 +142,18 @@ class Catalog:
         try:
             await self._check_no_overlap(name, blocks.uri)
             await self.namespaces.mark(blocks, record.marker)
+        except (NamespaceInUse, Unavailable):
+            if record.marker == record.uid:
+                await self._withdraw(name, held)
+            else:  # the marker of one that died may be there
+                await self._give_up(name, record, held)
+            raise
         except LakebedError:
-            await self._withdraw(name, held)
+            await self._give_up(name, record, held)
             raise
         try:
             await self._open(record).versions.initialise(branch)
         except LakebedError:
-            # The marker is ours and stays, so the record must too: it says whose marker that is.
             await self._give_up(name, record, held)
             raise
         active = msgspec.structs.replace(record, state=RepositoryState.ACTIVE)
@@ -155,6 +161,7 @@ class Catalog:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(active), held.predicate)
         except PredicateFailed as error:
             raise RepositoryExists("repository exists", repository=name) from error
+        self._handles.pop(name, None)  # of the repository that had this id before, if it was deleted just now
         return await self.get(name)
 
     async def _reserve(
@@ -207,7 +214,9 @@ class Catalog:
             return  # Taken over: it is not ours any more.
 
     async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Let the next one who creates it take over at once."""
+        """Let the next one who creates it take over at once. The record stays, for the namespace may hold our marker,
+        which lets nobody in who does not know from here whose it is.
+        """
         dead = msgspec.structs.replace(record, created_ms=0)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)

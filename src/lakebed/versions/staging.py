@@ -23,6 +23,7 @@ from lakebed.base import (
     StagingToken,
     from_row,
     is_absolute,
+    is_inside,
     to_row,
 )
 from lakebed.blocks import BlockNotFound
@@ -288,11 +289,6 @@ class Staging(Slices, Refs):
             resolved.branch,
             lambda record: self._list(View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit),
         )
-
-
-def is_inside(address: str, namespace: str) -> bool:
-    """Whether an absolute address lies in a namespace (given without a slash at its end)."""
-    return address == namespace or address.startswith(namespace + "/")
 
 
 def _at(entry: Entry, address: str) -> Entry:
