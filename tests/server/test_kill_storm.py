@@ -1,0 +1,175 @@
+"""`kill -9` of a real server in the middle of a storm of writes and commits, again and again.
+
+Afterwards: nothing acknowledged is lost, the server has started by itself every time, and after cleaning and one
+collection there is neither a cell, nor a claim, nor an object left that belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import random
+import signal
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from bench.http import Answer, Connection, Peer, objects_url, started
+from lakebed.base import from_row
+from lakebed.kv import scan_prefix
+from lakebed.server import ServerOptions, opened
+from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
+from lakebed.versions import Commit, Versions, decode_record, keys
+
+ROUNDS = 50
+WRITERS = 6
+REPOSITORY = "stormy"
+
+
+@dataclass
+class Acknowledged:
+    """What the server said was done, over all rounds. `unknown`: the values of paths whose last answer never came."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    unknown: dict[str, set[bytes]] = field(default_factory=dict)
+    commits: set[str] = field(default_factory=set)
+
+
+class Storm:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authorization = ""
+        self.acknowledged = Acknowledged()
+        self.answers_left = 0
+        self.counts_commits = False
+        self.random = random.Random(1)
+
+    def run_round(self, number: int) -> None:
+        with started(
+            ["-m", "lakebed", "serve", "--data", str(self.folder), "--port", "0"], marker=" at http://127.0.0.1:"
+        ) as bare:
+            if not self.authorization:
+                self._set_up(bare)
+            peer = Peer(bare.process, bare.port, self.authorization)
+            self.counts_commits = number % 2 == 0
+            self.answers_left = self.random.randint(1, 6 if self.counts_commits else 60)
+            asyncio.run(peer.with_connections(lambda c, n: self._work(peer, c, number, n), WRITERS + 1))
+
+    def _set_up(self, bare: Peer) -> None:
+        made = json.loads(bare.call("POST", "/api/v1/setup_lakefs", {"username": "storm"}, expected=200))
+        secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
+        self.authorization = f"Basic {base64.b64encode(secret).decode()}"
+        creation = {"name": REPOSITORY, "storage_namespace": "local://stormy/x"}
+        Peer(bare.process, bare.port, self.authorization).call("POST", "/api/v1/repositories", creation, expected=201)
+
+    def _count_answer(self, peer: Peer, *, is_commit: bool) -> None:
+        """The kill comes with some answer, of a commit or of a write: in the middle of what the others are about."""
+        self.answers_left -= is_commit == self.counts_commits
+        if self.answers_left == 0 and is_commit == self.counts_commits:
+            os.kill(peer.process.pid, signal.SIGKILL)
+
+    async def _work(self, peer: Peer, connection: Connection, number: int, worker: int) -> None:
+        """Until the connection breaks. A path is overwritten now and then, only ever by the worker that owns it."""
+        turn = 0
+        try:
+            while True:
+                if worker == WRITERS:
+                    await self._commit(peer, connection, f"{number}/{turn}")
+                else:
+                    await self._write(
+                        peer, connection, f"{worker}/{turn % 7}/{number % 5}", f"{number}/{turn}".encode()
+                    )
+                self._count_answer(peer, is_commit=worker == WRITERS)
+                turn += 1
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+
+    async def _write(self, peer: Peer, connection: Connection, path: str, data: bytes) -> None:
+        target = objects_url(REPOSITORY, "main", path, kind="branches")
+        # Until we are told, either value may be there.
+        before = self.acknowledged.objects.pop(path, None)
+        self.acknowledged.unknown.setdefault(path, set()).update({data} if before is None else {data, before})
+        answer = await connection.send(peer.request("POST", target, data, content_type="text/plain"))
+        assert answer.status == 201, answer
+        del self.acknowledged.unknown[path]
+        self.acknowledged.objects[path] = data
+
+    async def _commit(self, peer: Peer, connection: Connection, message: str) -> None:
+        body = json.dumps({"message": message}).encode()
+        target = f"/api/v1/repositories/{REPOSITORY}/branches/main/commits"
+        answer: Answer = await connection.send(peer.request("POST", target, body))
+        if answer.status == 201:
+            self.acknowledged.commits.add(json.loads(answer.body)["id"])
+        else:
+            assert b"no changes" in answer.body, answer
+            await asyncio.sleep(0.01)
+
+
+async def read_all(versions: Versions) -> dict[str, bytes]:
+    listing = await versions.list("main", limit=100_000)
+    entries = {key.decode(): await versions.get("main", key) for key, _ in listing.items}
+    return {path: await versions.blocks.get(entry.address) for path, entry in entries.items()}
+
+
+async def named_addresses(versions: Versions) -> set[str]:
+    """Every address that the branch or any commit record names; those that were never published expire as dangling."""
+    records = [
+        decode_record(Commit, value) async for _, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
+    ]
+    rows = [row for _, row in (await versions.list("main", limit=100_000)).items]
+    for metarange in {record.metarange_id for record in records}:
+        rows += [row for _, row in await versions.trees.scan(metarange, b"", 100_000)]
+    return {from_row(row).address for row in rows if row is not None}
+
+
+async def check_after(folder: Path, storm: Storm) -> None:
+    async with opened(ServerOptions(data_dir=folder)) as state:
+        versions = (await state.catalog.get(REPOSITORY)).versions
+        found = await read_all(versions)
+        wrong = {path: data for path, data in storm.acknowledged.objects.items() if found.get(path) != data}
+        assert wrong == {}
+        unknown = storm.acknowledged.unknown
+        assert {path for path in found if path in unknown and found[path] not in unknown[path]} == set()
+        history, _ = await versions.log("main", limit=100_000)
+        assert storm.acknowledged.commits - {commit.id for commit in history} == set()
+        await check_nothing_leaks(versions, folder / "metadata.db", found)
+
+
+async def check_nothing_leaks(versions: Versions, database: Path, found: dict[str, bytes]) -> None:
+    upkeep = Upkeep(versions, UpkeepOptions(dead_owner_age_ms=0))
+    collected = await Collector(versions, upkeep, versions.blocks.delete).collect_uncommitted()
+    assert collected.failed == frozenset()
+    assert await read_all(versions) == found
+
+    versions.options = replace(versions.options, claim_age_ms_max=0)
+    for _ in range(2):
+        await versions.clean()
+    tokens = {token for _, record in await versions.branch_records() for token in record.tokens()}
+    assert staging_partitions(database, versions) <= {keys.token_partition(versions.uid, token) for token in tokens}
+    assert [key async for key, _ in scan_prefix(versions.store, versions.partition, keys.CLAIM)] == []
+    listed = {stat.key async for page in versions.blocks.list("data/") for stat in page}
+    assert listed == await named_addresses(versions)
+
+
+def staging_partitions(database: Path, versions: Versions) -> set[bytes]:
+    """Every staging partition that has a key left, as the database itself has it."""
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute("SELECT DISTINCT partition FROM kv").fetchall()
+    found = {bytes(partition) for (partition,) in rows}
+    return {each for each in found if each.startswith(versions.partition + b"/") and b"/run-" not in each}
+
+
+@pytest.mark.slow
+def test_fifty_kills_in_a_storm_lose_nothing_and_leave_nothing_behind(tmp_path: Path) -> None:
+    storm = Storm(tmp_path / "data")
+    for number in range(ROUNDS):
+        storm.run_round(number)
+
+    assert storm.acknowledged.objects
+    assert storm.acknowledged.commits
+    asyncio.run(check_after(tmp_path / "data", storm))
