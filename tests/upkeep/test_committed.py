@@ -315,6 +315,16 @@ async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) ->
         await run.sweep(answer)
 
 
+async def test_a_run_that_died_condemning_leaves_no_list_behind(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.condemn(story.a)
+    lake.days(8)
+
+    assert await lake.upkeep.abandon_dead_runs() == [run.id]
+
+    assert (await lake.store.scan(keys.condemned_partition(lake.versions.uid, RunId(run.id)), b"", 1)).keys == []
+
+
 async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: Lake, story: Story) -> None:
     run = Run(lake)
     answer = await run.condemn(story.a)

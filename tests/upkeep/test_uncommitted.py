@@ -400,6 +400,19 @@ async def test_commits_are_not_listed_before_staging_was_read_to_its_end(lake: L
         await lake.upkeep.prepare_commits(started.run_id)
 
 
+async def test_staging_is_not_read_again_after_the_commits(lake: Lake) -> None:
+    await lake.put("main", "staged")
+    run = Meanwhile(lake)
+    started = await run.start()
+    while await run.read_page():
+        pass
+    await lake.upkeep.prepare_commits(started.run_id)
+    await lake.commit("main")
+
+    with pytest.raises(OutOfOrder):  # else the object would be in neither
+        await run.read_page()
+
+
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake) -> None:
     started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
 

@@ -78,10 +78,23 @@ class Inputs:
         Raises:
             OutOfOrder: this input is not whole yet.
         """
+        if not await self._is_complete(name):
+            raise OutOfOrder(f"run {self.run_id} must read {name} to its end first", run_id=self.run_id)
+
+    async def check_not_complete(self, name: str) -> None:
+        """
+        Raises:
+            OutOfOrder: this input is whole already.
+        """
+        if await self._is_complete(name):
+            raise OutOfOrder(f"run {self.run_id} has read {name} already", run_id=self.run_id)
+
+    async def _is_complete(self, name: str) -> bool:
         try:
             await self._blocks.stat(manifest_path(self.kind, self.run_id, name))
         except BlockNotFound:
-            raise OutOfOrder(f"run {self.run_id} must read {name} to its end first", run_id=self.run_id) from None
+            return False
+        return True
 
     async def write_table(self, table: Table, name: str, data: pa.Table) -> Manifest:
         """A whole input that fits into memory, as one part."""

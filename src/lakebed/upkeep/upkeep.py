@@ -2,7 +2,8 @@
 
 The collectors decide and delete; this side says what is alive, keeps the runs' records, and sees to it that writers and
 runs see each other. The order of the steps is the proof (docs/design/protocols.md); here it is enforced by the run's
-state and by the cursor in a continuation token, never by trusting the caller.
+state, by the inputs that are complete, and by the cursor in a continuation token. The caller is a collector of ours: a
+forged cursor is not found out.
 """
 
 from __future__ import annotations
@@ -84,12 +85,15 @@ class Upkeep:
 
         Raises:
             RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
+            OutOfOrder: the run has read the commits already.
             BadContinuation: not a token of this run.
         """
         id_ = check_run_id(run_id)
         await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
         inputs = Inputs(self._versions.blocks, RunKind.UNCOMMITTED, id_)
         name = UNCOMMITTED.name
+        # Read again after the commits were, staging would lack what was committed in between, and so would they.
+        await inputs.check_not_complete(COMMITS.name)
         token = body.continuation_token
         cursor = Cursor(name=name) if token is None else decode_cursor(token)
         if cursor.name != name:
@@ -201,4 +205,7 @@ class Upkeep:
 
     async def abandon_dead_runs(self) -> list[RunId]:
         """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time."""
-        return await self._runs.abandon_dead()
+        abandoned = await self._runs.abandon_dead()
+        for run_id in abandoned:
+            await self._condemning.drop_condemned(run_id)
+        return abandoned
