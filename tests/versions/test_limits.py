@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry
+from lakebed.kv import Page
+from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import BadRef, InvalidDate, Versions
+from lakebed.versions.cleaning import SEALED_MAX
+from lakebed.versions.giving_up import STANDS_FOR_MAX
 
 
 def foreign(*, size_bytes: int = 1, modified_ms: int = 1) -> Entry:
@@ -34,3 +38,49 @@ async def test_a_commit_of_a_date_that_collectors_cannot_write_down_is_refused(r
 async def test_a_ref_with_more_steps_than_any_history_has_is_malformed(repo: Versions, steps: str) -> None:
     with pytest.raises(BadRef):
         await repo.resolve("main" + steps)
+
+
+async def test_a_branch_whose_commits_keep_failing_stays_quick_to_read_and_loses_nothing(repo: Versions) -> None:
+    for number in range(SEALED_MAX + 1):
+        await repo.put("main", b"k%02d" % (number % 5), foreign(size_bytes=number))
+        await repo._seal("main")  # a commit that got no further
+
+    await repo.clean()
+
+    assert len((await repo._fresh("main")).record.tokens()) == 2
+    before = (await repo.list("main")).items
+    await repo.commit("main", message="m", committer="c")
+    assert (await repo.list("main@")).items == before
+    assert [row[4] for _, row in before if row is not None] == [30, 31, 32, 28, 29]
+
+
+async def test_the_record_of_a_branch_that_is_frozen_again_and_again_stays_small(repo: Versions) -> None:
+    await repo.put("main", b"k", foreign())
+    for _ in range(STANDS_FOR_MAX):
+        await repo.freeze("main")
+
+    [frozen] = (await repo._fresh("main")).record.sealed
+    assert len(frozen.stands_for) == STANDS_FOR_MAX
+    assert await repo.get("main", b"k") == foreign()
+
+
+async def test_a_listing_of_one_entry_does_not_go_through_tombstones_two_by_two(
+    repo: Versions, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [b"k%04d" % number for number in range(2000)]
+    for path in paths:
+        await repo.put("main", path, foreign())
+    await repo.delete_many("main", paths[:-1])
+    scans = 0
+    scan = store.scan
+
+    async def counting(partition: bytes, start: bytes, limit: int) -> Page:
+        nonlocal scans
+        scans += 1
+        return await scan(partition, start, limit)
+
+    monkeypatch.setattr(store, "scan", counting)
+    listing = await repo.list("main", limit=1)
+
+    assert [key for key, _ in listing.items] == [paths[-1]]
+    assert scans < 20

@@ -14,6 +14,7 @@ never safety.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -36,9 +37,15 @@ from .records import (
     decode_record,
     encode_record,
 )
+from .repo import branch_of
 
 MARKING = frozenset({RunState.MARKING, RunState.CONDEMNING})
 """A run marks from its first record until its `set_if` after its last read."""
+
+
+SEALED_MAX: Final = 32
+"""Each commit that fails leaves a sealed token, and each of them costs every read one more. Where they are more than
+committers at work can explain, a freeze makes one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +154,8 @@ class Cleaning(GivingUp):
         async for key, branch in self._records(BranchRecord, keys.BRANCH):
             if branch.state is RefState.CREATING:
                 removed += await self._remove_dead_ref(key, BranchRecord)
+            elif len(branch.sealed) > SEALED_MAX:
+                await self.freeze(branch_of(key))
         async for key, tag in self._records(TagRecord, keys.TAG):
             if tag.state is RefState.CREATING:
                 removed += await self._remove_dead_ref(key, TagRecord)

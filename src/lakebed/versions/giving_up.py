@@ -15,7 +15,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -52,6 +52,11 @@ _SETTLE: dict[type[Record], dict[object, object]] = {
     UploadRecord: {UploadState.VOID: UploadState.LINKED},
     CopyRecord: {CopyState.VOID: CopyState.DONE},
 }
+
+
+STANDS_FOR_MAX: Final = 256
+"""A branch that nobody commits is frozen again and again, and its record must stay small. A committer whose token is
+left out, the oldest first, finds itself overtaken; nothing of what it sealed is lost."""
 
 
 class GivingUp(Diffs):
@@ -143,7 +148,7 @@ class GivingUp(Diffs):
         await self._claim(operation, 1, branch, [frozen], building=True)
         await self._copy_overlay(retired, frozen)
         await self._claim(operation, 2, branch, retired)
-        stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))
+        stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))[:STANDS_FOR_MAX]
         try:
             await self._set_branch(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
         except (PredicateFailed, OutcomeUnknown):

@@ -95,8 +95,10 @@ class Layers(Repo):
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
         start: bytes | None = max(prefix, _first_after(after, prefix, delimiter))
+        page = min(limit + 1, LISTING_PAGE)
         while start is not None:
-            span = await self._page(view, start, min(limit - len(items) + 1, LISTING_PAGE))
+            span = await self._page(view, start, page)
+            page = min(2 * page, LISTING_PAGE)  # A short page must not go through many tombstones two by two.
             start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
             if len(items) > limit:
                 return Listing(items[:limit], has_more=True)
