@@ -113,6 +113,10 @@ class Lakeside:
         for view in self.wait(self.upkeep.runs()).runs:
             self.wait(self.versions.store.delete(self.versions.partition, keys.RUN + view.run_id.encode()))
 
+    def forget_swept(self) -> None:
+        for commit in self.wait(self.versions.log("main", limit=100))[0]:
+            self.wait(self.versions.store.delete(self.versions.partition, keys.SWEPT + commit.id.encode()))
+
     def branch(self, name: str, source: str = "main") -> None:
         self.wait(self.versions.create_branch(name, source))
 

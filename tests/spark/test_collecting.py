@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from lakebed.base import Conflict, Corrupt
 from lakebed.gc import NoRules, RunAbandoned, RunNotReady
 from lakebed.handoff import RunKind, RunState
+from lakebed.versions import Condemned
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -255,6 +257,80 @@ def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_
 
     assert left == {doomed}
     assert lakeside.addresses() == set()
+
+
+def test_a_sweep_that_goes_on_makes_sure_first_that_its_commits_stay_given_up(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    """The server died when the run was `sweeping` and before it had written which commits are swept for ever."""
+    lakeside.upload("a/1")
+    old = lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        lakeside.collector.apply(spark, plan.run_id)
+    lakeside.forget_swept()
+
+    lakeside.collector.apply(spark, plan.run_id)
+
+    with pytest.raises(Condemned):
+        lakeside.branch("rescue", old.id)
+
+
+def test_of_two_applies_at_once_one_is_refused_and_leaves_the_other_s_table_alone(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.upload("a/2")
+    old = lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.delete("a/2")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    lakeside.copy(old.id, "a/1", "b/1")
+    lakeside.wait(lakeside.versions.clean())
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+
+    def overtake(line: str) -> None:
+        if line.startswith("rechecking"):
+            lakeside.delete("b/1")
+            lakeside.before["ended"] = die
+            with pytest.raises(Died):
+                lakeside.collector.apply(spark, plan.run_id)
+
+    with pytest.raises(RunAbandoned):
+        replace(lakeside.collector, progress=overtake).apply(spark, plan.run_id)
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 2)
+    assert lakeside.addresses() == set()
+
+
+def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit(age_days=30)
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.rules(60)
+    with pytest.raises(Conflict, match="rules changed"):
+        lakeside.collector.apply(spark, plan.run_id)
+
+    with pytest.raises(RunNotReady, match="without deleting"):
+        lakeside.collector.apply(spark, plan.run_id)
+
+
+def test_a_plan_that_fails_leaves_no_run_marking(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit()
+    remove(lakeside.files("_lakefs/metaranges/*.parquet")[0])
+
+    with pytest.raises(Corrupt):
+        lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    assert [view.state for view in lakeside.collector.runs()] == [RunState.ABANDONED]
 
 
 @pytest.mark.parametrize(

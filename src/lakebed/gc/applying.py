@@ -9,8 +9,9 @@ A *committed* plan was made in private and may be stale, so it is published firs
     condemn      the server publishes the commits, touches branches, writes down what is staged, uploaded or copied,
                  and reads refs, commits and rules again; a commit that something names is taken out
     recheck      of the plan's objects, those that are named by any of that, or by a commit that stays now and did not
-                 when the plan was made, are let off; what is left is a second table, `doomed.rechecked`
-    sweeping     the server lets the run go on with that table, or refuses
+                 when the plan was made, are let off; what is left is a second table, `doomed.<recheck>`
+    sweeping     the server lets the run go on with that table, or refuses; it is asked again by whoever resumes a
+                 sweep, for only its answer says that the commits are given up for ever
     sweep        objects are deleted
     ended        only if every one of them went; else the run stays as it is, and applying it again tries the rest
 
@@ -39,7 +40,6 @@ from lakebed.handoff import (
     RunState,
     RunView,
     input_folder,
-    manifest_path,
     report_path,
 )
 
@@ -53,11 +53,22 @@ from .sweep import Ledger, Swept, sweep
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
 
-RECHECKED: Final = "doomed.rechecked"
+_RECHECK: Final = "recheck."
 
 
 class RunNotReady(Conflict):
-    """The run is not in a state in which its plan may be applied: never marked, abandoned, or of another plan."""
+    """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
+
+
+class Rechecked(msgspec.Struct, frozen=True, kw_only=True):
+    """`recheck.<recheck>.json`: what may be deleted, and the table COMMITS that it was rechecked with.
+
+    Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
+    """
+
+    doomed: Manifest
+    commits: Manifest
+    condemned: int
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +89,11 @@ def apply_run(shop: Workshop, run_id: str) -> RunReport:
     handoff.check_run_id(run_id)
     with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
-        state = _state(shop.live_side.run(run_id), plan)
+        view = shop.live_side.run(run_id)
+        state = _state(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
-        doomed, condemned = _cleared(shop, files, plan, state)
+        doomed, condemned = _cleared(shop, files, plan, view)
         shop.progress(f"deleting {doomed.rows} objects")
         swept = sweep(shop.spark, shop.lake, doomed, _ledger(files, plan), tasks=shop.tasks)
         report = _report(plan, doomed, swept, condemned=condemned)
@@ -103,26 +115,26 @@ def _state(view: RunView | None, plan: Plan) -> RunState:
         allowed = {RunState.MARKED, RunState.ENDED}
         if view is not None and state in allowed and view.plan != plan.doomed.digest():
             raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
+    if state is RunState.ENDED and view is not None and not view.plan:
+        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
     if state not in allowed:
         raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
     return state
 
 
-def _cleared(shop: Workshop, files: Files, plan: Plan, state: RunState) -> tuple[Manifest, int]:
+def _cleared(shop: Workshop, files: Files, plan: Plan, view: RunView | None) -> tuple[Manifest, int]:
     """What may be deleted now (table DOOMED), and how many commits were condemned for it."""
     if plan.kind is RunKind.UNCOMMITTED:
         return plan.doomed, 0
-    if state is RunState.SWEEPING:
-        return _rechecked(shop, files, plan), _condemned_rows(plan)
-    shop.progress(f"condemning {_condemned_rows(plan)} commits")
-    assert plan.condemned is not None, "committed plans have one"
-    request = Condemn(commits=plan.condemned, rules_version=plan.rules_version)
-    answer = shop.live_side.condemn(plan.run_id, request)
-    commits, uncommitted = _whole(answer)
-    doomed = recheck(shop, files, plan, commits=commits, uncommitted=uncommitted, answer=answer)
-    files.write(manifest_path(plan.kind, RunId(plan.run_id), RECHECKED), handoff.encode_manifest(doomed))
-    shop.live_side.sweeping(plan.run_id, doomed, commits)
-    return doomed, answer.condemned
+    if view is not None and view.state is RunState.SWEEPING:
+        rechecked = _recheck_of(files, plan, view)
+    else:
+        shop.progress(f"condemning {_condemned_rows(plan)} commits")
+        assert plan.condemned is not None, "committed plans have one"
+        request = Condemn(commits=plan.condemned, rules_version=plan.rules_version)
+        rechecked = recheck(shop, files, plan, shop.live_side.condemn(plan.run_id, request))
+    shop.live_side.sweeping(plan.run_id, rechecked.doomed, rechecked.commits)
+    return rechecked.doomed, rechecked.condemned
 
 
 def _condemned_rows(plan: Plan) -> int:
@@ -135,13 +147,13 @@ def _whole(answer: Condemnation) -> tuple[Manifest, Manifest]:
     return answer.commits, answer.uncommitted
 
 
-def recheck(
-    shop: Workshop, files: Files, plan: Plan, *, commits: Manifest, uncommitted: Manifest, answer: Condemnation
-) -> Manifest:
-    """Of the plan's objects those that nothing names now either, written to `doomed.rechecked`.
+def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> Rechecked:
+    """Of the plan's objects those that nothing names now either, written down under a name of this recheck.
 
     Only ranges that the plan did not count as live are read again: what is new since, and what was taken out.
     """
+    commits, uncommitted = _whole(answer)
+    name = commits.digest()[:16]
     now = read_input(files, commits, handoff.COMMITS)
     new, old = newly_kept(_kept_by(files, plan), now)
     # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
@@ -155,8 +167,11 @@ def recheck(
         uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks),
         shop.settled(answer.settled_slices),
     )
-    doomed, _ = write_verdicts(verdicts, shop.lake, folder=input_folder(plan.kind, RunId(plan.run_id), RECHECKED))
-    return doomed
+    folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")
+    doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder)
+    rechecked = Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned)
+    files.write(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(rechecked))
+    return rechecked
 
 
 def _kept_by(files: Files, plan: Plan) -> pa.Table:
@@ -174,21 +189,20 @@ def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
     return metaranges.set_column(place, metaranges.schema.field("is_live"), flags)
 
 
-def _rechecked(shop: Workshop, files: Files, plan: Plan) -> Manifest:
-    """The table with which a crashed apply was already let to sweep.
+def _recheck_of(files: Files, plan: Plan, view: RunView) -> Rechecked:
+    """The recheck with whose table a crashed apply was let to sweep.
 
     Raises:
-        BadInput: its manifest is missing, or is not the one that the server let go on.
+        BadInput: it is missing or unreadable.
     """
-    name = manifest_path(plan.kind, RunId(plan.run_id), RECHECKED)
-    data = files.find(name)
-    if data is None:
-        raise BadInput(f"{name} is missing, and the run is sweeping", input=RECHECKED)
-    manifest = handoff.decode_manifest(data, name=name)
-    view = shop.live_side.run(plan.run_id)
-    if view is None or view.plan != manifest.digest():
-        raise BadInput(f"{name} is not what run {plan.run_id} sweeps", input=RECHECKED)
-    return manifest
+    for name in sorted(files.sizes(plan.folder + _RECHECK)):
+        try:
+            rechecked = msgspec.json.decode(files.read(f"{plan.folder}{_RECHECK}{name}"), type=Rechecked)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
+        if rechecked.doomed.digest() == view.plan:
+            return rechecked
+    raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
 
 
 def _ledger(files: Files, plan: Plan) -> Ledger:

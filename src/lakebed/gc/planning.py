@@ -17,6 +17,8 @@ should be some, is such a thing.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import Invalid, RunId
+from lakebed.base import Invalid, LakebedError, RunId
 from lakebed.handoff import BadInput, PreparedCommits, RunKind, StartedRun, input_folder
 from lakebed.retention import Rules, check_rules
 
@@ -58,9 +60,25 @@ def plan_run(shop: Workshop, kind: RunKind) -> Plan:
     if run.namespace.rstrip("/") != shop.lake.uri.rstrip("/"):
         raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {shop.lake.uri}", input="namespace")
     with told(), Files(shop.lake) as files:
-        plan = plan_uncommitted(shop, run, files) if kind is RunKind.UNCOMMITTED else plan_committed(shop, run, files)
+        if kind is RunKind.COMMITTED:
+            plan = plan_committed(shop, run, files)
+        else:
+            with _abandoned_on_error(shop, run):
+                plan = plan_uncommitted(shop, run, files)
         write_plan(files, plan)
     return plan
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(shop: Workshop, run: StartedRun) -> Iterator[None]:
+    """A run that is left marking keeps the server from cleaning up, for as long as it may seem alive."""
+    try:
+        yield
+    except BaseException:
+        # Marked already, abandoned by somebody else, or no server there: what went wrong first is what is told.
+        with contextlib.suppress(LakebedError):
+            shop.live_side.abandoned(run.run_id)
+        raise
 
 
 def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files) -> Plan:

@@ -21,7 +21,7 @@ _RUN: Final = r"(un)?committed/[0-9a-z-]+"
 _KNOWN: Final = re.compile(
     r"_lakefs/dummy"
     r"|_lakefs/(meta)?ranges/[0-9a-f]{64}\.parquet"
-    rf"|{GC_PREFIX}{_RUN}/(plan|report|rules|sweep|settled\.[0-9a-z]+)\.json"
+    rf"|{GC_PREFIX}{_RUN}/(plan|report|rules|sweep|settled\.[0-9a-z]+|recheck\.[0-9a-f]{{16}})\.json"
     rf"|{GC_PREFIX}{_RUN}/manifests/[0-9a-z.-]+\.json"
     rf"|{GC_PREFIX}{_RUN}/[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.parquet"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
