@@ -9,7 +9,15 @@ import pytest
 
 from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, World
 from lakebed.blocks import BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace, open_blocks
-from lakebed.catalog import MARKER_KEY, Catalog, NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound
+from lakebed.catalog import (
+    MARKER_KEY,
+    Catalog,
+    NamespaceInUse,
+    ReadOnly,
+    RepositoryExists,
+    RepositoryNotFound,
+    TooMuchMetadata,
+)
 from lakebed.kv import Store
 from lakebed.versions import BranchNotFound, Versions
 
@@ -107,6 +115,16 @@ async def test_metadata_keys_come_and_go_alone(catalog: Catalog, namespace: str)
     await catalog.remove_metadata("repo", ["a", "never"])
 
     assert (await catalog.get("repo")).record.metadata == {"b": "3"}
+
+
+async def test_metadata_that_would_outgrow_a_value_is_refused(catalog: Catalog, namespace: str) -> None:
+    await catalog.create("repo", storage_namespace=namespace)
+    await catalog.set_metadata("repo", {"a": "x" * 200_000})
+
+    with pytest.raises(TooMuchMetadata):
+        await catalog.set_metadata("repo", {"b": "x" * 200_000})
+
+    assert (await catalog.get("repo")).record.metadata.keys() == {"a"}
 
 
 async def test_a_deleted_repository_is_gone_with_all_its_records(

@@ -7,7 +7,7 @@ import pytest
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry
 from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import BadRef, InvalidDate, Versions
+from lakebed.versions import BadRef, InvalidNote, Versions
 from lakebed.versions.cleaning import SEALED_MAX
 from lakebed.versions.giving_up import STANDS_FOR_MAX
 
@@ -16,7 +16,12 @@ def foreign(*, size_bytes: int = 1, modified_ms: int = 1) -> Entry:
     return Entry(address="s3://elsewhere/x", size_bytes=size_bytes, checksum="", modified_ms=modified_ms)
 
 
-@pytest.mark.parametrize("entry", [foreign(size_bytes=1 << 63), foreign(size_bytes=-1), foreign(modified_ms=10**19)])
+WORDY = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1, metadata={"k": "é" * 50_000})
+
+
+@pytest.mark.parametrize(
+    "entry", [foreign(size_bytes=1 << 63), foreign(size_bytes=-1), foreign(modified_ms=10**19), WORDY]
+)
 async def test_an_entry_that_no_range_could_hold_is_refused_and_the_branch_commits_on(
     repo: Versions, entry: Entry
 ) -> None:
@@ -30,8 +35,20 @@ async def test_an_entry_that_no_range_could_hold_is_refused_and_the_branch_commi
 
 @pytest.mark.parametrize("created_ms", [DATE_MS_MIN - 1, DATE_MS_MAX + 1, 10**19])
 async def test_a_commit_of_a_date_that_collectors_cannot_write_down_is_refused(repo: Versions, created_ms: int) -> None:
-    with pytest.raises(InvalidDate):
+    with pytest.raises(InvalidNote):
         await repo.commit("main", message="m", committer="c", created_ms=created_ms, allow_empty=True)
+
+
+async def test_words_that_would_outgrow_a_value_are_refused_before_anything_is_sealed(repo: Versions) -> None:
+    before = await repo._fresh("main")
+
+    for words in ({"message": "m" * 300_000}, {"message": "m", "metadata": {"k" * 300_000: ""}}):
+        with pytest.raises(InvalidNote):
+            await repo.commit("main", committer="c", allow_empty=True, **words)
+        with pytest.raises(InvalidNote):
+            await repo.merge("main", "main", committer="c", **words)
+
+    assert (await repo._fresh("main")).is_same(before)
 
 
 @pytest.mark.parametrize("steps", ["~" + "1" * 5000, "^" + "9" * 5000, "~10000000"])

@@ -21,8 +21,14 @@ DATE_MS_MAX: Final = 253_402_300_799_999
 """The years 1 to 9999: what every reader of our files (Arrow, Spark in microseconds, Python) can hold."""
 
 
+WORDS_BYTES_MAX: Final = 100_000
+"""All texts of an entry together: its cell must stay a value that every store takes, and a page of cells small."""
+
+
 class InvalidEntry(Invalid):
-    """A number of it fits into no range file: were it staged, its branch could not be committed any more."""
+    """A number of it fits into no range file, so that a branch that staged it could not be committed; or its texts are
+    too long.
+    """
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +68,7 @@ _decode_metadata = msgspec.msgpack.Decoder(dict[str, str]).decode
 def to_row(key: bytes, entry: Entry) -> Row:
     """
     Raises:
-        InvalidEntry: its size or its date is out of bounds.
+        InvalidEntry: its size or its date is out of bounds, or it has too many words.
     """
     if not 0 <= entry.size_bytes <= SIZE_BYTES_MAX:
         raise InvalidEntry(f"size {entry.size_bytes} is out of bounds", size_bytes=entry.size_bytes)
@@ -70,6 +76,16 @@ def to_row(key: bytes, entry: Entry) -> Row:
         raise InvalidEntry("modification time is outside the years 1 to 9999", modified_ms=entry.modified_ms)
     place = parse_address(entry.address)
     slice_, sequence, address = (*place, "") if place else (FOREIGN_SLICE, 0, entry.address)
+    metadata = encode_metadata(entry.metadata)
+    # A character has at most four bytes: most entries need no closer look.
+    characters = len(address) + len(entry.checksum) + len(entry.content_type) + len(metadata)
+    if 4 * characters > WORDS_BYTES_MAX:
+        size_bytes = sum([len(text.encode()) for text in (address, entry.checksum, entry.content_type)]) + len(metadata)
+        if size_bytes > WORDS_BYTES_MAX:
+            raise InvalidEntry(
+                f"address, checksum, content type and metadata have at most {WORDS_BYTES_MAX} bytes together",
+                size_bytes=size_bytes,
+            )
     rest = (
         slice_,
         sequence,
@@ -78,7 +94,7 @@ def to_row(key: bytes, entry: Entry) -> Row:
         entry.checksum,
         entry.modified_ms,
         entry.content_type,
-        encode_metadata(entry.metadata),
+        metadata,
     )
     return (row_digest(key, rest), *rest)
 

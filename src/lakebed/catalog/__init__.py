@@ -13,6 +13,7 @@ from .errors import (
     RepositoryNotFound,
     SettingChanged,
     TooManyPaths,
+    TooMuchMetadata,
     UploadMissing,
 )
 from .namespaces import Namespaces, OpenNamespace
@@ -62,6 +63,7 @@ __all__ = [
     "SettingChanged",
     "Settings",
     "TooManyPaths",
+    "TooMuchMetadata",
     "UploadMissing",
     "UploadTarget",
 ]

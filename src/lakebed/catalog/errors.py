@@ -37,6 +37,10 @@ class SettingChanged(Conflict):
     """The setting is not the one the caller had seen."""
 
 
+class TooMuchMetadata(Invalid):
+    """A repository's metadata would outgrow what every store takes as a value."""
+
+
 class TooManyPaths(Invalid):
     """A batch names more paths than one request may."""
 

@@ -44,7 +44,7 @@ from lakebed.versions import (
     keys,
 )
 
-from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound
+from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound, TooMuchMetadata
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
 from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState
@@ -54,6 +54,7 @@ from .settings import Settings
 CREATING_AGE_MS: Final = 60_000
 DELETED_AGE_MS: Final = 3_600_000
 _PURGE_PAGE: Final = 1_000
+_RECORD_BYTES_MAX: Final = 250_000
 
 MakeVersions = Callable[[RepositoryUid, BlockStore], Versions]
 
@@ -239,11 +240,11 @@ class Catalog:
             record, held = await self._find_active(repository_id)
             if record.read_only:
                 raise ReadOnly("read-only repository", repository=repository_id)
-            changed = msgspec.structs.replace(record, metadata=change(record.metadata))
+            value = encode_record(msgspec.structs.replace(record, metadata=change(record.metadata)))
+            if len(value) > _RECORD_BYTES_MAX:
+                raise TooMuchMetadata(f"a repository's record has at most {_RECORD_BYTES_MAX} bytes", size=len(value))
             try:
-                await self.store.set_if(
-                    keys.REPOSITORIES, repository_id.encode(), encode_record(changed), held.predicate
-                )
+                await self.store.set_if(keys.REPOSITORIES, repository_id.encode(), value, held.predicate)
             except PredicateFailed:
                 continue
             self._handles.pop(repository_id, None)

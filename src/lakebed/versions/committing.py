@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -26,20 +27,37 @@ from lakebed.ranges import CHANGES_SCHEMA, overlay
 
 from . import keys
 from .cells import changes_table
-from .errors import CommitOvertaken, InvalidDate, NoChanges
+from .errors import CommitOvertaken, InvalidNote, NoChanges
 from .records import BranchRecord, Commit, Sealed
 from .repo import Seen
 from .tracking import Tracking
 
+NOTE_BYTES_MAX: Final = 250_000
+"""So that a commit's record stays within what every store must take as a value, 300 KB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a person says of a commit. `created_ms` None: now."""
+    """What a person says of a commit. `created_ms` None: now. Made before a flow does anything.
+
+    Raises:
+        InvalidNote: a date that no collector could write down, or more words than a record may have.
+    """
 
     message: str
     committer: str
     metadata: Mapping[str, str]
     created_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.created_ms is not None and not DATE_MS_MIN <= self.created_ms <= DATE_MS_MAX:
+            raise InvalidNote("a commit's date is within the years 1 to 9999", created_ms=self.created_ms)
+        words = (self.message, self.committer, *self.metadata, *self.metadata.values())
+        size_bytes = sum([len(word.encode()) + 8 for word in words])
+        if size_bytes > NOTE_BYTES_MAX:
+            raise InvalidNote(
+                f"a commit's message and metadata have at most {NOTE_BYTES_MAX} bytes", size_bytes=size_bytes
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +95,10 @@ class Committing(Tracking):
 
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
-            InvalidDate: no collector could ever write down such a `created_ms`.
+            InvalidNote: the date is out of bounds, or the words are too many.
             NoChanges: what is staged changes nothing, and not `allow_empty`.
             CommitOvertaken: another operation took what was sealed.
         """
-        if created_ms is not None and not DATE_MS_MIN <= created_ms <= DATE_MS_MAX:
-            raise InvalidDate("a commit's date is within the years 1 to 9999", created_ms=created_ms)
         note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
         mine, seen = await self._seal(branch)
         commit = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)

@@ -49,8 +49,8 @@ class BadRef(Invalid):
     """The ref expression is malformed, or asks for a parent that there is not; or a branch was needed."""
 
 
-class InvalidDate(Invalid):
-    """The date of a commit is out of bounds."""
+class InvalidNote(Invalid):
+    """The date of a commit is out of bounds, or its message and metadata are too long."""
 
 
 class UncommittedChanges(Invalid):
