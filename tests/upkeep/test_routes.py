@@ -184,6 +184,12 @@ async def test_the_contracts_preparations_answer_with_locations_in_the_namespace
     assert uncommitted.json() == {"run_id": run, "gc_uncommitted_location": location}
 
 
+async def test_the_contracts_preparation_leaves_no_run_marking(http: httpx.AsyncClient) -> None:
+    run = (await http.post(f"{GC}/prepare_uncommited", json={})).json()["run_id"]
+
+    assert (await http.get(f"{GC}/runs/{run}")).json()["state"] == "abandoned"
+
+
 @pytest.mark.parametrize("token", ["x", "x:y", ":"])
 async def test_a_continuation_that_is_none_is_refused(http: httpx.AsyncClient, token: str) -> None:
     response = await http.post(f"{GC}/prepare_uncommited", json={"continuation_token": token})

@@ -413,6 +413,22 @@ async def test_staging_is_not_read_again_after_the_commits(lake: Lake) -> None:
         await run.read_page()
 
 
+async def test_a_page_that_was_written_again_with_another_end_stops_the_reading(lake: Lake) -> None:
+    """The client sent the call again, and went on from the answer that came first: `b` is in neither page."""
+    kept = [await lake.put("main", "a"), await lake.put("main", "b"), await lake.put("main", "c")]
+    run = Meanwhile(lake, UpkeepOptions(scan_page=2, page_rows=2))
+    await run.start()
+    await run.read_page()
+    from_the_first = run.token
+    await lake.put("main", "aa")
+    run.token = None
+    await run.read_page()
+    run.token = from_the_first
+
+    with pytest.raises(BadInput, match="page"):
+        assert set(kept).isdisjoint(await run.finish())
+
+
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake) -> None:
     started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
 

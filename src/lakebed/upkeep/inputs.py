@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 import pyarrow as pa
 
@@ -57,20 +59,25 @@ class Inputs:
         await self._blocks.put(page_manifest_path(self.kind, self.run_id, name, page), encode_manifest(manifest))
         return manifest
 
-    async def join_pages(self, table: Table, name: str, pages: int) -> Manifest:
+    async def join_pages(self, table: Table, name: str, pages: int, digest: str) -> Manifest:
         """The manifest of the whole input from those of its pages 0 to before `pages`. It completes the input.
 
         Raises:
-            BadInput: the manifest of a page is missing or unreadable.
+            BadInput: the manifest of a page is missing or unreadable, or is not the one that the reading went on from.
         """
         parts: list[Part] = []
+        found = ""
         for page in range(pages):
             path = page_manifest_path(self.kind, self.run_id, name, page)
             try:
                 data = await self._blocks.get(path)
             except BlockNotFound as error:
                 raise BadInput(f"{path} is missing", input=name) from error
-            parts += decode_manifest(data, name=path).parts
+            manifest = decode_manifest(data, name=path)
+            found = digest_of_pages(found, manifest)
+            parts += manifest.parts
+        if found != digest:
+            raise BadInput(f"a page of {name} was written again while the reading went on: begin again", input=name)
         return await self._complete(table, name, parts)
 
     async def check_complete(self, name: str) -> None:
@@ -143,3 +150,8 @@ class Inputs:
                 raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
             parts.append(read_part(manifest, table, part, data))
         return join_parts(manifest, table, parts)
+
+
+def digest_of_pages(before: str, manifest: Manifest) -> str:
+    """Of a page and all pages before it, from the digest of those (none: an empty string)."""
+    return hashlib.sha256(f"{before} {manifest.digest()}".encode()).hexdigest()

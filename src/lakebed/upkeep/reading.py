@@ -9,7 +9,8 @@ In the order that the proof needs (docs/design/protocols.md, "A collection of un
     copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
 
 A `Cursor` says where a reading goes on; each step does one scan or looks at one branch and moves it. So a reading of
-any size can be cut into pages, and a page that is repeated writes the same place again.
+any size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
+key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
 
 Branches are looked at one after the other, not all at the start. That loses nothing: a branch that comes into being
 behind the cursor has a token without cells, and whatever is put into it later is an address of a slice that had not
@@ -41,7 +42,7 @@ from lakebed.versions import (
 )
 
 from .errors import BadContinuation
-from .inputs import Inputs
+from .inputs import Inputs, digest_of_pages
 from .options import UpkeepOptions
 from .rows import Address, AddressRows, address_of
 
@@ -58,17 +59,23 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a reading goes on.
 
     `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
-    `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's.
+    `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
+    digest over the manifests of the pages before.
     """
 
     name: str
     page: int = 0
+    pages: str = ""
     phase: Phase = Phase.CELLS
     branch: str = ""
     inside: bool = False
     tokens: tuple[StagingToken, ...] = ()
     read: tuple[StagingToken, ...] = ()
     key: bytes = b""
+
+
+def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
+    return Cursor(name=cursor.name, page=cursor.page, pages=cursor.pages, phase=phase)
 
 
 def encode_cursor(cursor: Cursor) -> str:
@@ -114,10 +121,10 @@ class Reading:
             await self._versions.world.clock.sleep(0)
         rows.flush()
         manifest = await inputs.write_page(UNCOMMITTED, cursor.name, cursor.page, writer)
-        cursor = replace(cursor, page=cursor.page + 1)
+        cursor = replace(cursor, page=cursor.page + 1, pages=digest_of_pages(cursor.pages, manifest))
         if cursor.phase is not Phase.DONE:
             return ReadPage(manifest, cursor, None)
-        return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page))
+        return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page, cursor.pages))
 
     def _is_full(self, rows: AddressRows, writer: PartWriter) -> bool:
         return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
@@ -141,7 +148,7 @@ class Reading:
             return await self._scan_token(cursor, rows)
         found = await self._next_branch(cursor.branch)
         if found is None:
-            return Cursor(name=cursor.name, page=cursor.page, phase=Phase.TOUCH)
+            return _beginning(cursor, Phase.TOUCH)
         name, record = found
         return replace(cursor, branch=name, tokens=record.tokens(), key=b"")
 
@@ -153,7 +160,7 @@ class Reading:
         if not cursor.inside:
             found = await self._next_branch(cursor.branch)
             if found is None:
-                return Cursor(name=cursor.name, page=cursor.page, phase=Phase.UPLOADS)
+                return _beginning(cursor, Phase.UPLOADS)
             return replace(cursor, branch=found[0], inside=True, read=())
         record = await self._branch(cursor.branch)
         sealed = () if record is None else record.sealed

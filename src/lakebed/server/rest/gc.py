@@ -110,6 +110,10 @@ class Contract:
         else:
             run_id, token = (await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
         page = await upkeep.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+        if page.continuation_token is None:
+            # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
+            # one wanted to read of the records that would go is read: copies come last.
+            await upkeep.abandon(page.run_id)
         return answer(
             wire.PrepareGCUncommittedResponse(
                 run_id=page.run_id,
