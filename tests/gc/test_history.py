@@ -9,7 +9,7 @@ import pytest
 
 from lakebed import handoff
 from lakebed.gc.history import check_live, judge, metaranges_of_all, newly_kept
-from lakebed.retention import DAY_MS, BrokenHistory, EmptyLiveSet, Rules
+from lakebed.retention import DAY_MS, BrokenHistory, EmptyLiveSet, days_rules
 
 NOW_MS = 1_790_000_000_000
 
@@ -52,12 +52,10 @@ HISTORY = commits(
 
 
 def test_a_metarange_that_goes_carries_the_rule_that_let_it_go() -> None:
-    judged = judge(
-        HISTORY, refs(("branch", "main", "c")), Rules(default_days=4, branch_days={"main": 7}), now_ms=NOW_MS
-    )
+    judged = judge(HISTORY, refs(("branch", "main", "c")), days_rules(4, {"main": 7}), now_ms=NOW_MS)
 
-    assert said(judged.metaranges)["m-a"] == (False, "expired", "main: 7 days")
-    assert said(judged.metaranges)["m-d"] == (False, "dangling", "default: 4 days")
+    assert said(judged.metaranges)["m-a"] == (False, "expired", "main: 7d")
+    assert said(judged.metaranges)["m-d"] == (False, "dangling", "default: 4d")
     assert said(judged.metaranges)["m-c"][0] is True
     assert sorted(judged.expired_ids().to_pylist()) == ["a", "b", "d"]
 
@@ -69,7 +67,7 @@ def test_a_metarange_that_any_kept_commit_has_is_live() -> None:
         {"id": "x", "age_days": 40, "metarange_id": "m"},
     )
 
-    judged = judge(history, refs(("branch", "main", "b")), Rules(default_days=1), now_ms=NOW_MS)
+    judged = judge(history, refs(("branch", "main", "b")), days_rules(1), now_ms=NOW_MS)
 
     assert [(row["metarange_id"], row["is_live"]) for row in judged.metaranges.to_pylist()] == [("m", True)]
 
@@ -77,7 +75,7 @@ def test_a_metarange_that_any_kept_commit_has_is_live() -> None:
 def test_of_several_commits_that_go_with_one_metarange_the_newest_speaks() -> None:
     history = commits({"id": "a", "age_days": 30, "metarange_id": "m"}, {"id": "b", "age_days": 9, "metarange_id": "m"})
 
-    judged = judge(history, refs(), Rules(default_days=1), now_ms=NOW_MS)
+    judged = judge(history, refs(), days_rules(1), now_ms=NOW_MS)
 
     assert judged.metaranges["seen_ms"].to_pylist() == [NOW_MS - 9 * DAY_MS]
 
@@ -85,7 +83,7 @@ def test_of_several_commits_that_go_with_one_metarange_the_newest_speaks() -> No
 def test_a_swept_commit_is_neither_kept_nor_expired() -> None:
     history = commits({"id": "a", "age_days": 30, "swept": True}, {"id": "b", "parents": ["a"]})
 
-    judged = judge(history, refs(("branch", "main", "b")), Rules(default_days=60), now_ms=NOW_MS)
+    judged = judge(history, refs(("branch", "main", "b")), days_rules(60), now_ms=NOW_MS)
 
     assert judged.kept.tolist() == [False, True]
     assert judged.expired.tolist() == [False, False]
@@ -94,14 +92,14 @@ def test_a_swept_commit_is_neither_kept_nor_expired() -> None:
 
 @pytest.mark.parametrize("kind", ["tag", "hold"])
 def test_a_tag_or_a_hold_keeps_its_commit(kind: str) -> None:
-    judged = judge(HISTORY, refs((kind, "v1", "d")), Rules(default_days=1), now_ms=NOW_MS)
+    judged = judge(HISTORY, refs((kind, "v1", "d")), days_rules(1), now_ms=NOW_MS)
 
     assert said(judged.metaranges)["m-d"][0] is True
 
 
 def test_a_ref_to_a_commit_without_record_stops_the_run() -> None:
     with pytest.raises(BrokenHistory, match="nowhere"):
-        judge(HISTORY, refs(("branch", "main", "nowhere")), Rules(default_days=1), now_ms=NOW_MS)
+        judge(HISTORY, refs(("branch", "main", "nowhere")), days_rules(1), now_ms=NOW_MS)
 
 
 def test_a_recheck_reads_commits_that_are_new_and_such_as_were_taken_out() -> None:

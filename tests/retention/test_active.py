@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from lakebed.base import CommitId
 from lakebed.retention import (
     DAY_MS,
+    BranchRule,
     BrokenHistory,
     CommitFacts,
     History,
+    KeepLast,
     Rules,
+    days_rules,
     first_parent_indices,
     kept_commits,
     kept_indices,
@@ -48,10 +51,17 @@ def histories(draw: st.DrawFn) -> History:
     )
 
 
+PATTERNS = st.sampled_from(["main", "dev", "none", "*", "d*", "?ain", "???"])
+PERIODS = st.sampled_from(["1h", "36h", "1d", "3d", "7d", "1w", "10d", "1mo", "forever"])
 RULES = st.builds(
     Rules,
-    default_days=st.integers(0, 10),
-    branch_days=st.dictionaries(st.sampled_from(["main", "dev", "none"]), st.integers(0, 10)),
+    default=PERIODS,
+    branches=st.dictionaries(PATTERNS, PERIODS, max_size=4).map(
+        lambda found: tuple(BranchRule(pattern=pattern, period=period) for pattern, period in found.items())
+    ),
+    keep_last=st.dictionaries(PATTERNS, st.integers(1, 13), max_size=4).map(
+        lambda found: tuple(KeepLast(pattern=pattern, commits=commits) for pattern, commits in found.items())
+    ),
     tags_pin=st.booleans(),
 )
 
@@ -82,7 +92,7 @@ def test_the_fast_verdict_equals_the_specification(history: History, rules: Rule
 def test_a_repository_without_commits_has_none_to_keep() -> None:
     empty = History(commits={}, heads={})
 
-    assert fast(empty, Rules(default_days=1)) == set()
+    assert fast(empty, days_rules(1)) == set()
 
 
 def test_a_first_parent_that_was_not_read_stops_the_run() -> None:

@@ -18,6 +18,7 @@ from lakebed.retention import (
     Rules,
     Trees,
     check_rules,
+    days_rules,
     doomed_addresses,
     judge_commits,
     kept_commits,
@@ -78,7 +79,7 @@ def test_simple_example_cleanup_on_the_main_branch() -> None:
     )
     contents = {"A": [EXAMPLE1, EXAMPLE3], "B": [EXAMPLE1, EXAMPLE2], "C": [EXAMPLE2], "D": []}
 
-    gone = doomed(past, Rules(default_days=7), contents)
+    gone = doomed(past, days_rules(7), contents)
 
     assert gone == {EXAMPLE3}
 
@@ -103,7 +104,7 @@ COMPLEX_CONTENTS = {
 
 def test_complex_example_cleanup_on_multiple_branches() -> None:
     past = history(*COMPLEX, heads={"main": "E", "feature1": "D"})
-    rules = Rules(default_days=7, branch_days={"main": 7, "feature1": 3})
+    rules = days_rules(7, {"main": 7, "feature1": 3})
 
     gone = doomed(past, rules, COMPLEX_CONTENTS)
 
@@ -114,15 +115,15 @@ def test_complex_example_cleanup_on_multiple_branches() -> None:
 def test_dangling_example_with_seven_days_keeps_both_commits_of_the_deleted_branch() -> None:
     past = history(*COMPLEX, heads={"main": "E"})
 
-    kept = kept_commits(past, Rules(default_days=7), now_ms=NOW)
+    kept = kept_commits(past, days_rules(7), now_ms=NOW)
 
     assert {"C", "D"} <= kept
-    assert doomed(past, Rules(default_days=7), COMPLEX_CONTENTS) == set()
+    assert doomed(past, days_rules(7), COMPLEX_CONTENTS) == set()
 
 
 def test_dangling_example_with_three_days_expires_both_commits_of_the_deleted_branch() -> None:
     past = history(*COMPLEX, heads={"main": "E"})
-    rules = Rules(default_days=3, branch_days={"main": 7})
+    rules = days_rules(3, {"main": 7})
 
     verdict = judge_commits(past, rules, now_ms=NOW)
 
@@ -133,20 +134,20 @@ def test_dangling_example_with_three_days_expires_both_commits_of_the_deleted_br
 def test_data_only_on_a_branch_deleted_long_ago_goes() -> None:
     past = history(commit("A", days_ago=30), commit("X", "A", days_ago=20), heads={"main": "A"})
 
-    assert doomed(past, Rules(default_days=7), {"A": [EXAMPLE1], "X": [EXAMPLE1, EXAMPLE2]}) == {EXAMPLE2}
+    assert doomed(past, days_rules(7), {"A": [EXAMPLE1], "X": [EXAMPLE1, EXAMPLE2]}) == {EXAMPLE2}
 
 
 def test_a_head_is_kept_however_old_it_is() -> None:
     past = history(commit("A", days_ago=900), heads={"main": "A"})
 
-    assert kept_commits(past, Rules(default_days=0), now_ms=NOW) == {"A"}
+    assert kept_commits(past, days_rules(1), now_ms=NOW) == {"A"}
 
 
 def test_objects_outside_the_storage_namespace_are_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     outside = ["s3://other/file", "s3://bucket/ns2/data/x", "local://bucket/ns/data/x"]
 
-    gone = doomed(past, Rules(default_days=1), {"A": [*outside, EXAMPLE1], "B": [KEPT]}, uncommitted=["s3://other/y"])
+    gone = doomed(past, days_rules(1), {"A": [*outside, EXAMPLE1], "B": [KEPT]}, uncommitted=["s3://other/y"])
 
     assert gone == {EXAMPLE1}
 
@@ -155,15 +156,15 @@ def test_an_object_named_by_its_uri_and_by_its_key_is_one_object() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     absolute = f"s3://bucket/ns/{EXAMPLE1}"
 
-    assert doomed(past, Rules(default_days=1), {"A": [EXAMPLE1, EXAMPLE2], "B": [absolute]}) == {EXAMPLE2}
-    assert doomed(past, Rules(default_days=1), {"A": [absolute, EXAMPLE2], "B": [EXAMPLE1]}) == {EXAMPLE2}
-    assert doomed(past, Rules(default_days=1), {"A": [absolute], "B": [KEPT]}, uncommitted=[EXAMPLE1]) == set()
+    assert doomed(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [absolute]}) == {EXAMPLE2}
+    assert doomed(past, days_rules(1), {"A": [absolute, EXAMPLE2], "B": [EXAMPLE1]}) == {EXAMPLE2}
+    assert doomed(past, days_rules(1), {"A": [absolute], "B": [KEPT]}, uncommitted=[EXAMPLE1]) == set()
 
 
 def test_staged_data_of_any_branch_is_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
-    gone = doomed(past, Rules(default_days=1), {"A": [EXAMPLE1, EXAMPLE2], "B": [KEPT]}, uncommitted=[EXAMPLE1])
+    gone = doomed(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [KEPT]}, uncommitted=[EXAMPLE1])
 
     assert gone == {EXAMPLE2}
 
@@ -172,13 +173,13 @@ def test_an_object_in_a_slice_that_is_not_settled_is_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     open_ = format_address(SLICE + 1, 0)
 
-    assert doomed(past, Rules(default_days=1), {"A": [open_], "B": [EXAMPLE1]}) == set()
+    assert doomed(past, days_rules(1), {"A": [open_], "B": [EXAMPLE1]}) == set()
 
 
 def test_what_lies_outside_data_is_special_and_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
-    gone = doomed(past, Rules(default_days=1), {"A": ["_lakefs/ranges/x.parquet", "old/layout"], "B": [EXAMPLE1]})
+    gone = doomed(past, days_rules(1), {"A": ["_lakefs/ranges/x.parquet", "old/layout"], "B": [EXAMPLE1]})
 
     assert gone == set()
 
@@ -192,8 +193,8 @@ def test_a_tag_pins_its_commit_and_nothing_before_it() -> None:
         tags={"v1": CommitId("B")},
     )
 
-    assert kept_commits(past, Rules(default_days=7), now_ms=NOW) == {"B", "C"}
-    assert kept_commits(past, Rules(default_days=7, tags_pin=False), now_ms=NOW) == {"C"}
+    assert kept_commits(past, days_rules(7), now_ms=NOW) == {"B", "C"}
+    assert kept_commits(past, Rules(default="7d", tags_pin=False), now_ms=NOW) == {"C"}
 
 
 def test_a_commit_that_is_about_to_be_named_is_kept() -> None:
@@ -201,7 +202,7 @@ def test_a_commit_that_is_about_to_be_named_is_kept() -> None:
         commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"}, held=frozenset({CommitId("A")})
     )
 
-    assert judge_commits(past, Rules(default_days=7), now_ms=NOW).expired == set()
+    assert judge_commits(past, days_rules(7), now_ms=NOW).expired == set()
 
 
 def test_a_merged_branchs_own_commits_dangle_under_the_default() -> None:
@@ -213,8 +214,8 @@ def test_a_merged_branchs_own_commits_dangle_under_the_default() -> None:
         heads={"main": "M"},
     )
 
-    assert "F" in kept_commits(past, Rules(default_days=7, branch_days={"main": 1}), now_ms=NOW)
-    assert "F" not in kept_commits(past, Rules(default_days=3, branch_days={"main": 100}), now_ms=NOW)
+    assert "F" in kept_commits(past, days_rules(7, {"main": 1}), now_ms=NOW)
+    assert "F" not in kept_commits(past, days_rules(3, {"main": 100}), now_ms=NOW)
 
 
 def test_dates_that_do_not_descend_hide_no_active_commit() -> None:
@@ -227,7 +228,7 @@ def test_dates_that_do_not_descend_hide_no_active_commit() -> None:
         heads={"main": "D"},
     )
 
-    assert kept_commits(past, Rules(default_days=7), now_ms=NOW) == {"A", "B", "D"}
+    assert kept_commits(past, days_rules(7), now_ms=NOW) == {"A", "B", "D"}
 
 
 def test_a_commit_exactly_as_old_as_the_period_is_active() -> None:
@@ -235,14 +236,14 @@ def test_a_commit_exactly_as_old_as_the_period_is_active() -> None:
         commit("A", days_ago=20), commit("B", "A", days_ago=7), commit("C", "B", days_ago=7), heads={"main": "C"}
     )
 
-    assert kept_commits(past, Rules(default_days=7), now_ms=NOW) == {"A", "B", "C"}
+    assert kept_commits(past, days_rules(7), now_ms=NOW) == {"A", "B", "C"}
 
 
 def test_a_swept_commit_is_neither_kept_nor_expired() -> None:
     swept = CommitFacts(id=CommitId("A"), created_ms=NOW, metarange_id=MetarangeId("m-A"), swept=True)
     past = history(swept, commit("B", "A", days_ago=1), heads={"main": "B"})
 
-    verdict = judge_commits(past, Rules(default_days=7), now_ms=NOW)
+    verdict = judge_commits(past, days_rules(7), now_ms=NOW)
 
     assert verdict.kept == {"B"}
     assert not verdict.expired
@@ -255,7 +256,7 @@ def test_a_range_that_a_kept_commit_shares_is_not_opened() -> None:
         ranges={MetarangeId("m-A"): (shared, mine), MetarangeId("m-B"): (shared,)},
         addresses={shared: [EXAMPLE1], mine: [EXAMPLE1, EXAMPLE2]},
     )
-    verdict = judge_commits(past, Rules(default_days=1), now_ms=NOW)
+    verdict = judge_commits(past, days_rules(1), now_ms=NOW)
 
     gone = doomed_addresses(past, verdict, trees, uncommitted=(), namespace=NAMESPACE)
 
@@ -272,34 +273,34 @@ def test_a_range_that_a_kept_commit_shares_is_not_opened() -> None:
 )
 def test_a_name_for_a_commit_that_was_not_read_stops_the_run(named: dict[str, dict[str, str]]) -> None:
     with pytest.raises(BrokenHistory, match="gone"):
-        judge_commits(history(commit("A", days_ago=1), **named), Rules(default_days=1), now_ms=NOW)
+        judge_commits(history(commit("A", days_ago=1), **named), days_rules(1), now_ms=NOW)
 
 
 def test_a_parent_that_was_not_read_stops_the_run() -> None:
     with pytest.raises(BrokenHistory, match="commit B names commit A"):
-        judge_commits(history(commit("B", "A", days_ago=1), heads={"main": "B"}), Rules(default_days=1), now_ms=NOW)
+        judge_commits(history(commit("B", "A", days_ago=1), heads={"main": "B"}), days_rules(1), now_ms=NOW)
 
 
 def test_a_metarange_or_range_that_was_not_read_stops_the_run() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
     with pytest.raises(KeyError):
-        doomed(past, Rules(default_days=1), {"A": [EXAMPLE1]})
+        doomed(past, days_rules(1), {"A": [EXAMPLE1]})
 
 
 def test_kept_commits_with_entries_and_no_address_stop_the_run() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
     with pytest.raises(EmptyLiveSet):
-        doomed(past, Rules(default_days=1), {"A": [EXAMPLE1], "B": []})
+        doomed(past, days_rules(1), {"A": [EXAMPLE1], "B": []})
 
 
 @pytest.mark.parametrize(
     "rules",
     [
-        Rules(default_days=-1),
-        Rules(default_days=1, branch_days={"main": 10**9}),
-        Rules(default_days=1, branch_days={"": 1}),
+        days_rules(-1),
+        days_rules(1, {"main": 10**9}),
+        days_rules(1, {"": 1}),
     ],
 )
 def test_rules_nobody_can_have_meant_are_refused(rules: Rules) -> None:

@@ -24,7 +24,7 @@ from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
 from lakebed.gc.workshop import write_input
 from lakebed.handoff import Condemn, Mark, ReadUncommitted, RunKind, StartRun, Sweep
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.retention import DAY_MS, Rules
+from lakebed.retention import DAY_MS, days_rules
 from lakebed.runtime import live_world
 from lakebed.upkeep import Upkeep
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
@@ -121,7 +121,7 @@ class Lakeside:
         self.wait(self.versions.create_branch(name, source))
 
     def rules(self, default_days: int, **branch_days: int) -> None:
-        self.wait(self.upkeep.rules.write(Rules(default_days=default_days, branch_days=branch_days)))
+        self.wait(self.upkeep.rules.write(days_rules(default_days, branch_days)))
 
     def addresses(self) -> set[str]:
         """What lies under `data/` now."""

@@ -77,9 +77,7 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     rows = lakeside.collector.doomed(spark, plan.run_id).collect()
 
-    assert [(row.address, row.reason, row.rule, row.size_bytes) for row in rows] == [
-        (gone, "expired", "main: 7 days", 4)
-    ]
+    assert [(row.address, row.reason, row.rule, row.size_bytes) for row in rows] == [(gone, "expired", "main: 7d", 4)]
     assert set(plan.totals.by_branch) == {"main"}
     assert set(plan.totals.by_prefix) == {"a/"}
     assert lakeside.addresses() == {gone, kept, newest}

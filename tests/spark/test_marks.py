@@ -53,10 +53,10 @@ from lakebed.retention import (
     CommitFacts,
     History,
     Namespace,
-    Rules,
     Trees,
     clean_run,
     committed_addresses,
+    days_rules,
     doomed_addresses,
     judge_commits,
 )
@@ -107,7 +107,7 @@ def worlds(draw: st.DrawFn) -> World:
         head=draw(st.integers(0, len(commits) - 1)),
         uncommitted=draw(st.lists(st.sampled_from(ADDRESSES), max_size=3)),
         settled=draw(st.frozensets(st.sampled_from(SLICES))),
-        default_days=draw(st.integers(0, 8)),
+        default_days=draw(st.integers(1, 8)),
     )
 
 
@@ -218,7 +218,7 @@ def test_the_committed_mark_equals_its_specification(
     spark: SparkSession, build: Callable[[World], Built], world: World
 ) -> None:
     built = build(world)
-    rules = Rules(default_days=world.default_days)
+    rules = days_rules(world.default_days)
 
     def specified() -> set[str]:
         verdict = judge_commits(built.history, rules, now_ms=NOW_MS)

@@ -24,7 +24,7 @@ from lakebed.handoff import (
     Sweep,
     manifest_of,
 )
-from lakebed.retention import Rules
+from lakebed.retention import Rules, days_rules
 from lakebed.upkeep import (
     BadContinuation,
     Collector,
@@ -56,7 +56,7 @@ class Story:
         self.new = await lake.put("main", "a", "3")
         self.c = await lake.commit("main", "C")
         lake.days(10)
-        await lake.upkeep.rules.write(Rules(default_days=1))
+        await lake.upkeep.rules.write(days_rules(1))
         return self
 
 
@@ -137,8 +137,8 @@ async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
     lake.days(0.01)
     await lake.put("main", "a", "2", server=other)
     await lake.commit("main")
-    await lake.upkeep.rules.write(Rules(default_days=0))
-    lake.days(0.01)
+    await lake.upkeep.rules.write(Rules(default="1h"))
+    lake.days(0.1)
 
     assert (await lake.collector().collect_committed()).doomed == frozenset()
 
@@ -268,7 +268,7 @@ async def _branch(lake: Lake, name: str) -> BranchRecord:
 async def test_rules_changed_during_a_run_end_it(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a)
-    await lake.upkeep.rules.write(Rules(default_days=1000))
+    await lake.upkeep.rules.write(days_rules(1000))
 
     with pytest.raises(RulesChanged):
         await run.upkeep.condemn(run.id, body)
@@ -281,15 +281,15 @@ async def test_a_rule_set_while_a_run_condemns_counts_after_it(lake: Lake, story
     run = Run(lake)
     await run.condemn(story.a)
 
-    written = await lake.upkeep.rules.write(Rules(default_days=1000))
+    written = await lake.upkeep.rules.write(days_rules(1000))
 
     assert written.counts_after == (run.id,)
 
 
 async def test_a_version_of_the_rules_is_never_given_twice(lake: Lake) -> None:
-    first = await lake.upkeep.rules.write(Rules(default_days=1))
+    first = await lake.upkeep.rules.write(days_rules(1))
     await lake.upkeep.rules.write(None)
-    third = await lake.upkeep.rules.write(Rules(default_days=1))
+    third = await lake.upkeep.rules.write(days_rules(1))
 
     assert (first.version, third.version) == (1, 3)
 
@@ -470,7 +470,7 @@ async def test_an_object_imported_from_elsewhere_is_never_touched(lake: Lake) ->
     await lake.put("main", "b")
     await lake.commit("main")
     lake.days(30)
-    await lake.upkeep.rules.write(Rules(default_days=1))
+    await lake.upkeep.rules.write(days_rules(1))
 
     run = await lake.collector().collect_committed()
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from lakebed.base import Entry, LakebedError, RepositoryUid
-from lakebed.retention import DAY_MS, Rules
+from lakebed.retention import DAY_MS, days_rules
 from lakebed.testing.sim import DAWN_MS, Actor, Faults, Ports, Program, Scene, Violation, run_seed
 from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
 from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
@@ -125,7 +125,7 @@ async def prepare(ports: Ports) -> None:
         await server.commit("main", days_ago=days_ago)
     await server.put("main", "s")
     await server.put("main", "s")
-    await server.upkeep.rules.write(Rules(default_days=1))
+    await server.upkeep.rules.write(days_rules(1))
     await server.versions.close_slices()
 
 
@@ -229,7 +229,7 @@ def test_a_committed_run_beside_branches_tags_reverts_resets_and_copies_from_old
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_both_collections_at_once_and_a_change_of_the_rules(seed: int) -> None:
     async def loosen(server: Server) -> None:
-        await server.upkeep.rules.write(Rules(default_days=25))
+        await server.upkeep.rules.write(days_rules(25))
 
     race(
         seed,

@@ -53,7 +53,7 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
     )
     swept = commits["swept"].to_numpy()
     kept, expired = kept & ~swept, ~kept & ~swept
-    causes = _causes(first_parent, heads, rules)
+    causes = _causes(first_parent, heads, rules, now_ms=now_ms)
     return Judged(
         commits=commits, kept=kept, expired=expired, metaranges=_metaranges(commits, created_ms, kept, expired, causes)
     )
@@ -94,14 +94,17 @@ def _roots(ids: pa.Array, refs: pa.Table, rules: Rules) -> tuple[dict[str, int],
     return heads, rows_of(ids, pinned, who="a ref")
 
 
-def _causes(first_parent: npt.NDArray[np.int64], heads: dict[str, int], rules: Rules) -> list[tuple[str, str, str]]:
+def _causes(
+    first_parent: npt.NDArray[np.int64], heads: dict[str, int], rules: Rules, *, now_ms: int
+) -> list[tuple[str, str, str]]:
     """(reason, rule, branch) for each commit: of the branch, among those it lies on, that would keep it longest."""
-    default = f"default: {rules.default_days} days"
+    default = f"default: {rules.default}"
     causes: list[tuple[str, str, str]] = [(DANGLING, default, "")] * len(first_parent)
     passed = bytearray(len(first_parent))
     parents = first_parent.tolist()
-    for branch in sorted(heads, key=lambda name: (-rules.days_of(name), name)):
-        rule = f"{branch}: {rules.branch_days[branch]} days" if branch in rules.branch_days else default
+    for branch in sorted(heads, key=lambda name: (rules.since_ms(name, now_ms), name)):
+        found = rules.rule_of(branch)
+        rule = default if found is None else f"{found.pattern}: {found.period}"
         commit = heads[branch]
         while commit >= 0 and not passed[commit]:
             passed[commit] = 1

@@ -33,7 +33,7 @@ from lakebed.retention import Rules, check_rules
 from .failures import told
 from .files import Files
 from .history import Judged, check_live, judge, metaranges_of_all
-from .mark import mark_expired, mark_unreferenced
+from .mark import mark_expired, mark_unreferenced, without_young
 from .parts import parts_of
 from .read import Found, expired_objects, list_slices, listed_objects, live_objects, named_ranges, uncommitted_objects
 from .runs import CommitCounts, Plan, RangeCounts, write_plan
@@ -103,6 +103,9 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks),
         uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks),
     )
+    young_since_ms = prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None
+    if young_since_ms is not None:
+        verdicts = without_young(verdicts, since_ms=young_since_ms)
     doomed, totals = write_verdicts(verdicts, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "doomed"))
     shop.live_side.marked(run.run_id, doomed)
     swept = int(pc.sum(commits["swept"]).as_py() or 0)

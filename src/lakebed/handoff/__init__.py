@@ -42,6 +42,7 @@ from .paths import (
     run_folder,
 )
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
+from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
 
@@ -71,6 +72,9 @@ __all__ = [
     "PartWriter",
     "PreparedCommits",
     "ReadUncommitted",
+    "RulesHistory",
+    "RulesVersion",
+    "RulesWritten",
     "RunKind",
     "RunList",
     "RunReport",

@@ -2,6 +2,8 @@
 
 from .active import first_parent_indices, kept_indices, rows_of
 from .committed import EmptyLiveSet, Namespace, Trees, doomed_addresses, slice_of
+from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
+from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
 from .history import (
     BrokenHistory,
     CommitFacts,
@@ -12,33 +14,67 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
-from .rules import DAY_MS, DAYS_MAX, InvalidRules, Rules, check_rules
+from .patterns import InvalidPattern, check_pattern, matches, specificity
+from .rules import (
+    KEEP_LAST_MAX,
+    BranchRule,
+    InvalidRules,
+    KeepLast,
+    Rules,
+    check_rules,
+    days_rules,
+    in_days,
+    most_specific_first,
+    read_rules,
+    with_days,
+)
 from .uncommitted import CleanRun, check_live, clean_run, committed_addresses
 
 __all__ = [
     "DAYS_MAX",
     "DAY_MS",
+    "FOREVER",
+    "KEEP_LAST_MAX",
+    "BranchRule",
     "BrokenHistory",
     "CleanRun",
     "CommitFacts",
+    "Considered",
+    "Duration",
     "EmptyLiveSet",
+    "Explanation",
     "History",
+    "InvalidDuration",
+    "InvalidPattern",
     "InvalidRules",
+    "KeepLast",
     "Namespace",
+    "RuleChange",
     "Rules",
     "Trees",
     "Verdict",
     "check_live",
+    "check_pattern",
     "check_rules",
     "clean_run",
     "committed_addresses",
     "dangling_commits",
+    "days_rules",
+    "diff_rules",
     "doomed_addresses",
+    "explain",
     "first_parent_indices",
+    "in_days",
     "judge_commits",
     "kept_commits",
     "kept_indices",
     "main_ancestry",
+    "matches",
+    "most_specific_first",
+    "parse_duration",
+    "read_rules",
     "rows_of",
     "slice_of",
+    "specificity",
+    "with_days",
 ]

@@ -3,7 +3,8 @@
 Along first parents the history is a forest. What a commit needs to know is the longest retention of all branches whose
 main ancestry it is in; so the heads are walked in that order, longest first, and a walk ends where an earlier one
 passed: all below has a period at least as long. Every commit is passed once, whatever the number of branches.
-A property test holds this equal to the specification.
+The newest commits that a rule pins are walked to from each head that has such a rule, as far as no walk before had more
+left to go. A property test holds this equal to the specification.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def kept_indices(
     """Which commits keep their data. Commits are rows; `first_parent` is -1 where there is none.
 
     `pinned` are kept whatever the rules say: held commits, refs being made, and tags where `rules.tags_pin`.
-    Linear in commits; about 0.3 µs each.
+    Linear in commits; about 0.3 µs each. Rules that keep the last so many cost at most that many steps a branch.
     """
     parents = first_parent.tolist()
     limits = np.full(len(parents), np.iinfo(np.int64).max, np.int64)
@@ -46,7 +47,19 @@ def kept_indices(
     kept[above[above >= 0]] = True
     kept[list(heads.values())] = True
     kept[list(pinned)] = True
+    kept[_last_of_branches(parents, [(rules.keep_last_of(branch), head) for branch, head in heads.items()])] = True
     return kept
+
+
+def _last_of_branches(parents: list[int], walks: Sequence[tuple[int, int]]) -> list[int]:
+    """The newest commits of each (how many, head)."""
+    most_left: dict[int, int] = {}
+    for count, head in sorted(walks, reverse=True):
+        commit, left = head, count
+        while commit >= 0 and left > most_left.get(commit, 0):
+            most_left[commit] = left
+            commit, left = parents[commit], left - 1
+    return list(most_left)
 
 
 def _merged(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import islice
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId
 
@@ -87,12 +88,17 @@ def judge_commits(history: History, rules: Rules, *, now_ms: int) -> Verdict:
 
 
 def kept_commits(history: History, rules: Rules, *, now_ms: int) -> set[CommitId]:
-    """Heads, active commits, the first parent of each active commit, and what is pinned or held."""
+    """Heads, active commits, the first parent of each active commit, and what is pinned or held.
+
+    Pinned: what tags name, unless the rules say that tags do not pin, and the last commits of a branch, as many as the
+    rules say for it.
+    """
     kept = set(history.heads.values()) | history.held
     if rules.tags_pin:
         kept |= set(history.tags.values())
     for branch, head in history.heads.items():
         kept |= _active_and_first_parents(main_ancestry(history, head), since_ms=rules.since_ms(branch, now_ms))
+        kept |= {commit.id for commit in islice(main_ancestry(history, head), rules.keep_last_of(branch))}
     for commit in dangling_commits(history):
         # The dummy child has no data of its own to keep; what counts is that its first parent is this commit.
         dummy = CommitFacts(id=CommitId(""), parents=(commit.id,), created_ms=commit.created_ms)

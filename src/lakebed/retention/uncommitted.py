@@ -5,12 +5,15 @@ settled when the run began count: every upload into them has ended, so an object
 be named again. What looks like no address of ours (an old layout, a file that somebody put there) is a stray: reported
 and kept.
 
+A repository's rules may give uncommitted data a least age: what was uploaded within it stays for now. That is for
+people who want an hour to think, and never for safety; it only ever keeps more.
+
 Commits that were swept name nothing here: their data was taken, and what a sweep left of it is garbage like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from lakebed.base import parse_address
@@ -21,11 +24,14 @@ from .history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """`strays` lie below `data/` and are no addresses of ours. `skipped`: in slices not settled yet."""
+    """`strays` lie below `data/` and are no addresses of ours. `skipped`: in slices not settled yet. `young`: would go,
+    were they not younger than the rules' least age.
+    """
 
     doomed: frozenset[str]
     strays: frozenset[str]
     skipped: frozenset[str]
+    young: frozenset[str] = frozenset()
 
 
 def committed_addresses(history: History, trees: Trees) -> set[str]:
@@ -36,17 +42,31 @@ def committed_addresses(history: History, trees: Trees) -> set[str]:
 
 
 def clean_run(
-    listing: Iterable[str], *, committed: Collection[str], uncommitted: Collection[str], namespace: Namespace
+    listing: Iterable[str],
+    *,
+    committed: Collection[str],
+    uncommitted: Collection[str],
+    namespace: Namespace,
+    young_since_ms: int | None = None,
+    uploaded_ms: Mapping[str, int] | None = None,
 ) -> CleanRun:
-    """`listing` are keys of the namespace. Addresses are as entries have them, relative or absolute."""
+    """`listing` are keys of the namespace. Addresses are as entries have them, relative or absolute.
+
+    What was uploaded at or after `young_since_ms` stays (`Rules.uncommitted_since_ms`); then `uploaded_ms` has the
+    instant of each key. KeyError where one is missing: doubt stops the run.
+    """
     live = namespace.keys_of(committed) | namespace.keys_of(uncommitted)
     users = {key for key in listing if key.startswith(DATA_PREFIX)}
     ours = {key for key in users if parse_address(key) is not None}
     settled = {key for key in ours if namespace.may_take(key)}
+    unnamed = settled - live
+    uploaded_ms = uploaded_ms or {}
+    young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
     return CleanRun(
-        doomed=frozenset(settled - live),
+        doomed=frozenset(unnamed - young),
         strays=frozenset(users - ours),
         skipped=frozenset(ours - settled),
+        young=frozenset(young),
     )
 
 

@@ -39,6 +39,7 @@ from .rest import (
     content,
     differences,
     gc,
+    gc_rules,
     identity,
     installation,
     objects,
@@ -63,6 +64,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     content,
     staging,
     gc,
+    gc_rules,
     unimplemented,  # last: it stands in for what nobody above has
 )
 TREE_CACHE_BYTES: Final = 256 << 20

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed import auth, base, blocks, catalog, versions
+from lakebed import auth, base, blocks, catalog, upkeep, versions
 from lakebed.wire import Error
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     catalog.RepositoryNotFound: (404, "repository not found"),
     catalog.RepositoryExists: (409, "error creating repository: not unique"),
     catalog.SettingChanged: (412, None),
+    upkeep.RulesMoved: (412, None),
     versions.BranchNotFound: (404, "branch not found"),
     versions.TagNotFound: (404, "tag not found"),
     versions.CommitNotFound: (404, "commit not found"),

@@ -83,13 +83,20 @@ class Collector:
         started = await self._upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
         inputs = Inputs(self._versions.blocks, RunKind.UNCOMMITTED, RunId(started.run_id))
         namespace = Namespace(uri=started.namespace, settled=frozenset(started.settled_slices))
-        listing = [stat.key async for page in self._versions.blocks.list("data/") for stat in page]
+        listing = {stat.key: stat.modified_ms async for page in self._versions.blocks.list("data/") for stat in page}
         uncommitted = await self._addresses(inputs, await self._read_uncommitted(started.run_id))
         prepared = await self._upkeep.prepare_commits(started.run_id)
         history = await self._history(inputs, prepared.commits, prepared.refs)
         committed = committed_addresses(history, await self._trees(history))
         check_live(history, committed)
-        found = clean_run(listing, committed=committed, uncommitted=uncommitted, namespace=namespace)
+        found = clean_run(
+            listing,
+            committed=committed,
+            uncommitted=uncommitted,
+            namespace=namespace,
+            young_since_ms=prepared.rules.uncommitted_since_ms(started.now_ms) if prepared.rules else None,
+            uploaded_ms=listing,
+        )
         plan = await inputs.write_table(DOOMED, DOOMED.name, _plan(found.doomed, reason="unreferenced"))
         await self._upkeep.mark(started.run_id, Mark(plan=plan))
         failed = await self._sweep(found.doomed)

@@ -36,5 +36,13 @@ class WrongKind(Invalid):
     """A run of the other kind has no such step."""
 
 
+class RulesMoved(Conflict):
+    """Somebody else changed the retention rules since they were read. Facts: `version` in force, and `expected`."""
+
+
+class RulesVersionNotFound(NotFound):
+    """There never were retention rules of this version."""
+
+
 class RulesNotFound(NotFound):
     """No retention rules are set for this repository."""

@@ -2,6 +2,6 @@
 
 from .committed import mark_expired
 from .subtract import subtract
-from .uncommitted import mark_unreferenced
+from .uncommitted import mark_unreferenced, without_young
 
-__all__ = ["mark_expired", "mark_unreferenced", "subtract"]
+__all__ = ["mark_expired", "mark_unreferenced", "subtract", "without_young"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
 from lakebed.gc.failures import marked
 from lakebed.gc.tables import CANDIDATES, LIVE, VERDICTS
@@ -19,6 +20,11 @@ def mark_unreferenced(listed: DataFrame, committed: DataFrame, uncommitted: Data
     """VERDICTS: what was listed (CANDIDATES) and neither LIVE table names. One shuffle by bucket."""
     live = LIVE.of(committed).unionByName(LIVE.of(uncommitted))
     return minus(CANDIDATES.of(listed), live)
+
+
+def without_young(verdicts: DataFrame, *, since_ms: int) -> DataFrame:
+    """VERDICTS but those uploaded at or after this instant: what the rules let stay for its age."""
+    return VERDICTS.of(verdicts).where(F.unix_millis("last_seen_at") < F.lit(since_ms))
 
 
 def minus(candidates: DataFrame, live: DataFrame) -> DataFrame:

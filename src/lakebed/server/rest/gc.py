@@ -1,6 +1,6 @@
-"""Retention rules, and the live side of garbage collection.
+"""The live side of garbage collection.
 
-Two vocabularies over `lakebed.upkeep`: the contract's (days as integers, "prepare"), and our own for our collectors
+Two vocabularies over `lakebed.upkeep`: the contract's ("prepare"), and our own for our collectors
 (`lakebed.handoff.messages`), which says more: manifests, states, what was condemned. Neither deletes anything here.
 """
 
@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import RunId
-from lakebed.catalog import Repository
 from lakebed.handoff import (
     Condemn,
     Mark,
@@ -20,58 +19,12 @@ from lakebed.handoff import (
     Sweep,
     input_folder,
 )
-from lakebed.retention import Rules
-from lakebed.server.errors import Answer, InvalidBody
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing
+from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.upkeep import BadContinuation, Upkeep
 from lakebed.versions import Options
-
-
-class RetentionRules:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
-    async def get(self, request: RestRequest) -> Response:
-        repository = await self._catalog.get(request.args[0])
-        rules = (await Upkeep(repository.versions).rules.read()).rules
-        if rules is None:
-            raise Answer(404, "not found")
-        branches = [
-            wire.GarbageCollectionRule(branch_id=branch, retention_days=days)
-            for branch, days in sorted(rules.branch_days.items())
-        ]
-        return answer(wire.GarbageCollectionRules(default_retention_days=rules.default_days, branches=branches))
-
-    async def set(self, request: RestRequest) -> Response:
-        repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.GarbageCollectionRules)
-        branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
-        if len(branch_days) != len(body.branches):
-            raise InvalidBody("request body has an error: two rules for one branch")
-        return await _write(
-            repository, request, Rules(default_days=body.default_retention_days, branch_days=branch_days)
-        )
-
-    async def delete(self, request: RestRequest) -> Response:
-        return await _write(await self._catalog.get(request.args[0]), request, None)
-
-    async def may_set(self, request: RestRequest) -> Response:
-        (await self._catalog.get(request.args[0])).check_writable()
-        return nothing()
-
-
-async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> Response:
-    repository.check_writable()
-    upkeep = Upkeep(repository.versions)
-    written = await upkeep.rules.write(rules, by=request.identity.user_id)
-    response = nothing()
-    if written.counts_after:
-        # A run that condemns or sweeps by the former rules goes on; the contract's 204 has no body to say so.
-        response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
-    return response
 
 
 class Contract:
@@ -171,17 +124,10 @@ class Runs:
 
 
 def routes(state: AppState) -> list[Route]:
-    rules, contract, runs = RetentionRules(state), Contract(state), Runs(state)
+    contract, runs = Contract(state), Runs(state)
     repository = "/repositories/{repository}"
     run = repository + "/gc/runs/{run_id}"
     return [
-        Route("GET", repository + "/settings/gc_rules", rules.get),
-        Route("PUT", repository + "/settings/gc_rules", rules.set),
-        Route("DELETE", repository + "/settings/gc_rules", rules.delete),
-        Route("GET", repository + "/gc/rules", rules.get),
-        Route("POST", repository + "/gc/rules", rules.set),
-        Route("DELETE", repository + "/gc/rules", rules.delete),
-        Route("GET", repository + "/gc/rules/set_allowed", rules.may_set),
         Route("GET", "/config/garbage-collection", contract.config),
         Route("POST", repository + "/gc/prepare_commits", contract.prepare_commits),
         Route("POST", repository + "/gc/prepare_uncommited", contract.prepare_uncommitted),

@@ -1,0 +1,111 @@
+"""How long: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit means nothing and is refused.
+
+Hours, days and weeks are fixed: a day is 24 hours, whatever a clock on a wall does. A month is a calendar month in UTC,
+counted back from the one instant that a run calls now: the same day of the month and time of day, so many months
+earlier, and where that month has no such day, its last. So `1mo` before 31 March 10:00 is 28 February 10:00 (29 in a
+leap year), which is earlier than any reading that rolls over into March: in doubt more is kept. Months are counted in
+one step and not one by one, so that `2mo` before 30 April is 28 February and not what `1mo` before 30 March gives.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from lakebed.base import Invalid
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+DAYS_MAX: Final = 366_000
+"""A thousand years: more is a slip of the keyboard, and would overflow nothing but sense."""
+MONTHS_MAX: Final = 12_000
+FOREVER: Final = "forever"
+SINCE_EVER_MS: Final = -(1 << 62)
+"""Before every date."""
+
+_FORM: Final = re.compile(r"([+-]?[0-9]+)([a-z]*)")
+_UNITS_MS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+_MAXIMA: Final = {"h": DAYS_MAX * 24, "d": DAYS_MAX, "w": DAYS_MAX // 7, "mo": MONTHS_MAX}
+_KNOWN: Final = "say 36h (hours), 20d (days), 2w (weeks), 6mo (calendar months) or forever"
+_CYCLE_MONTHS: Final = 4_800
+"""After 400 years the Gregorian calendar repeats itself."""
+
+
+class InvalidDuration(Invalid):
+    """Not a duration, or one that nobody can have meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """`unit` is h, d, w or mo; empty where it is for ever."""
+
+    amount: int
+    unit: str
+
+    def before_ms(self, now_ms: int) -> int:
+        """The instant so long before now. An event at it is still within the duration."""
+        if not self.unit:
+            return SINCE_EVER_MS
+        if self.unit == "mo":
+            return _months_before(now_ms, self.amount)
+        return now_ms - self.amount * _UNITS_MS[self.unit]
+
+    def days_at_most(self) -> int:
+        """The fewest whole days that are never shorter, whatever the date. DAYS_MAX stands for ever."""
+        if not self.unit:
+            return DAYS_MAX
+        if self.unit == "mo":
+            return _days_of_months(self.amount)
+        return -(-self.amount * _UNITS_MS[self.unit] // DAY_MS)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_duration(text: str) -> Duration:
+    """
+    Raises:
+        InvalidDuration: no unit, an unknown one, nothing or less, or over a thousand years.
+    """
+    if text == FOREVER:
+        return Duration(0, "")
+    found = _FORM.fullmatch(text)
+    if found is None or not text.isascii():
+        raise InvalidDuration(f"{text!r} is no duration: {_KNOWN}", duration=text)
+    number, unit = found.groups()
+    if not unit:
+        raise InvalidDuration(f"{text!r} has no unit: {_KNOWN}", duration=text)
+    if unit == "m":
+        raise InvalidDuration(f"{text!r} could mean minutes or months: {_KNOWN}", duration=text)
+    if unit not in _MAXIMA:
+        raise InvalidDuration(f"{text!r} has the unknown unit {unit!r}: {_KNOWN}", duration=text)
+    if number.startswith("-") or not number.strip("+0"):
+        raise InvalidDuration(f"{text!r} is no time at all; the least is 1h", duration=text)
+    if number[0] in "+0":
+        raise InvalidDuration(f"{text!r} is spelled {number.lstrip('+0')}{unit}", duration=text)
+    if len(number) > 9 or int(number) > _MAXIMA[unit]:
+        raise InvalidDuration(f"{text!r} is over a thousand years; say forever if that is meant", duration=text)
+    return Duration(int(number), unit)
+
+
+def _months_before(now_ms: int, months: int) -> int:
+    day, time_ms = divmod(now_ms, DAY_MS)
+    month = np.datetime64(day, "D").astype("M8[M]")
+    first = month.astype("M8[D]").astype(np.int64)
+    target = month - months
+    start = int(target.astype("M8[D]").astype(np.int64))
+    length = int((target + 1).astype("M8[D]").astype(np.int64)) - start
+    return (start + min(day - int(first), length - 1)) * DAY_MS + time_ms
+
+
+@functools.lru_cache(maxsize=256)
+def _days_of_months(months: int) -> int:
+    """The longest that so many calendar months can be: from the last day of each month of the calendar's cycle."""
+    ends = np.arange(months, months + _CYCLE_MONTHS)
+    firsts = np.arange(0, months + _CYCLE_MONTHS + 1).astype("M8[M]").astype("M8[D]").astype(np.int64)
+    lengths = np.diff(firsts)
+    last_days = firsts[ends] + lengths[ends]
+    starts = firsts[ends - months] + np.minimum(lengths[ends], lengths[ends - months])
+    return int((last_days - starts).max())

@@ -1,0 +1,135 @@
+"""Retention rules, in two vocabularies: the contract's, days as integers, and ours, which says everything.
+
+Both read and write the same rules. The contract's form shows periods in whole days, rounded up, and says nothing of
+pins; written through it, pins stay, and so does every period whose number of days is the one it shows.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base import check_branch
+from lakebed.catalog import Repository
+from lakebed.handoff import RulesHistory, RulesVersion, RulesWritten
+from lakebed.retention import Rules, explain, in_days
+from lakebed.server.errors import Answer, InvalidBody
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer, nothing
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+from lakebed.upkeep import RulesNotFound, RulesRecord, RulesSet, Upkeep
+
+
+class DayRules:
+    """The contract's words."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        rules = (await Upkeep(repository.versions).rules.read()).rules
+        if rules is None:
+            raise Answer(404, "not found")
+        default_days, branch_days = in_days(rules)
+        branches = [
+            wire.GarbageCollectionRule(branch_id=branch, retention_days=days)
+            for branch, days in sorted(branch_days.items())
+        ]
+        return answer(wire.GarbageCollectionRules(default_retention_days=default_days, branches=branches))
+
+    async def set(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        body = await request.decoded(wire.GarbageCollectionRules)
+        branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
+        if len(branch_days) != len(body.branches):
+            raise InvalidBody("request body has an error: two rules for one branch")
+        repository.check_writable()
+        book = Upkeep(repository.versions).rules
+        return _done(await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id))
+
+    async def delete(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        repository.check_writable()
+        return _done(await Upkeep(repository.versions).rules.write(None, by=request.identity.user_id))
+
+    async def may_set(self, request: RestRequest) -> Response:
+        (await self._catalog.get(request.args[0])).check_writable()
+        return nothing()
+
+
+def _done(written: RulesSet) -> Response:
+    response = nothing()
+    if written.counts_after:
+        # A run that condemns or sweeps by the former rules goes on; the contract's 204 has no body to say so.
+        response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
+    return response
+
+
+class FullRules:
+    """Our own words (`lakebed.handoff`, rules.py)."""
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> Response:
+        book = Upkeep((await self._catalog.get(request.args[0])).versions).rules
+        version = request.integer("version", -1)
+        return answer(_shown(await book.read() if version == -1 else await book.version(version)))
+
+    async def set(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        return await _write(repository, request, await request.decoded(Rules))
+
+    async def delete(self, request: RestRequest) -> Response:
+        return await _write(await self._catalog.get(request.args[0]), request, None)
+
+    async def history(self, request: RestRequest) -> Response:
+        book = Upkeep((await self._catalog.get(request.args[0])).versions).rules
+        before = request.integer("before", 0)
+        records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
+        return answer(RulesHistory(versions=tuple(map(_shown, records)), has_more=has_more))
+
+    async def explain(self, request: RestRequest) -> Response:
+        repository = await self._catalog.get(request.args[0])
+        branch = request.query("branch")
+        versions = repository.versions
+        rules = (await Upkeep(versions).rules.read()).rules
+        if rules is None:
+            raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
+        now_ms = versions.world.clock.now_ms()
+        return answer(explain(rules, check_branch(branch) if branch else None, now_ms=now_ms))
+
+
+async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> Response:
+    repository.check_writable()
+    expected = request.integer("if_version", -1)
+    book = Upkeep(repository.versions).rules
+    written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
+    return answer(RulesWritten(version=written.version, counts_after=written.counts_after))
+
+
+def _shown(record: RulesRecord) -> RulesVersion:
+    return RulesVersion(
+        version=record.version, rules=record.rules, changed_ms=record.changed_ms, changed_by=record.changed_by
+    )
+
+
+def routes(state: AppState) -> list[Route]:
+    days, full = DayRules(state), FullRules(state)
+    repository = "/repositories/{repository}"
+    return [
+        Route("GET", repository + "/settings/gc_rules", days.get),
+        Route("PUT", repository + "/settings/gc_rules", days.set),
+        Route("DELETE", repository + "/settings/gc_rules", days.delete),
+        Route("GET", repository + "/gc/rules", days.get),
+        Route("POST", repository + "/gc/rules", days.set),
+        Route("DELETE", repository + "/gc/rules", days.delete),
+        Route("GET", repository + "/gc/rules/set_allowed", days.may_set),
+        Route("GET", repository + "/gc/rules/full", full.get),
+        Route("PUT", repository + "/gc/rules/full", full.set),
+        Route("DELETE", repository + "/gc/rules/full", full.delete),
+        Route("GET", repository + "/gc/rules/history", full.history),
+        Route("GET", repository + "/gc/rules/explain", full.explain),
+    ]
