@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, World
+from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, StagingToken, World
 from lakebed.blocks import BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace, open_blocks
 from lakebed.catalog import (
     MARKER_KEY,
@@ -18,8 +18,8 @@ from lakebed.catalog import (
     RepositoryNotFound,
     TooMuchMetadata,
 )
-from lakebed.kv import Store
-from lakebed.versions import BranchNotFound, Versions
+from lakebed.kv import Predicate, Store
+from lakebed.versions import BranchNotFound, Versions, keys
 
 
 async def test_a_new_repository_has_a_default_branch_with_one_commit(catalog: Catalog, namespace: str) -> None:
@@ -312,6 +312,29 @@ class TestCrashes:
 
         await world.clock.sleep(60)
         await catalog.create("repo", storage_namespace=namespace)
+
+    async def test_a_token_that_a_commit_makes_while_its_repository_is_deleted_is_cleaned_with_it(
+        self, catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        repository = await catalog.create("repo", storage_namespace=namespace)
+        versions = repository.versions
+        sealed: list[StagingToken] = []
+        delete_if = store.delete_if
+
+        async def seal_first(partition: bytes, key: bytes, predicate: Predicate) -> None:
+            if not sealed:
+                sealed.append((await versions._seal("main"))[1].record.staging_token)
+                entry = Entry(address="s3://x/y", size_bytes=1, checksum="", modified_ms=1)
+                await versions.put("main", b"late", entry)
+            await delete_if(partition, key, predicate)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "delete_if", seal_first)
+            await catalog.delete("repo")
+        await world.clock.sleep(3600)
+        await catalog.clean()
+
+        assert (await store.scan(keys.token_partition(repository.record.uid, sealed[0]), b"", 1)).keys == []
 
     async def test_a_deletion_that_died_is_finished_by_the_upkeep(
         self, catalog: Catalog, namespace: str, store: Store, monkeypatch: pytest.MonkeyPatch

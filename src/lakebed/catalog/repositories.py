@@ -14,7 +14,8 @@ taking them is a collector's work, on request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -215,9 +216,7 @@ class Catalog:
             return  # Taken over: it is not ours any more.
 
     async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Let the next one who creates it take over at once. The record stays, for the namespace may hold our marker,
-        which lets nobody in who does not know from here whose it is.
-        """
+        """Let the next one who creates it take over at once: whose marker is in the namespace, only the record says."""
         dead = msgspec.structs.replace(record, created_ms=0)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
@@ -297,18 +296,35 @@ class Catalog:
 
     async def _purge(self, uid: RepositoryUid) -> None:
         """Remove everything that the key-value store holds of a repository that nobody can use any more."""
-        key = uid.encode()
-        held = await self.store.get(DELETED_REPOSITORIES, key)
-        tokens = decode_record(DeletedRecord, held.value).tokens if held else ()
-        found = tuple(dict.fromkeys((*tokens, *await self._tokens(uid))))
-        if held is None or found != tokens:
-            deleted = DeletedRecord(tokens=found, deleted_ms=self._world.clock.now_ms())
-            await self.store.set(DELETED_REPOSITORIES, key, encode_record(deleted))
-        for token in found:
+        await self._remove_branches(uid)
+        for token in await self._note_tokens(uid):
             await self._purge_partition(keys.token_partition(uid, token))
         async for run_key, _ in scan_prefix(self.store, keys.repository_partition(uid), keys.RUN):
             await self._purge_partition(keys.condemned_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
         await self._purge_partition(keys.repository_partition(uid))
+
+    async def _remove_branches(self, uid: RepositoryUid) -> None:
+        """Each exactly as its tokens were noted: a commit under way makes a new one, whose cells nobody would find."""
+        partition = keys.repository_partition(uid)
+        noted = await self._note_tokens(uid)
+        async for key, _ in scan_prefix(self.store, partition, keys.BRANCH):
+            while (held := await self.store.get(partition, key)) is not None:
+                if noted >= set(decode_record(BranchRecord, held.value).tokens()):
+                    with suppress(PredicateFailed):
+                        await self.store.delete_if(partition, key, held.predicate)
+                else:
+                    noted = await self._note_tokens(uid)
+
+    async def _note_tokens(self, uid: RepositoryUid) -> Set[StagingToken]:
+        """Every token that has an owner now, or had when this was noted before; in the order of both."""
+        key = uid.encode()
+        held = await self.store.get(DELETED_REPOSITORIES, key)
+        tokens = decode_record(DeletedRecord, held.value).tokens if held else ()
+        found = dict.fromkeys((*tokens, *await self._tokens(uid)))
+        if held is None or tuple(found) != tokens:
+            deleted = DeletedRecord(tokens=tuple(found), deleted_ms=self._world.clock.now_ms())
+            await self.store.set(DELETED_REPOSITORIES, key, encode_record(deleted))
+        return found.keys()
 
     async def _tokens(self, uid: RepositoryUid) -> Sequence[StagingToken]:
         """Every token with an owner: a branch, or a claim."""
