@@ -23,7 +23,7 @@ from lakebed.handoff import (
     manifest_of,
 )
 from lakebed.retention import Namespace, clean_run
-from lakebed.upkeep import BadContinuation, OutOfOrder, RunMoved, RunNotFound, UpkeepOptions
+from lakebed.upkeep import BadContinuation, OutOfOrder, RunMoved, RunNotFound, Upkeep, UpkeepOptions
 from lakebed.upkeep.inputs import Inputs
 from lakebed.versions import (
     Applied,
@@ -427,6 +427,28 @@ async def test_a_page_that_was_written_again_with_another_end_stops_the_reading(
 
     with pytest.raises(BadInput, match="page"):
         assert set(kept).isdisjoint(await run.finish())
+
+
+async def test_what_another_server_holds_open_is_judged_by_the_run_after_the_one_that_asked(lake: Lake) -> None:
+    other = lake.server()
+    garbage = await lake.put("main", "a", server=other)
+    await lake.put("main", "a", server=other)
+    lake.days(0.01)
+
+    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+
+    await Upkeep(other).close_slices_for_runs()
+    assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
+
+
+async def test_a_slice_opened_since_the_last_run_began_stays_open(lake: Lake) -> None:
+    await lake.collector().collect_uncommitted()
+    lake.days(0.01)
+    first = await lake.put("main", "a")
+
+    await lake.upkeep.close_slices_for_runs()
+
+    assert (await lake.put("main", "b")).rpartition("/")[0] == first.rpartition("/")[0]
 
 
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake) -> None:

@@ -42,7 +42,13 @@ async def abandon_dead_runs(state: AppState) -> None:
         await Upkeep(repository.versions).abandon_dead_runs()
 
 
-STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs)
+async def close_slices_for_runs(state: AppState) -> None:
+    """A collection looks only into slices that have ended; another process may have answered it."""
+    async for repository in every_repository(state):
+        await Upkeep(repository.versions).close_slices_for_runs()
+
+
+STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs, close_slices_for_runs)
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:

@@ -203,6 +203,15 @@ class Upkeep:
     async def runs(self) -> RunList:
         return RunList(runs=tuple(await self._runs.views()))
 
+    async def close_slices_for_runs(self) -> None:
+        """End this server's slice if a run has begun since it was opened, so that the next run may judge what is in it.
+
+        A run's record asks every server for this: the one that answers the run ends its own slice at once.
+        """
+        began_ms = max([record.started_ms for _, record in await self._versions.runs()], default=None)
+        if began_ms is not None:
+            await self._versions.close_slices(opened_until_ms=began_ms)
+
     async def abandon_dead_runs(self) -> list[RunId]:
         """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time."""
         abandoned = await self._runs.abandon_dead()

@@ -78,10 +78,11 @@ class Slices(Layers):
             self._open_slice = None
         return is_open
 
-    async def close_slices(self) -> None:
-        """End the current slice; it settles when its last upload does. For an orderly shutdown."""
-        if self._open_slice is not None:
-            await self._close(self._open_slice)
+    async def close_slices(self, *, opened_until_ms: int | None = None) -> None:
+        """End the current slice, or only if it was opened by then; it settles when its last upload does."""
+        current = self._open_slice
+        if current is not None and (opened_until_ms is None or current.opened_ms <= opened_until_ms):
+            await self._close(current)
         await self._settle_ended()
 
     async def close_old_slices(self) -> None:
