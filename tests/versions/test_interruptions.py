@@ -217,3 +217,51 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
             Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1),
             if_none_match=True,
         )
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), StoreUnavailable("gone"), OutcomeUnknown("no answer")])
+async def test_a_branch_that_could_not_be_made_can_be_made_at_once(
+    repo: Versions, store: HookedStore, error: BaseException
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def fail_the_next() -> None:
+        store.before("set_if", b"branch/dev", fail)
+
+    store.before("set_if", b"branch/dev", fail_the_next)
+    with pytest.raises(type(error)):
+        await repo.create_branch("dev", "main")
+
+    await repo.create_branch("dev", "main")
+
+
+@pytest.mark.parametrize("flow", ["put", "commit", "freeze", "touch"])
+async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_ever(repo: Versions, flow: str) -> None:
+    entry = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1)
+    flows: dict[str, Callable[[], Awaitable[object]]] = {
+        "put": lambda: repo.put("main", b"k", entry),
+        "commit": lambda: repo.commit("main", message="m", committer="c"),
+        "freeze": lambda: repo.freeze("main"),
+        "touch": lambda: repo.touch("main"),
+    }
+
+    async def lose(*_: object) -> None:
+        raise OutcomeUnknown("the sync failed")
+
+    repo.store.set_if = lose  # type: ignore[assignment, method-assign]  # a disk that is broken from now on
+    with pytest.raises(OutcomeUnknown):
+        await flows[flow]()
+
+
+async def test_a_branch_whose_deletion_was_done_without_an_answer_is_deleted(
+    repo: Versions, store: HookedStore
+) -> None:
+    await repo.create_branch("dev", "main")
+
+    async def do_and_lose() -> None:
+        await store.delete(b"r1", b"branch/dev")
+        raise OutcomeUnknown("no answer")
+
+    store.before("delete_if", b"branch/dev", do_and_lose)
+    await repo.delete_branch("dev")

@@ -29,7 +29,7 @@ from . import keys
 from .cells import changes_table
 from .errors import CommitOvertaken, InvalidNote, NoChanges
 from .records import BranchRecord, Commit, Sealed
-from .repo import Seen
+from .repo import Patience, Seen
 from .tracking import Tracking
 
 NOTE_BYTES_MAX: Final = 250_000
@@ -108,13 +108,16 @@ class Committing(Tracking):
 
     async def _seal(self, branch: str) -> tuple[StagingToken, Seen]:
         """Step 1. Lost or failed: from the start; a seal whose answer was lost leaves an area that is ours to take."""
+        patience = Patience()
         while True:
             seen = await self._fresh(branch)
             mine = seen.record.staging_token
             try:
                 return mine, await self._set_branch(branch, self._sealed(seen.record), seen)
-            except (PredicateFailed, OutcomeUnknown):
+            except PredicateFailed:
                 continue
+            except OutcomeUnknown as error:
+                patience.lost(error)
 
     def _sealed(self, record: BranchRecord) -> BranchRecord:
         return replace(record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed))
@@ -125,7 +128,7 @@ class Committing(Tracking):
         """Steps 2 to 4; None where there was no change."""
         operation = self.world.ids.fresh()
         built: Built | None = None
-        attempt = 0
+        attempt, patience = 0, Patience()
         while True:
             place = find_mine(seen.record.sealed, mine)
             if place is None:
@@ -142,7 +145,8 @@ class Committing(Tracking):
                 return await self._done(built)
             except PredicateFailed:
                 seen = await self._fresh(branch)
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
+                patience.lost(error)
                 seen = await self._after_lost(self._fresh(branch))
             if built.commit and await self._is_in_chain(
                 built.commit_id, built.commit.generation, seen.record.commit_id

@@ -38,7 +38,7 @@ from .records import (
     decode_record,
     encode_record,
 )
-from .repo import Seen
+from .repo import Patience, Seen
 
 Owned: TypeAlias = SliceRecord | UploadRecord | CopyRecord
 
@@ -123,11 +123,17 @@ class GivingUp(Diffs):
         """Done when no token of the start is left on the branch. A branch that is gone has none."""
         try:
             start = set((await self._fresh(branch)).record.tokens())
+            patience = Patience()
             while True:
                 seen = await self._fresh(branch)
                 if start.isdisjoint(seen.record.tokens()):
                     return
-                await self._freeze_once(branch, seen, start)
+                try:
+                    await self._freeze_once(branch, seen, start)
+                except PredicateFailed:
+                    continue
+                except OutcomeUnknown as error:
+                    patience.lost(error)
         except BranchNotFound:
             return
 
@@ -137,10 +143,7 @@ class GivingUp(Diffs):
             sealed = replace(
                 record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed)
             )
-            try:
-                await self._set_branch(branch, sealed, seen)
-            except (PredicateFailed, OutcomeUnknown):
-                return
+            await self._set_branch(branch, sealed, seen)
             return
         frozen = self._fresh_token()
         operation = self.world.ids.fresh()
@@ -149,10 +152,7 @@ class GivingUp(Diffs):
         await self._copy_overlay(retired, frozen)
         await self._claim(operation, 2, branch, retired)
         stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))[:STANDS_FOR_MAX]
-        try:
-            await self._set_branch(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
-        except (PredicateFailed, OutcomeUnknown):
-            return
+        await self._set_branch(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
 
     async def _copy_overlay(self, tokens: list[StagingToken], target: StagingToken) -> None:
         """Cells of the overlay, none exclusive any more: the retired ones still name the same addresses."""
@@ -174,6 +174,7 @@ class GivingUp(Diffs):
         Returns when the counter is certainly higher than when the call began, or the branch is gone.
         """
         before: int | None = None
+        patience = Patience()
         while True:
             try:
                 seen = await self._fresh(branch)
@@ -184,7 +185,10 @@ class GivingUp(Diffs):
                 return
             try:
                 await self._set_branch(branch, replace(seen.record, touched=seen.record.touched + 1), seen)
-            except (PredicateFailed, OutcomeUnknown):
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                patience.lost(error)
                 continue
             return
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from lakebed.base import (
     BranchName,
     CommitId,
-    Conflict,
+    LakebedError,
     NotFound,
     OutcomeUnknown,
     TagName,
@@ -40,7 +40,6 @@ from .errors import (
     BranchMoved,
     BranchNotFound,
     CommitNotFound,
-    Condemned,
     RefNotFound,
     TagExists,
     TagNotFound,
@@ -260,6 +259,9 @@ class Refs(Runs):
                 await self.store.delete_if(self.partition, keys.BRANCH + name.encode(), seen.held.predicate)
             except PredicateFailed:
                 continue
+            except OutcomeUnknown:
+                if await self._after_lost(self.store.get(self.partition, keys.BRANCH + name.encode())) is not None:
+                    raise
             return
 
     async def _claim(
@@ -372,23 +374,24 @@ class Refs(Runs):
         """Steps 2 and 3: check that the commit is not condemned, then make the ref usable, else remove it."""
         try:
             await self.check_not_condemned([commit_id])
-        except Condemned:
-            await self._withdraw(key, held)
+            await self._set_active(key, held, encode_record(active))
+        except BaseException as error:
+            # Also when we are cancelled, or nobody could make this ref until it counts as dead. What was made active in
+            # spite of the error is not what was read, and stays.
+            if not isinstance(error, GeneratorExit):
+                with suppress(LakebedError):
+                    await self.store.delete_if(self.partition, key, held.predicate)
             raise
+
+    async def _set_active(self, key: bytes, held: Held, value: bytes) -> None:
         try:
-            await self.store.set_if(self.partition, key, encode_record(active), held.predicate)
+            await self.store.set_if(self.partition, key, value, held.predicate)
         except PredicateFailed:
             raise BranchMoved("it was removed while it was being made; try again") from None
         except OutcomeUnknown:
             now = await self._after_lost(self.store.get(self.partition, key))
-            if now is None or now.value != encode_record(active):
+            if now is None or now.value != value:
                 raise
-
-    async def _withdraw(self, key: bytes, held: Held) -> None:
-        try:
-            await self.store.delete_if(self.partition, key, held.predicate)
-        except Conflict:
-            return
 
     # Walking
 

@@ -62,8 +62,29 @@ class Seen:
         return self.held.value == other.held.value
 
 
+LOST_MAX = 8
 COMMITS_CACHED_MAX = 50_000
 BRANCHES_CACHED_MAX = 10_000
+
+
+class Patience:
+    """Counts the answers that one flow lost. A store that loses one after the other (a disk whose every sync fails) is
+    broken, and a flow that only ever started again would never say so.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = LOST_MAX
+
+    def lost(self, error: OutcomeUnknown) -> None:
+        """
+        Raises:
+            OutcomeUnknown: `error`, when it was the last that can be borne.
+        """
+        self._left -= 1
+        if not self._left:
+            raise error
 
 
 class Repo:

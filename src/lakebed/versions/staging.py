@@ -34,6 +34,7 @@ from .errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFai
 from .listing import Listing, View
 from .records import BranchRecord
 from .refs import Refs
+from .repo import Patience
 from .slices import Place, Slices
 
 
@@ -240,7 +241,7 @@ class Staging(Slices, Refs):
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won."""
         partition = self._token_partition(record.staging_token)
         value = encode_cell(flags, row)
-        is_lost = False
+        is_lost, patience = False, Patience()
         while True:
             look = self.store.get(partition, key)
             old = await (self._after_lost(look) if is_lost else look)
@@ -254,7 +255,8 @@ class Staging(Slices, Refs):
                 await self.store.set_if(partition, key, value, old.predicate if old is not None else None)
             except PredicateFailed:
                 continue
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
+                patience.lost(error)
                 is_lost = True
                 continue
             return
