@@ -23,7 +23,6 @@ from lakebed.handoff import (
     is_special,
     manifest_path,
     part_name,
-    relative_address,
     report_path,
 )
 
@@ -70,16 +69,6 @@ def test_only_keys_below_data_are_users_bytes() -> None:
     assert is_special("_lakefs/ranges/x.parquet")
     assert is_special("datas/x")
     assert is_special("data")
-
-
-def test_absolute_and_relative_spellings_of_one_object_are_equal() -> None:
-    assert relative_address("s3://b/ns/data/x/1", "s3://b/ns") == "data/x/1"
-    assert relative_address("data/x/1", "s3://b/ns") == "data/x/1"
-
-
-def test_an_address_of_a_namespace_whose_name_only_begins_alike_is_outside() -> None:
-    assert relative_address("s3://b/ns2/data/x/1", "s3://b/ns") is None
-    assert relative_address("s3://other/x", "s3://b/ns") is None
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)

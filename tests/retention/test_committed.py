@@ -152,9 +152,10 @@ def test_objects_outside_the_storage_namespace_are_never_touched() -> None:
     assert gone == {EXAMPLE1}
 
 
-def test_an_object_named_by_its_uri_and_by_its_key_is_one_object() -> None:
+@pytest.mark.parametrize("scheme", ["s3", "S3"])
+def test_an_object_named_by_its_uri_and_by_its_key_is_one_object(scheme: str) -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
-    absolute = f"s3://bucket/ns/{EXAMPLE1}"
+    absolute = f"{scheme}://bucket/ns/{EXAMPLE1}"
 
     assert doomed(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [absolute]}) == {EXAMPLE2}
     assert doomed(past, days_rules(1), {"A": [absolute, EXAMPLE2], "B": [EXAMPLE1]}) == {EXAMPLE2}

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.base import SEQUENCE_MAX, Entry, format_address, parse_address, to_row
-from lakebed.handoff import UNCOMMITTED, PartWriter, decode_part, relative_address
+from lakebed.base import SEQUENCE_MAX, Entry, format_address, key_inside, parse_address, to_row
+from lakebed.handoff import UNCOMMITTED, PartWriter, decode_part
 from lakebed.ranges import TOMBSTONE_ROW
 from lakebed.upkeep.rows import AddressRows, address_texts
 from lakebed.versions import DOOMED, EXCLUSIVE, TOMBSTONE, encode_cell
@@ -35,7 +35,7 @@ def test_what_is_written_is_every_address_of_a_cell_that_is_no_tombstone(cells: 
     rows.flush()
 
     written = decode_part(UNCOMMITTED, writer.close(), name="p")
-    expected = [relative_address(address, "mem://ns") or address for address, flags in cells if flags != TOMBSTONE]
+    expected = [key_inside(address, "mem://ns") or address for address, flags in cells if flags != TOMBSTONE]
     assert written.column("address").to_pylist() == expected
     places = [parse_address(address) or (-1, 0) for address in expected]
     assert list(zip(written["slice"].to_pylist(), written["sequence"].to_pylist(), strict=True)) == places

@@ -85,3 +85,14 @@ def is_inside(address: str, namespace: str) -> bool:
     scheme, separator, rest = address.partition("://")
     same = scheme.lower() + separator + rest
     return same == namespace or same.startswith(namespace + "/")
+
+
+def key_inside(address: str, namespace: str) -> str | None:
+    """The key that an address names inside a namespace (no slash at its end), or None where it lies outside.
+
+    Absolute and relative spellings of one object come out equal; a collector that compared them as text would take an
+    object that is named by its URI.
+    """
+    if not is_absolute(address):
+        return address
+    return address[len(namespace) + 1 :] if is_inside(address, namespace) else None

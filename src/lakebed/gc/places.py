@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from lakebed.base import is_absolute, parse_address
+from lakebed.base import is_absolute, key_inside, parse_address
 from lakebed.handoff import is_special
 
 Place: TypeAlias = tuple[int, int] | str | None
@@ -27,15 +27,14 @@ class Namespace:
     uri: str
 
     def place_of(self, address: str) -> Place:
-        key: str | None = address
-        if is_absolute(address):
-            root = _canonical(self.uri).rstrip("/") + "/"
-            whole = _canonical(address)
-            key = whole.removeprefix(root) if whole.startswith(root) else None
+        key = key_inside(_canonical(address), _canonical(self.uri).rstrip("/"))
         return None if key is None else parse_address(key) or key
 
 
 def _canonical(uri: str) -> str:
+    """A key is left as it is."""
+    if not is_absolute(uri):
+        return uri
     scheme, _, rest = uri.partition("://")
     scheme = scheme.lower()
     return f"{_ALIASES.get(scheme, scheme)}://{rest}"

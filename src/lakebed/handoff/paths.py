@@ -58,14 +58,3 @@ def report_path(kind: RunKind, run_id: RunId) -> str:
 def is_special(key: str) -> bool:
     """Whether a key of the namespace is none of a user's bytes. Special keys are never doomed."""
     return not key.startswith(DATA_PREFIX)
-
-
-def relative_address(address: str, namespace: str) -> str | None:
-    """The key that an address names inside this storage namespace, or None where it lies outside.
-
-    Absolute and relative spellings of one object come out equal; a collector that compared them as text would take
-    an object that is named by its URI. `namespace` has no slash at its end.
-    """
-    if "://" not in address:
-        return address
-    return address[len(namespace) + 1 :] if address.startswith(f"{namespace}/") else None

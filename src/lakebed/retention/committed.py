@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from lakebed.base import Corrupt, MetarangeId, RangeId, parse_address, parse_slice_name
+from lakebed.base import Corrupt, MetarangeId, RangeId, key_inside, parse_address, parse_slice_name
 
 from .history import History, Verdict
 
@@ -50,9 +50,7 @@ class Namespace:
 
     def key_of(self, address: str) -> str | None:
         """The key of an address inside, or None outside. Both spellings of one object give one key."""
-        if "://" not in address:
-            return address
-        return address[len(self.uri) + 1 :] if address.startswith(f"{self.uri}/") else None
+        return key_inside(address, self.uri)
 
     def keys_of(self, addresses: Iterable[str]) -> set[str]:
         return {key for key in map(self.key_of, addresses) if key is not None}

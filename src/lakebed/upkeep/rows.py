@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, parse_address, slice_name
-from lakebed.handoff import PartWriter, relative_address
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, key_inside, parse_address, slice_name
+from lakebed.handoff import PartWriter
 from lakebed.versions import TOMBSTONE, cell_columns
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ class AddressRows:
 
 def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
     """An address as the table wants it: by number where it is one of ours, whichever way it is spelled."""
-    key = relative_address(text, namespace)
+    key = key_inside(text, namespace)
     place = parse_address(key) if key is not None else None
     slice_, sequence = place or (FOREIGN_SLICE, 0)
     return Address(slice_, sequence, "" if place else (key or text), created_ms)
