@@ -36,6 +36,8 @@ COMPOSITION_ROOTS = {
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
     "cli/gc.py": {"gc", "blocks", "handoff", "retention"},
+    "cli/gc_rules.py": {"handoff", "retention"},
+    "cli/gc_rules_text.py": {"handoff", "retention"},
     "cli/quickstart_collect.py": {"gc", "blocks", "handoff"},
 }
 SURGERY = {"testing/sim/mutants.py"}

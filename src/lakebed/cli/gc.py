@@ -1,14 +1,13 @@
 """`lakebed gc`: what goes, why, and making it go.
 
-`plan` decides and deletes nothing; `show` tells what a plan says; `apply` carries out one plan. `rules` are how many
-days committed data stays after it has been replaced. Planning and applying run Spark on this machine; where it finds
-the bytes of a `local://` repository is said by --data or LAKEBED_BLOCKS_LOCAL_ROOT.
+`plan` decides and deletes nothing; `show` tells what a plan says; `apply` carries out one plan; `rules` are in
+gc_rules.py. Planning and applying run Spark on this machine; where it finds the bytes of a `local://` repository is
+said by --data or LAKEBED_BLOCKS_LOCAL_ROOT.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,15 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from lakebed.base import NotFound
-from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules
-
-from .arguments import BranchArgument, RepositoryArgument, YesOption
-from .failures import FAILED, Misuse
+from .arguments import RepositoryArgument, YesOption
+from .failures import FAILED
+from .gc_rules import app as rules
 from .output import count_of, fields, human_size, human_time, json_record, printable, table
 from .session import Session, command
 from .tree import noun
-from .uris import parse_ref, parse_repository
+from .uris import parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -32,10 +29,8 @@ if TYPE_CHECKING:
     from lakebed.handoff import RunKind, RunReport, RunView
 
 app = noun("Find and delete what nobody can reach any more.")
-rules = noun("How long committed data stays after it has been replaced.")
 app.add_typer(rules, name="rules")
 
-DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="Days or weeks with their unit: 4d, 2w.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
 CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
 UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
@@ -56,101 +51,6 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     state: str
     kind: str = ""
-
-
-# Rules
-
-
-@rules.command("get")
-@command
-def get_rules(session: Session, uri: RepositoryArgument) -> None:
-    """Show the rules."""
-    found = _rules(session, parse_repository(uri))
-    if found is None:
-        session.done("no rules are set: committed data stays for ever", default_retention_days=None, branches=[])
-        return
-    rows = [("(default)", f"{found.default_retention_days}d")]
-    rows += [(rule.branch_id, f"{rule.retention_days}d") for rule in found.branches]
-    session.show(found, lambda _: table(("branch", "retention"), rows))
-
-
-@rules.command("set-default")
-@command
-def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
-    """Set how long data stays that is on no branch with a rule of its own."""
-    repository = parse_repository(uri)
-    days = parse_days(duration)
-    found = _rules(session, repository)
-    session.client.repositories.set_retention_rules(
-        repository, GarbageCollectionRules(default_retention_days=days, branches=found.branches if found else [])
-    )
-    session.done(f"{uri}: default retention is {days}d", default_retention_days=days)
-
-
-@rules.command("set")
-@command
-def set_rule(session: Session, uri: BranchArgument, duration: DurationArgument) -> None:
-    """Set how long data of one branch stays after it has been replaced there."""
-    branch = parse_ref(uri)
-    days = parse_days(duration)
-    found = _rules(session, branch.repository)
-    if found is None:
-        raise Misuse(f"set a default first: lakebed gc rules set-default lakefs://{branch.repository} 30d")
-    others = [rule for rule in found.branches if rule.branch_id != branch.ref]
-    changed = [*others, GarbageCollectionRule(branch_id=branch.ref, retention_days=days)]
-    session.client.repositories.set_retention_rules(branch.repository, msgspec.structs.replace(found, branches=changed))
-    session.done(f"{branch}: retention is {days}d", branch_id=branch.ref, retention_days=days)
-
-
-@rules.command("unset")
-@command
-def unset_rule(
-    session: Session,
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="lakefs://repository/branch, or lakefs://repository for all")
-    ],
-    yes: YesOption = False,
-) -> None:
-    """Remove the rule of a branch, which then follows the default; or all rules, and nothing committed ever goes."""
-    if "/" in uri.removeprefix("lakefs://"):
-        branch = parse_ref(uri)
-        found = _rules(session, branch.repository)
-        others = [rule for rule in found.branches if rule.branch_id != branch.ref] if found else []
-        if found is None or len(others) == len(found.branches):
-            raise Misuse(f"{branch} has no rule of its own")
-        session.client.repositories.set_retention_rules(
-            branch.repository, msgspec.structs.replace(found, branches=others)
-        )
-        session.done(f"{branch} follows the default", unset=branch.ref)
-        return
-    repository = parse_repository(uri)
-    session.confirm(f"Remove all retention rules of {uri}?", yes=yes)
-    session.client.repositories.delete_retention_rules(repository)
-    session.done(f"{uri} has no rules: committed data stays for ever", unset=None)
-
-
-def parse_days(text: str) -> int:
-    """`4d`, `2w`. The server counts in days.
-
-    Raises:
-        Misuse: no unit, another unit, or no number.
-    """
-    found = re.fullmatch(r"([0-9]{1,6})([dw])", text.strip())
-    if found is None:
-        raise Misuse(f"{text!r} is not a number of days or weeks with its unit, as in 4d or 2w")
-    return int(found[1]) * (7 if found[2] == "w" else 1)
-
-
-def _rules(session: Session, repository: str) -> GarbageCollectionRules | None:
-    repositories = session.client.repositories
-    repositories.get(repository)  # so that a repository that is not there is told from one without rules
-    try:
-        return repositories.retention_rules(repository)
-    except NotFound:
-        return None
-
-
-# Runs
 
 
 @app.command("plan")
