@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lakebed import handoff
 from lakebed.cli.gc import _kinds, _objects_in, plan_text
-from lakebed.gc import BadSessionOptions, Plan, Total, Totals, session_options
-from lakebed.gc.__main__ import main
+from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, session_options
+from lakebed.gc.__main__ import _say, main
 from lakebed.gc.runs import CommitCounts, RangeCounts
 from lakebed.handoff import RunKind
 
@@ -66,6 +67,17 @@ def test_the_session_can_be_told_to_hide_the_machines_java() -> None:
 def test_settings_that_nobody_can_mean_are_refused_by_name(environ: dict[str, str]) -> None:
     with pytest.raises(BadSessionOptions, match=next(iter(environ))):
         session_options(environ)
+
+
+def test_what_one_run_did_is_told_even_where_the_next_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def one_and_an_error() -> Iterator[Total]:
+        yield Total(objects=7, size_bytes=1)
+        raise NoRules("no retention rules are set")
+
+    with pytest.raises(NoRules):
+        _say(one_and_an_error())
+
+    assert '"objects":7' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

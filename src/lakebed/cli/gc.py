@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
+from lakebed.base import LakebedError
+
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED
 from .gc_rules import app as rules
@@ -101,8 +103,16 @@ def run_all(
     """Plan and apply, one kind after the other."""
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     collector = _collector(session, uri, local_root)
+    reports: list[RunReport] = []
     with _local(session) as local:
-        _show_reports(session, collector.run(local.spark, _kinds(committed, uncommitted)))
+        try:
+            for kind in _kinds(committed, uncommitted):
+                reports += collector.run(local.spark, [kind])
+        except LakebedError:
+            # What one kind deleted is told even where the next one fails.
+            _tell_reports(session, reports)
+            raise
+    _show_reports(session, reports)
 
 
 @app.command("list")
@@ -217,13 +227,19 @@ def _amount(total: Total) -> str:
 
 def _show_reports(session: Session, reports: list[RunReport]) -> None:
     """A partial failure is no success: it ends the command with an exit code of its own."""
+    _tell_reports(session, reports)
+    if any(report.objects_failed for report in reports):
+        raise typer.Exit(FAILED)
+
+
+def _tell_reports(session: Session, reports: list[RunReport]) -> None:
+    if not reports:
+        return
     if session.is_json:
         typer.echo(json_record(reports[0] if len(reports) == 1 else reports))
     else:
         for report in reports:
             typer.echo(_report_text(report))
-    if any(report.objects_failed for report in reports):
-        raise typer.Exit(FAILED)
 
 
 def _report_text(report: RunReport) -> str:

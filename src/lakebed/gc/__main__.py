@@ -18,7 +18,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -57,25 +57,29 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 1
 
 
-def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> list[Any]:
+def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
     kinds = [RunKind(options.kind)] if options.kind else list(RunKind)
     match options.action:
         case "plan":
-            return [collector.plan(spark, kind) for kind in kinds]
+            yield from (collector.plan(spark, kind) for kind in kinds)
         case "apply":
-            return [collector.apply(spark, options.run)]
+            yield collector.apply(spark, options.run)
         case _:
-            return list(collector.run(spark, kinds))
+            for kind in kinds:
+                yield from collector.run(spark, [kind])
 
 
 def _note(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def _say(records: Sequence[Any]) -> int:
+def _say(records: Iterable[Any]) -> int:
+    """Each as it comes: what one run deleted is told even where the next one fails."""
+    failed = False
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-    return 1 if any(isinstance(record, RunReport) and record.objects_failed for record in records) else 0
+        failed |= isinstance(record, RunReport) and record.objects_failed > 0
+    return 1 if failed else 0
 
 
 @contextlib.contextmanager
