@@ -6,11 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown
 from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import PathExists, PathNotFound, SliceRecord, SliceState, Versions, decode_record
+from lakebed.versions import (
+    PathExists,
+    PathNotFound,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadState,
+    Versions,
+    decode_record,
+)
 
 from .conftest import TurnableClock, body
 
@@ -236,20 +246,30 @@ async def test_a_branch_that_could_not_be_made_can_be_made_at_once(
     await repo.create_branch("dev", "main")
 
 
-@pytest.mark.parametrize("flow", ["put", "commit", "freeze", "touch"])
-async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_ever(repo: Versions, flow: str) -> None:
+@pytest.mark.parametrize("flow", ["put", "commit", "freeze", "touch", "reset_object", "give_up"])
+async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_ever(
+    repo: Versions, flow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1)
     flows: dict[str, Callable[[], Awaitable[object]]] = {
         "put": lambda: repo.put("main", b"k", entry),
         "commit": lambda: repo.commit("main", message="m", committer="c"),
         "freeze": lambda: repo.freeze("main"),
         "touch": lambda: repo.touch("main"),
+        "reset_object": lambda: repo.reset_object("main", b"there"),
+        "give_up": lambda: repo.give_up(UploadRecord, b"upload/" + address.encode()),
     }
+
+    await repo.put("main", b"there", entry)
+    address = await repo.issue_upload("main")
+    record, held = await repo._upload(address)
+    await repo._move_upload(address, replace(record, state=UploadState.LINKING), held)
 
     async def lose(*_: object) -> None:
         raise OutcomeUnknown("the sync failed")
 
-    repo.store.set_if = lose  # type: ignore[assignment, method-assign]  # a disk that is broken from now on
+    for operation in ("set_if", "delete_if"):  # a disk that is broken from now on
+        monkeypatch.setattr(repo.store, operation, lose)
     with pytest.raises(OutcomeUnknown):
         await flows[flow]()
 

@@ -100,6 +100,7 @@ class GivingUp(Diffs):
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
     ) -> Owned | None:
         """One step along `moves`; None where the record is in another state."""
+        patience = Patience()
         while True:
             held = await self.store.get(self.partition, key)
             if held is None:
@@ -113,9 +114,10 @@ class GivingUp(Diffs):
                 await self.store.set_if(self.partition, key, encode_record(moved), held.predicate)
             except PredicateFailed:
                 continue
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 now = await self.store.get(self.partition, key)
                 if now is None or decode_record(kind, now.value) != moved:
+                    patience.lost(error)
                     continue
             return moved
 

@@ -20,7 +20,7 @@ from .cells import TOMBSTONE, TOMBSTONE_ROW
 from .errors import UncommittedChanges
 from .merging import Merging
 from .records import BranchRecord, HoldRecord
-from .repo import Seen
+from .repo import Patience, Seen
 from .staging import ANY
 
 
@@ -66,6 +66,7 @@ class Resetting(Merging):
         Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
         """
         removed_from: set[StagingToken] = set()
+        patience = Patience()
         while True:
             seen = await self._fresh(branch)
             if await self._may_be_committing(seen.record, key, removed_from):
@@ -76,7 +77,12 @@ class Resetting(Merging):
                 await self._set_cell(seen.record, key, flags, row, ANY)
             else:
                 removed_from.add(seen.record.staging_token)
-                if not await self._remove_cell(seen.record.staging_token, key):
+                try:
+                    await self._remove_cell(seen.record.staging_token, key)
+                except PredicateFailed:
+                    continue
+                except OutcomeUnknown as error:
+                    patience.lost(error)
                     continue
             if (await self._fresh(branch)).is_same(seen):
                 return
@@ -87,17 +93,16 @@ class Resetting(Merging):
         stood_for = {token for item in record.sealed for token in (item.token, *item.stands_for)}
         return not stood_for.isdisjoint(removed_from) or await self._look_up_staged(sealed, key) is not None
 
-    async def _remove_cell(self, token: StagingToken, key: bytes) -> bool:
-        """Take away exactly the cell that is there now. False: it was replaced meanwhile, or the answer was lost."""
+    async def _remove_cell(self, token: StagingToken, key: bytes) -> None:
+        """Take away exactly the cell that is there now.
+
+        Raises:
+            PredicateFailed: it was replaced meanwhile.
+        """
         partition = self._token_partition(token)
         held = await self.store.get(partition, key)
-        if held is None:
-            return True
-        try:
+        if held is not None:
             await self.store.delete_if(partition, key, held.predicate)
-        except (PredicateFailed, OutcomeUnknown):
-            return False
-        return True
 
     async def reset_prefix(self, branch: str, prefix: bytes) -> int:
         """Give up everything staged under a prefix; returns how many paths that was. Not atomic."""
