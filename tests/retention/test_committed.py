@@ -14,6 +14,7 @@ from lakebed.retention import (
     EmptyLiveSet,
     History,
     InvalidRules,
+    KeepLast,
     Namespace,
     Rules,
     Trees,
@@ -196,6 +197,38 @@ def test_a_tag_pins_its_commit_and_nothing_before_it() -> None:
 
     assert kept_commits(past, days_rules(7), now_ms=NOW) == {"B", "C"}
     assert kept_commits(past, Rules(default="7d", tags_pin=False), now_ms=NOW) == {"C"}
+
+
+def test_the_last_commits_of_a_branch_are_kept_along_first_parents() -> None:
+    past = history(
+        commit("A", days_ago=40),
+        commit("B", "A", days_ago=30),
+        commit("F", "A", days_ago=25),
+        commit("M", "B", "F", days_ago=20),
+        heads={"main": "M", "dev": "F"},
+    )
+
+    def kept(pattern: str, commits: int) -> set[CommitId]:
+        rules = Rules(default="7d", keep_last=(KeepLast(pattern=pattern, commits=commits),))
+        return kept_commits(past, rules, now_ms=NOW)
+
+    assert kept("main", 1) == {"M", "F"}
+    assert kept("main", 2) == {"M", "B", "F"}
+    assert kept("ma*", 9) == {"M", "B", "A", "F"}
+    assert kept("release-*", 9) == {"M", "F"}
+
+
+def test_a_period_in_months_is_counted_back_from_the_one_now() -> None:
+    """NOW is 27 September 1972: one month before it is 31 days ago."""
+    past = history(
+        commit("A", days_ago=33),
+        commit("B", "A", days_ago=32),
+        commit("C", "B", days_ago=31),
+        commit("D", "C", days_ago=30),
+        heads={"main": "D"},
+    )
+
+    assert kept_commits(past, Rules(default="1mo"), now_ms=NOW) == {"B", "C", "D"}
 
 
 def test_a_commit_that_is_about_to_be_named_is_kept() -> None:

@@ -37,6 +37,22 @@ def test_slices_that_are_not_settled_are_skipped() -> None:
     assert run.skipped == {own(1, slice_=8)}
 
 
+def test_what_is_younger_than_the_least_age_stays() -> None:
+    uploaded = {own(1): 99, own(2): 100, own(3): 101, own(4): 101}
+
+    run = clean_run(
+        uploaded, committed=[own(4)], uncommitted=(), namespace=NAMESPACE, young_since_ms=100, uploaded_ms=uploaded
+    )
+
+    assert run.doomed == {own(1)}
+    assert run.young == {own(2), own(3)}
+
+
+def test_an_object_whose_age_is_not_known_stops_a_run_that_asks_for_it() -> None:
+    with pytest.raises(KeyError):
+        clean_run([own(1)], committed=(), uncommitted=(), namespace=NAMESPACE, young_since_ms=100)
+
+
 def test_special_paths_are_filtered() -> None:
     run = clean_run(["_lakefs/dummy", "readme", own(1)], committed=(), uncommitted=(), namespace=NAMESPACE)
 

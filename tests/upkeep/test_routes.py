@@ -79,6 +79,7 @@ async def test_deleted_rules_are_not_found(http: httpx.AsyncClient) -> None:
         {"default_retention_days": 7},
         {"default_retention_days": "7", "branches": []},
         {"default_retention_days": -1, "branches": []},
+        {"default_retention_days": 0, "branches": []},
         {"default_retention_days": 7, "branches": [{"branch_id": "main"}]},
         {"default_retention_days": 7, "branches": [{"branch_id": "m", "retention_days": 1}] * 2},
     ],
@@ -87,13 +88,119 @@ async def test_rules_nobody_can_have_meant_are_refused(http: httpx.AsyncClient, 
     assert (await http.put("repositories/lake/settings/gc_rules", json=body)).status_code == 400
 
 
+FULL = {
+    "default": "36h",
+    "branches": [{"pattern": "main", "period": "6mo"}, {"pattern": "feature-*", "period": "2w"}],
+    "keep_last": [{"pattern": "main", "commits": 3}],
+    "tags_pin": False,
+    "uncommitted_min_age": "2d",
+}
+
+
+async def test_full_rules_read_back_and_in_days_as_the_closest_rounded_up(http: httpx.AsyncClient) -> None:
+    written = await http.put(f"{GC}/rules/full", json=FULL)
+
+    assert (written.status_code, written.json()) == (200, {"version": 1, "counts_after": []})
+    shown = (await http.get(f"{GC}/rules/full")).json()
+    assert (shown["version"], shown["rules"], shown["changed_by"]) == (1, FULL, "admin")
+    assert (await http.get("repositories/lake/settings/gc_rules")).json() == {
+        "default_retention_days": 2,
+        "branches": [
+            {"branch_id": "feature-*", "retention_days": 14},
+            {"branch_id": "main", "retention_days": 184},
+        ],
+    }
+
+
+async def test_writing_days_that_were_read_leaves_the_rules_as_they_are(http: httpx.AsyncClient) -> None:
+    await http.put(f"{GC}/rules/full", json=FULL)
+
+    days = (await http.get("repositories/lake/settings/gc_rules")).json()
+    assert (await http.put("repositories/lake/settings/gc_rules", json=days)).status_code == 204
+
+    assert (await http.get(f"{GC}/rules/full")).json()["rules"] == FULL
+
+
+async def test_writing_other_days_replaces_periods_and_leaves_pins(http: httpx.AsyncClient) -> None:
+    await http.put(f"{GC}/rules/full", json=FULL)
+
+    await http.put("repositories/lake/settings/gc_rules", json=RULES)
+
+    rules = (await http.get(f"{GC}/rules/full")).json()["rules"]
+    assert rules == FULL | {"default": "7d", "branches": [{"pattern": "main", "period": "20d"}]}
+
+
+async def test_rules_never_set_are_of_version_0(http: httpx.AsyncClient) -> None:
+    shown = (await http.get(f"{GC}/rules/full")).json()
+
+    assert shown == {"version": 0, "rules": None, "changed_ms": 0, "changed_by": ""}
+
+
+async def test_rules_that_somebody_changed_meanwhile_are_not_overwritten(http: httpx.AsyncClient) -> None:
+    await http.put(f"{GC}/rules/full", json=FULL, params={"if_version": 0})
+
+    refused = await http.put(f"{GC}/rules/full", json=FULL, params={"if_version": 0})
+    not_deleted = await http.delete(f"{GC}/rules/full", params={"if_version": 7})
+    deleted = await http.delete(f"{GC}/rules/full", params={"if_version": 1})
+
+    assert (refused.status_code, not_deleted.status_code, deleted.status_code) == (412, 412, 200)
+    assert "somebody changed them" in refused.json()["message"]
+    assert (await http.get(f"{GC}/rules/full")).json()["rules"] is None
+    assert (await http.get("repositories/lake/settings/gc_rules")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"default": 7},
+        {"default": "7"},
+        {"default": "0d"},
+        {"default": "7d", "keep_lsat": []},
+        {"default": "7d", "branches": [{"pattern": "main", "period": "3m"}]},
+        {"default": "7d", "branches": [{"pattern": "main", "period": "3d"}] * 2},
+        {"default": "7d", "keep_last": [{"pattern": "main", "commits": 0}]},
+    ],
+)
+async def test_full_rules_nobody_can_have_meant_are_refused(http: httpx.AsyncClient, body: object) -> None:
+    assert (await http.put(f"{GC}/rules/full", json=body)).status_code == 400
+    assert (await http.get(f"{GC}/rules/full")).json()["version"] == 0
+
+
+async def test_history_lists_versions_and_each_can_be_read(http: httpx.AsyncClient) -> None:
+    await http.put(f"{GC}/rules/full", json=FULL)
+    await http.delete(f"{GC}/rules/full")
+    await http.put("repositories/lake/settings/gc_rules", json=RULES)
+
+    page = (await http.get(f"{GC}/rules/history", params={"amount": 2})).json()
+    rest = (await http.get(f"{GC}/rules/history", params={"before": 2})).json()
+
+    assert ([version["version"] for version in page["versions"]], page["has_more"]) == ([3, 2], True)
+    assert ([version["rules"] for version in rest["versions"]], rest["has_more"]) == ([FULL], False)
+    assert (await http.get(f"{GC}/rules/full", params={"version": 1})).json() == rest["versions"][0]
+    assert (await http.get(f"{GC}/rules/full", params={"version": 4})).status_code == 404
+
+
+async def test_explain_says_which_rule_wins(http: httpx.AsyncClient) -> None:
+    assert (await http.get(f"{GC}/rules/explain", params={"branch": "main"})).status_code == 404
+    await http.put(f"{GC}/rules/full", json=FULL)
+
+    found = (await http.get(f"{GC}/rules/explain", params={"branch": "feature-1"})).json()
+    nothing = (await http.get(f"{GC}/rules/explain")).json()
+
+    assert (found["pattern"], found["period"], found["why"]) == ("feature-*", "2w", "no other pattern matches")
+    assert (nothing["branch"], nothing["pattern"], nothing["period"]) == (None, None, "36h")
+    assert (await http.get(f"{GC}/rules/explain", params={"branch": "a b"})).status_code == 400
+
+
 async def test_who_may_set_rules_is_told_so_and_the_configuration_is_there(http: httpx.AsyncClient) -> None:
     assert (await http.get(f"{GC}/rules/set_allowed")).status_code == 204
     assert (await http.get("config/garbage-collection")).json()["grace_period"] > 0
 
 
 async def test_an_unknown_repository_is_named(http: httpx.AsyncClient) -> None:
-    for path in ("settings/gc_rules", "gc/rules", "gc/runs", "gc/runs/x"):
+    for path in ("settings/gc_rules", "gc/rules", "gc/rules/full", "gc/rules/history", "gc/runs", "gc/runs/x"):
         response = await http.get(f"repositories/none/{path}")
         assert (response.status_code, response.json()) == (404, {"message": "repository not found"})
 

@@ -11,8 +11,8 @@ written never matters:
 6. the text itself, by code point. Only patterns that are alike in all else come here, so this settles ties and says
    nothing.
 
-So a pattern that matches only a part of what another one matches wins over it. A set of names has one spelling: a run
-of wildcards is written with its `?` first and one `*` at most, and other spellings are refused.
+So a pattern that matches only a part of what another one matches wins over it. Two patterns that match the same texts
+are one pattern spelled twice: a run of wildcards is written with its `?` first and one `*` at most, and no other way.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def specificity(pattern: str) -> Specificity:
-    """Sorts the most specific first."""
+    """Sorts the most specific first. Exact names, of which one branch has one, are in order of their text."""
+    if not is_glob(pattern):
+        return False, 0, 0, 0, 0, pattern
     literals = len(pattern) - pattern.count("*") - pattern.count("?")
     return (
-        is_glob(pattern),
+        True,
         -len(literal_beginning(pattern)),
         -literals,
         pattern.count("*"),
