@@ -315,6 +315,20 @@ async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) ->
         await run.sweep(answer)
 
 
+async def test_rules_deleted_while_a_run_condemns_abandon_it(lake: Lake, story: Story) -> None:
+    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    await lake.put("main", "b")
+    answer = await run.condemn(story.a)
+    assert answer.continuation_token is not None
+    await lake.upkeep.rules.write(None)
+
+    with pytest.raises(RulesNotFound):
+        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+
+    assert (await lake.upkeep.run(run.id)).state is RunState.ABANDONED
+    await lake.versions.create_branch("late", story.a.id)
+
+
 async def test_a_run_that_died_condemning_leaves_no_list_behind(lake: Lake, story: Story) -> None:
     run = Run(lake)
     await run.condemn(story.a)

@@ -8,6 +8,8 @@ forged cursor is not found out.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from lakebed.base import RunId
@@ -39,7 +41,7 @@ from lakebed.versions import RunRecord, Versions
 
 from .commits import read_snapshot
 from .condemning import Condemning
-from .errors import BadContinuation, RulesNotFound, RunNotFound
+from .errors import BadContinuation, RulesNotFound, RunMoved, RunNotFound, WrongKind
 from .inputs import Inputs
 from .options import UpkeepOptions
 from .reading import Cursor, Reading, decode_cursor, encode_cursor
@@ -156,11 +158,15 @@ class Upkeep:
         """See `Condemning.condemn`.
 
         Raises:
-            RulesNotFound: no rules are set: then nothing may be condemned.
+            RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
         """
+        id_ = check_run_id(run_id)
         if (await self.rules.read()).rules is None:
+            with suppress(RunNotFound, WrongKind, RunMoved):
+                await self._runs.read_as(id_, RunKind.COMMITTED, RunState.CONDEMNING)
+                await self._finish(id_, RunState.ABANDONED)
             raise RulesNotFound("no retention rules are set for this repository")
-        return await self._condemning.condemn(check_run_id(run_id), body)
+        return await self._condemning.condemn(id_, body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """See `Condemning.sweep`."""
