@@ -18,8 +18,8 @@ from lakebed import handoff
 from lakebed.base import RunId
 from lakebed.gc import SessionOptions, local_session
 from lakebed.gc.mark import mark_unreferenced
-from lakebed.gc.read import listed_objects, live_objects, uncommitted_objects
-from lakebed.gc.verdicts import write_verdicts
+from lakebed.gc.parts import Written
+from lakebed.gc.read import live_objects, uncommitted_objects, write_live
 
 from .http import family, peak_mib
 from .mark_inputs import Inputs, lake_in
@@ -48,17 +48,19 @@ def family_cpu_s() -> float:
 def main(folder: Path) -> list[Took]:
     inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=Inputs)
     ranges, lake = pq.read_table(folder / "ranges.parquet"), lake_in(folder)
+    listed = Written(folder=inputs.listed_in, parts=inputs.listed)
     took = []
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         for number in range(2):
             into = handoff.input_folder(handoff.RunKind.UNCOMMITTED, RunId(f"bench{number}"), handoff.DOOMED.name)
             cpu, wall = family_cpu_s(), time.perf_counter()
-            verdicts = mark_unreferenced(
-                listed_objects(session.spark, lake, inputs.listed, folder=inputs.listed_in, tasks=TASKS),
-                live_objects(session.spark, lake, ranges, tasks=TASKS),
-                uncommitted_objects(session.spark, lake, inputs.uncommitted, tasks=TASKS),
+            live = live_objects(session.spark, lake, ranges, tasks=TASKS).unionByName(
+                uncommitted_objects(session.spark, lake, inputs.uncommitted, tasks=TASKS)
             )
-            manifest, totals = write_verdicts(verdicts, lake, folder=into)
+            named = write_live(live, lake, folder=into.replace(handoff.DOOMED.name, "live"))
+            manifest, totals = mark_unreferenced(
+                session.spark, lake, listed=listed, live=named, folder=into, tasks=TASKS
+            )
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert manifest.rows == totals.all.objects == inputs.garbage, (manifest.rows, inputs.garbage)
             peak = sum(peak_mib(pid) for pid in family(os.getpid()))

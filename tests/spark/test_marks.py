@@ -37,16 +37,17 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
 from lakebed.gc.mark import mark_expired, mark_unreferenced
 from lakebed.gc.packing import Cause, pack_numbered
-from lakebed.gc.parts import parts_of
+from lakebed.gc.parts import Written, encode, parts_of
 from lakebed.gc.read import (
     expired_objects,
     list_slices,
-    listed_objects,
     live_objects,
     named_ranges,
     uncommitted_objects,
+    write_live,
 )
 from lakebed.gc.tables import CANDIDATES, LIVE, SETTLED, SchemaMismatch
+from lakebed.gc.verdicts import doomed_objects
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.retention import (
     DAY_MS,
@@ -257,13 +258,20 @@ def test_the_uncommitted_mark_equals_its_specification(
     ).doomed
     listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
     ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
-    verdicts = mark_unreferenced(
-        listed_objects(spark, built.lake, parts_of(listing), folder="_lakefs/listed/", tasks=2),
-        live_objects(spark, built.lake, ranges, tasks=2),
-        uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1),
+    live = live_objects(spark, built.lake, ranges, tasks=2).unionByName(
+        uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1)
+    )
+    doomed, totals = mark_unreferenced(
+        spark,
+        built.lake,
+        listed=Written(folder="_lakefs/listed/", parts=parts_of(listing)),
+        live=write_live(live, built.lake, folder="_lakefs/live/"),
+        folder="_lakefs/doomed/",
+        tasks=2,
     )
 
-    assert addresses_of(verdicts) == specified
+    assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == specified
+    assert totals.all.objects == doomed.rows == len(specified)
 
 
 def addresses_of(verdicts: DataFrame) -> set[str]:
@@ -276,14 +284,57 @@ def test_a_table_without_the_declared_columns_is_refused_before_a_row_is_read(sp
     live = spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark)
 
     with pytest.raises(SchemaMismatch, match="sequences"):
-        mark_unreferenced(live, live, live)
+        mark_expired(live, live, live, spark.createDataFrame(SETTLED.schema.empty_table(), SETTLED.spark))
 
 
-def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_named(spark: SparkSession) -> None:
+def some_candidates() -> pa.Table:
     slices, sequences, sizes, seen_ms = (np.array([number]) for number in (SLICES[0], 1, 4, 0))
-    packed = pack_numbered(slices, sequences, sizes, seen_ms, Cause(reason="x"))
-    candidates = spark.createDataFrame(packed, CANDIDATES.spark)
+    return pack_numbered(slices, sequences, sizes, seen_ms, Cause(reason="x"))
+
+
+def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    candidates = spark.createDataFrame(some_candidates(), CANDIDATES.spark)
+    settled = spark.createDataFrame(SETTLED.rows({"bucket": SLICES}), SETTLED.spark)
     broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
+    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
 
     with pytest.raises(Exception, match="null in column bucket"):
-        mark_unreferenced(candidates, broken, broken).toArrow()
+        mark_expired(candidates, broken, broken, settled).toArrow()
+    with pytest.raises(Exception, match="null in column bucket"):
+        write_live(broken, lake, folder="_lakefs/live/")
+
+
+@pytest.mark.parametrize("broken", ["listed", "live"])
+def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession, tmp_path: Path, broken: str) -> None:
+    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    data = {"listed": encode(CANDIDATES, some_candidates()), "live": encode(LIVE, LIVE.schema.empty_table())}
+    written = {}
+    with Files(lake) as files:
+        for name, bytes_ in data.items():
+            if name != broken:
+                files.write(f"_lakefs/{name}/some.parquet", bytes_)
+            part = handoff.part_of("some.parquet", bytes_, rows=int(name == "listed"))
+            written[name] = Written(folder=f"_lakefs/{name}/", parts=[part])
+
+    with pytest.raises(Exception, match=f"_lakefs/{broken}/some.parquet is missing"):
+        mark_unreferenced(
+            spark, lake, listed=written["listed"], live=written["live"], folder="_lakefs/doomed/", tasks=1
+        )
+
+
+def test_what_is_too_young_stays(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    slices, sequences, sizes = np.full(3, SLICES[0]), np.arange(3), np.full(3, 4)
+    data = encode(CANDIDATES, pack_numbered(slices, sequences, sizes, np.array([9, 10, 11]), Cause(reason="x")))
+    with Files(lake) as files:
+        files.write("_lakefs/listed/some.parquet", data)
+    listed = Written(folder="_lakefs/listed/", parts=[handoff.part_of("some.parquet", data, rows=1)])
+    nothing = Written(folder="_lakefs/live/", parts=[])
+
+    doomed, _ = mark_unreferenced(
+        spark, lake, listed=listed, live=nothing, folder="_lakefs/doomed/", tasks=1, young_since_ms=10
+    )
+
+    assert addresses_of(doomed_objects(spark, lake, doomed, tasks=1)) == {format_address(SLICES[0], 0)}

@@ -127,6 +127,15 @@ class LiveSet:
             case None:
                 pass
 
+    def add_rows(self, live: pa.Table) -> None:
+        """LIVE rows, without nulls."""
+        for bucket, bitmap, keys in zip(*(live[name].to_pylist() for name in LIVE.schema.names), strict=True):
+            if bucket < 0:
+                self._keys.update(keys)
+            else:
+                bits = np.frombuffer(bitmap, np.uint8)
+                self.room(bucket, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+
     def rows(self) -> pa.Table:
         """LIVE: one row a bucket, ascending."""
         foreign: dict[int, list[str]] = {}

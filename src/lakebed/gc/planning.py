@@ -33,9 +33,17 @@ from lakebed.retention import Rules, check_rules
 from .failures import told
 from .files import Files
 from .history import Judged, check_live, judge, metaranges_of_all
-from .mark import mark_expired, mark_unreferenced, without_young
-from .parts import parts_of
-from .read import Found, expired_objects, list_slices, listed_objects, live_objects, named_ranges, uncommitted_objects
+from .mark import mark_expired, mark_unreferenced
+from .parts import Written, parts_of
+from .read import (
+    Found,
+    expired_objects,
+    list_slices,
+    live_objects,
+    named_ranges,
+    uncommitted_objects,
+    write_live,
+)
 from .runs import CommitCounts, Plan, RangeCounts, write_plan
 from .strays import find_strays
 from .tables import LIVE
@@ -98,15 +106,20 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files) -> Plan:
     ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
     check_live(metaranges, ranges.num_rows)
     shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
-    verdicts = mark_unreferenced(
-        listed_objects(shop.spark, shop.lake, parts_of(listing), folder=listed_in, tasks=shop.tasks),
-        live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks),
-        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks),
+    live = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks).unionByName(
+        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks)
     )
-    young_since_ms = prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None
-    if young_since_ms is not None:
-        verdicts = without_young(verdicts, since_ms=young_since_ms)
-    doomed, totals = write_verdicts(verdicts, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "doomed"))
+    named = write_live(live, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "live"))
+    listed = Written(folder=listed_in, parts=parts_of(listing))
+    doomed, totals = mark_unreferenced(
+        shop.spark,
+        shop.lake,
+        listed=listed,
+        live=named,
+        folder=input_folder(run.kind, RunId(run.run_id), "doomed"),
+        tasks=shop.tasks,
+        young_since_ms=prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None,
+    )
     shop.live_side.marked(run.run_id, doomed)
     swept = int(pc.sum(commits["swept"]).as_py() or 0)
     return Plan(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
 
@@ -86,6 +87,18 @@ def _of_handoff(table: handoff.Table) -> pa.Schema:
     micros = pa.timestamp("us", tz="UTC")
     fields = [f.with_type(micros) if pa.types.is_timestamp(f.type) else f for f in handoff.arrow_schema(table)]
     return pa.schema(fields)
+
+
+def check_whole(rows: pa.Table, what: str) -> None:
+    """
+    Raises:
+        BadInput: a null where no table has one: whoever made the rows is broken. `what` is what the error calls them.
+    """
+    for name in rows.column_names:
+        column = rows[name]
+        inner = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
+        if column.null_count or inner:
+            raise handoff.BadInput(f"{what}: null in column {name}", input=what, column=name)
 
 
 DOOMED: Final = Table(handoff.DOOMED.meaning, _of_handoff(handoff.DOOMED))

@@ -27,10 +27,14 @@ ROWS_PER_PART: Final = 100_000
 
 def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str) -> tuple[handoff.Manifest, Totals]:
     """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written."""
-    work = in_tasks(lake, _write_into(folder), PARTS)
-    rows = PARTS.of(VERDICTS.of(verdicts).mapInArrow(work, PARTS.spark)).toArrow().sort_by("name")
-    totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in rows["note"].to_pylist())
-    return handoff.manifest_of(handoff.DOOMED, folder, parts_of(rows)), totals
+    return run_writing(VERDICTS.of(verdicts), lake, _write_into(folder), folder=folder)
+
+
+def run_writing(rows: DataFrame, lake: Lake, work: Work, *, folder: str) -> tuple[handoff.Manifest, Totals]:
+    """Run a job whose tasks end in `write_portions`, into `folder`."""
+    parts = PARTS.of(rows.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark)).toArrow().sort_by("name")
+    totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
+    return handoff.manifest_of(handoff.DOOMED, folder, parts_of(parts)), totals
 
 
 def doomed_again(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
@@ -55,14 +59,25 @@ def _read_rows(manifest: handoff.Manifest) -> Work:
 
 def _write_into(folder: str) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        partition = _partition()
-        for number, rows in enumerate(_portions(share)):
-            name = f"part-{partition:05d}-{number:05d}.parquet"
-            ordered = rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
-            data = handoff.encode_part(handoff.DOOMED, ordered.select(list(handoff.DOOMED.names())))
-            yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows))
+        async def tables() -> AsyncIterator[pa.Table]:
+            for batch in share:
+                yield pa.Table.from_batches([batch])
+
+        async for part in write_portions(store, folder, tables()):
+            yield part
 
     return work
+
+
+async def write_portions(store: BlockStore, folder: str, verdicts: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+    """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
+    partition, number = _partition(), 0
+    async for rows in _portions(verdicts):
+        name = f"part-{partition:05d}-{number:05d}.parquet"
+        ordered = rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
+        data = handoff.encode_part(handoff.DOOMED, ordered.select(list(handoff.DOOMED.names())))
+        yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows))
+        number += 1
 
 
 def _partition() -> int:
@@ -73,19 +88,19 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def _portions(share: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+async def _portions(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+    held: list[pa.Table] = []
     rows = 0
-    for batch in share:
-        while rows + batch.num_rows >= ROWS_PER_PART:
+    async for table in tables:
+        while rows + table.num_rows >= ROWS_PER_PART:
             cut = ROWS_PER_PART - rows
-            yield pa.Table.from_batches([*held, batch.slice(0, cut)])
-            held, rows, batch = [], 0, batch.slice(cut)  # noqa: PLW2901 - what is left of it
-        if batch.num_rows:
-            held.append(batch)
-            rows += batch.num_rows
+            yield pa.concat_tables([*held, table.slice(0, cut)])
+            held, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - what is left of it
+        if table.num_rows:
+            held.append(table)
+            rows += table.num_rows
     if held:
-        yield pa.Table.from_batches(held)
+        yield pa.concat_tables(held)
 
 
 def totals_of(rows: pa.Table) -> Totals:

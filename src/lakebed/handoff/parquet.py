@@ -67,7 +67,7 @@ def decode_part(table: Table, data: bytes, *, name: str) -> pa.Table:
         BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
     """
     try:
-        found = pq.read_table(io.BytesIO(data), columns=list(table.names()))
+        found = pq.read_table(pa.BufferReader(data), columns=list(table.names()))
         return found.select(list(table.names())).cast(arrow_schema(table))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(f"{name} is no {table.name} table: {error}", part=name) from error

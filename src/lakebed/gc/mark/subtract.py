@@ -1,8 +1,8 @@
-"""Candidates minus live, for one bucket: the heart of every mark. A plain function; Spark only brings buckets together.
+"""Candidates minus live: the heart of every mark. A plain function; Spark only brings together what speaks of a bucket.
 
-In a slice this is OR over bitmaps, then one look-up a candidate. In a foreign bucket keys are compared as strings.
-Of several candidates for one object the one seen last speaks for it, then the greatest reason, rule, branch and prefix,
-so that the verdict does not depend on the order in which tasks finish.
+In a slice this is OR over bitmaps, then one look-up a candidate; only what is left is looked at any further. In a
+foreign bucket keys are compared as strings. Of several candidates for one object the one seen last speaks for it, then
+the greatest reason, rule, branch and prefix, so that the verdict does not depend on the order in which tasks finish.
 
 Nothing here guesses: a null or arrays of unequal length mean that a reader is broken, and the run stops.
 """
@@ -18,58 +18,91 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, slice_name
 from lakebed.gc.packing import is_set
-from lakebed.gc.tables import VERDICTS
+from lakebed.gc.tables import VERDICTS, check_whole
 from lakebed.handoff import BadInput
 
 _CAUSE: Final = ("reason", "rule", "branch", "prefix")
+_NO_BITS: Final = np.empty(0, np.uint8)
 
 
 def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
-    """VERDICTS: each object of the CANDIDATES that no LIVE row names, once. Both are of one and the same bucket.
+    """VERDICTS: each object of the CANDIDATES that no LIVE row names, once; by bucket, then by sequence or address.
+    `live` must hold all rows there are of every bucket that the candidates are of.
 
     Raises:
         BadInput: a null, arrays that do not run in parallel, a sequence that no address has.
     """
-    _check_whole(candidates, "candidates")
-    _check_whole(live, "live objects")
-    if not candidates.num_rows:
-        return VERDICTS.schema.empty_table()
-    bucket = candidates["bucket"][0].as_py()
-    rows, sizes, seen_ms = _unpack(candidates, foreign=bucket < 0)
-    if bucket < 0:
-        names = _strings(candidates)
-        encoded = names.dictionary_encode()
-        objects = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        gone = ~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False)
-    else:
-        objects = _joined(candidates, "sequences", "<u4").astype(np.int64)
-        gone = ~is_set(_union(live), objects)
-    last = _last_of_each(objects, seen_ms, _ranks(candidates)[rows])
-    chosen = last[gone[last]]
-    found = objects[chosen]
-    addresses = names.take(pa.array(chosen)) if bucket < 0 else _format(bucket, found)
-    return VERDICTS.rows(
-        {
-            "address": addresses,
-            "slice": np.full(len(chosen), FOREIGN_SLICE if bucket < 0 else bucket, np.int64),
-            "sequence": (np.zeros(len(chosen)) if bucket < 0 else found).astype(np.int32),
-            "size_bytes": sizes[chosen],
-            "last_seen_at": pa.array(seen_ms[chosen] * 1000, pa.timestamp("us", tz="UTC")),
-            **{name: candidates[name].take(pa.array(rows[chosen])).combine_chunks() for name in _CAUSE},
-        }
+    check_whole(candidates, "candidates")
+    check_whole(live, "live objects")
+    is_foreign = pc.less(candidates["bucket"], 0)
+    found = [VERDICTS.schema.empty_table()]
+    if pc.any(is_foreign).as_py():
+        found.append(_subtract_foreign(candidates.filter(is_foreign), live.filter(pc.less(live["bucket"], 0))))
+        candidates = candidates.filter(pc.invert(is_foreign))
+    if candidates.num_rows:
+        found.append(_subtract_numbered(candidates, live))
+    return pa.concat_tables(found)
+
+
+def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
+    rows, sizes, seen_ms = _unpack(candidates, pc.list_value_length(candidates["addresses"]))
+    names = _strings(candidates)
+    kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
+    names, rows = names.take(pa.array(kept)), rows[kept]
+    ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    last = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows])
+    return _verdicts(
+        candidates,
+        rows[last],
+        address=names.take(pa.array(last)),
+        slice=np.full(len(last), FOREIGN_SLICE, np.int64),
+        sequence=np.zeros(len(last), np.int64),
+        size_bytes=sizes[kept[last]],
+        seen_ms=seen_ms[kept[last]],
     )
 
 
-def _check_whole(table: pa.Table, what: str) -> None:
-    for name in table.column_names:
-        column = table[name]
-        inner = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
-        if column.null_count or inner:
-            raise BadInput(f"{what}: null in column {name}", input=what, column=name)
+def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
+    counts = pc.divide(pc.binary_length(candidates["sequences"]), 4)
+    rows, sizes, seen_ms = _unpack(candidates, counts)
+    sequences, slices = _joined(candidates, "sequences", "<u4"), candidates["bucket"].to_numpy()
+    named, start = _unions(live, candidates["bucket"]), 0
+    gone = np.empty(len(sequences), np.bool_)
+    for slice_, count in zip(slices.tolist(), counts.to_pylist(), strict=True):
+        gone[start : start + count] = ~is_set(named.get(slice_, _NO_BITS), sequences[start : start + count])
+        start += count
+    kept = np.flatnonzero(gone)
+    sequences, rows = sequences[kept].astype(np.int64), rows[kept]
+    last = _last_of_each([sequences, slices[rows]], seen_ms[kept], _ranks(candidates)[rows])
+    rows, sequences = rows[last], sequences[last]
+    return _verdicts(
+        candidates,
+        rows,
+        address=_format(slices[rows], sequences),
+        slice=slices[rows],
+        sequence=sequences,
+        size_bytes=sizes[kept[last]],
+        seen_ms=seen_ms[kept[last]],
+    )
+
+
+def _verdicts(
+    candidates: pa.Table, rows: npt.NDArray[np.int64], *, sequence: Any, seen_ms: Any, **columns: Any
+) -> pa.Table:
+    """`rows` are those of the candidates that the objects come from."""
+    causes = {name: candidates[name].take(pa.array(rows)).combine_chunks() for name in _CAUSE}
+    last_seen_at = pa.array(seen_ms * 1000, pa.timestamp("us", tz="UTC"))
+    return VERDICTS.rows({**columns, **causes, "sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at})
 
 
 def _joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
-    return np.frombuffer(b"".join(table[name].to_pylist()), kind)
+    """The values one behind the other, as an Arrow array has them anyhow."""
+    column = table[name].combine_chunks()
+    _, offsets, data = column.buffers()
+    if not len(column) or data is None:
+        return np.empty(0, kind)
+    ends = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
+    return np.frombuffer(memoryview(data)[ends[0] : ends[1]], kind)
 
 
 def _strings(table: pa.Table) -> pa.Array:
@@ -78,26 +111,27 @@ def _strings(table: pa.Table) -> pa.Array:
 
 
 def _unpack(
-    candidates: pa.Table, *, foreign: bool
+    candidates: pa.Table, counts: pa.ChunkedArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each packed object: the row it comes from, its size, and when it was last seen."""
-    if foreign:
-        counts = pc.list_value_length(candidates["addresses"]).to_numpy().astype(np.int64)
-    else:
-        counts = pc.binary_length(candidates["sequences"]).to_numpy().astype(np.int64) // 4
+    """For each of so many packed objects: the row it comes from, its size, and when it was last seen."""
     for name in ("sizes", "seen_ms"):
-        if not np.array_equal(pc.binary_length(candidates[name]).to_numpy(), counts * 8):
+        if not pc.all(pc.equal(pc.binary_length(candidates[name]), pc.multiply(counts, 8)), min_count=0).as_py():
             raise BadInput(f"candidates: {name} do not run in parallel with the addresses", column=name)
-    rows = np.repeat(np.arange(len(counts)), counts)
+    rows = np.repeat(np.arange(len(counts)), counts.to_numpy())
     return rows, _joined(candidates, "sizes", "<i8"), _joined(candidates, "seen_ms", "<i8")
 
 
-def _union(live: pa.Table) -> npt.NDArray[np.uint8]:
-    bitmaps = [np.frombuffer(bitmap, np.uint8) for bitmap in live["bitmap"].to_pylist()]
-    union = np.zeros(max(map(len, bitmaps), default=0), np.uint8)
-    for bitmap in bitmaps:
+def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
+    """One bitmap for each of these buckets that has any."""
+    found: dict[int, npt.NDArray[np.uint8]] = {}
+    live = live.filter(pc.is_in(live["bucket"], value_set=buckets.combine_chunks()))
+    for bucket, data in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
+        bitmap, have = np.frombuffer(data, np.uint8), found.get(bucket, _NO_BITS)
+        union = np.zeros(max(len(bitmap), len(have)), np.uint8)
+        union[: len(have)] = have
         union[: len(bitmap)] |= bitmap
-    return union
+        found[bucket] = union
+    return found
 
 
 def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
@@ -108,16 +142,27 @@ def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _last_of_each(
-    objects: npt.NDArray[np.int64], seen_ms: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]
+    objects: list[npt.NDArray[np.int64]], seen_ms: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    order = np.lexsort((ranks, seen_ms, objects))
-    ordered = objects[order]
-    return order[np.r_[ordered[1:] != ordered[:-1], True]] if len(order) else order
+    """Of each object (named by parallel arrays, the last the first to sort by) the position that speaks for it."""
+    order = np.lexsort((ranks, seen_ms, *objects))
+    if not len(order):
+        return order
+    ends = np.zeros(len(order), np.bool_)
+    ends[-1] = True
+    for array in objects:
+        ordered = array[order]
+        ends[:-1] |= ordered[1:] != ordered[:-1]
+    return order[ends]
 
 
-def _format(slice_: int, sequences: npt.NDArray[np.int64]) -> pa.Array:
+def _format(slices: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64]) -> pa.Array:
     """As `lakebed.base.format_address` for each, which a test holds equal."""
     if len(sequences) and int(sequences.max()) > SEQUENCE_MAX:
-        raise BadInput(f"slice {slice_name(slice_)}: no address has the sequence {int(sequences.max())}", slice=slice_)
+        worst = int(sequences.argmax())
+        name = slice_name(int(slices[worst]))
+        raise BadInput(f"slice {name}: no address has the sequence {int(sequences[worst])}", slice=int(slices[worst]))
+    encoded = pa.array(slices).dictionary_encode()
+    folders = pa.array([f"data/{slice_name(slice_)}" for slice_ in encoded.dictionary.to_pylist()], pa.string())
     digits = pc.utf8_lpad(pa.array(sequences).cast(pa.string()), 8, "0")
-    return pc.binary_join_element_wise(f"data/{slice_name(slice_)}", digits, "/")
+    return pc.binary_join_element_wise(folders.take(encoded.indices), digits, "/")

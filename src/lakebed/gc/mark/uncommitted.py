@@ -6,25 +6,63 @@ settled slices were listed, and before anything else was read: what a later uplo
 
 from __future__ import annotations
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+from collections.abc import AsyncIterator, Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed.blocks import BlockStore
 from lakebed.gc.failures import marked
-from lakebed.gc.tables import CANDIDATES, LIVE, VERDICTS
+from lakebed.gc.files import Lake, Work, whole
+from lakebed.gc.parts import Written, decode, parts_of, read_part, rows_of_parts, spread
+from lakebed.gc.read import read_live
+from lakebed.gc.runs import Totals
+from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS
+from lakebed.gc.verdicts import run_writing, write_portions
+from lakebed.handoff import Manifest
 
 from .subtract import subtract
 
 
-def mark_unreferenced(listed: DataFrame, committed: DataFrame, uncommitted: DataFrame) -> DataFrame:
-    """VERDICTS: what was listed (CANDIDATES) and neither LIVE table names. One shuffle by bucket."""
-    live = LIVE.of(committed).unionByName(LIVE.of(uncommitted))
-    return minus(CANDIDATES.of(listed), live)
+def mark_unreferenced(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    listed: Written,
+    live: Written,
+    folder: str,
+    tasks: int,
+    young_since_ms: int | None = None,
+) -> tuple[Manifest, Totals]:
+    """What was listed (CANDIDATES, each slice in one part) and no row of LIVE names, as parts of DOOMED in `folder`.
+
+    What was written at or after `young_since_ms` stays for its age. Reading, subtracting and writing are one task's
+    work: neither what was listed nor what is doomed crosses a shuffle, or passes through the JVM. A part that is
+    missing or differs stops the job, named.
+    """
+    named = spread(spark, PARTS, rows_of_parts(listed.parts), tasks=tasks)
+    return run_writing(named, lake, _mark(listed.folder, live, folder, young_since_ms), folder=folder)
 
 
-def without_young(verdicts: DataFrame, *, since_ms: int) -> DataFrame:
-    """VERDICTS but those uploaded at or after this instant: what the rules let stay for its age."""
-    return VERDICTS.of(verdicts).where(F.unix_millis("last_seen_at") < F.lit(since_ms))
+def _mark(listed_in: str, live: Written, folder: str, young_since_ms: int | None) -> Work:
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        async def verdicts() -> AsyncIterator[pa.Table]:
+            named = await read_live(store, live)
+            for part in parts_of(whole(share)):
+                found = subtract(decode(CANDIDATES, await read_part(store, listed_in, part), part), named)
+                yield found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
+
+        async for part in write_portions(store, folder, verdicts()):
+            yield part
+
+    return work
+
+
+def without_young(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
+    """VERDICTS but those written at or after this instant: what the rules let stay for its age."""
+    instant = pa.scalar(since_ms * 1000, pa.timestamp("us", tz="UTC"))
+    return verdicts.filter(pc.less(verdicts["last_seen_at"], instant))
 
 
 def minus(candidates: DataFrame, live: DataFrame) -> DataFrame:

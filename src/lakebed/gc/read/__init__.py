@@ -1,6 +1,7 @@
 """What exists and what is named, as DataFrames: the namespace's listing, the ranges of commits, uncommitted data."""
 
-from .listing import Found, list_slices, listed_objects
+from .listing import Found, list_slices
+from .live import read_live, write_live
 from .ranges import expired_objects, live_objects, named_ranges
 from .uncommitted import check_table, uncommitted_objects
 
@@ -9,8 +10,9 @@ __all__ = [
     "check_table",
     "expired_objects",
     "list_slices",
-    "listed_objects",
     "live_objects",
     "named_ranges",
+    "read_live",
     "uncommitted_objects",
+    "write_live",
 ]

@@ -20,9 +20,9 @@ from lakebed.base import parse_slice_name, slice_name
 from lakebed.blocks import BlockStat, BlockStore
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.packing import Cause, pack_numbered
-from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.parts import encode, spread, write_part
 from lakebed.gc.tables import CANDIDATES, PARTS, SETTLED
-from lakebed.handoff import DATA_PREFIX, Part
+from lakebed.handoff import DATA_PREFIX
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
@@ -50,15 +50,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_slices(spark: SparkSession, lake: Lake, slices: Sequence[int], *, folder: str, tasks: int) -> DataFrame:
-    """PARTS written into `folder`, each with a `Found` as its note. One listing of the namespace, when it is run."""
+    """PARTS (of CANDIDATES) written into `folder`, each slice in one of them, each with a `Found` as its note. One
+    listing of the namespace, when it is run."""
     settled = spread(spark, SETTLED, SETTLED.rows({"bucket": sorted(slices)}), tasks=tasks)
     return PARTS.of(settled.mapInArrow(in_tasks(lake, _list_into(folder), PARTS), PARTS.spark))
-
-
-def listed_objects(spark: SparkSession, lake: Lake, parts: Sequence[Part], *, folder: str, tasks: int) -> DataFrame:
-    """CANDIDATES: everything that `list_slices` found. A part that is missing or differs stops the job, named."""
-    named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
-    return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_from(folder), CANDIDATES), CANDIDATES.spark))
 
 
 def _list_into(folder: str) -> Work:
@@ -81,14 +76,6 @@ def _list_into(folder: str) -> Work:
                 rows, found = [], Found()
         if rows:
             yield await flush()
-
-    return work
-
-
-def _read_from(folder: str) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        for part in parts_of(whole(share)):
-            yield decode(CANDIDATES, await read_part(store, folder, part), part)
 
     return work
 

@@ -1,0 +1,18 @@
+"""What Python workers of a local session are forked from: Spark's daemon, with everything that our tasks use imported.
+
+A worker imports a task's modules when it meets them, a second of CPU each time; forked from here it has them, and
+shares their memory with the others. Spark runs `python -m lakebed.gc.daemon <worker module>` (session.py).
+"""
+
+from __future__ import annotations
+
+from pyspark import worker
+from pyspark.daemon import manager
+from pyspark.sql.pandas import serializers
+
+from lakebed.gc import mark, planning, read, sweep, verdicts
+
+LOADED = (mark, planning, read, serializers, sweep, verdicts, worker)
+
+if __name__ == "__main__":
+    manager()
