@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from lakebed.base import Conflict, Corrupt
 from lakebed.gc import NoRules, RunAbandoned, RunNotReady
 from lakebed.handoff import RunKind, RunState
+from lakebed.retention import KeepLast, Rules
 from lakebed.versions import Condemned
 from tests.spark.lakeside import Lakeside
 
@@ -62,6 +64,37 @@ def test_uncommitted_garbage_goes_and_whatever_something_names_stays(spark: Spar
 
     assert lakeside.addresses() == {committed, staged, replacing}
     assert (report.state, report.objects_deleted, report.objects_failed) == (RunState.ENDED, 2, 0)
+
+
+def test_uncommitted_garbage_younger_than_the_rules_say_is_in_no_plan(spark: SparkSession, lakeside: Lakeside) -> None:
+    old, young = lakeside.upload("a/1"), lakeside.upload("a/1")
+    lakeside.upload("a/1")
+    for address, age_s in ((old, 86_500), (young, 86_300)):
+        (file,) = lakeside.files(f"**/{address}")
+        uploaded_s = lakeside.clock.ms / 1000 - age_s
+        os.utime(file, (uploaded_s, uploaded_s))
+    lakeside.wait(lakeside.upkeep.rules.write(Rules(default="forever", uncommitted_min_age="1d")))
+
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    assert {row.address for row in lakeside.collector.doomed(spark, plan.run_id).collect()} == {old}
+    assert plan.totals.all.objects == 1
+    assert young in lakeside.addresses()
+
+
+def test_the_last_commits_of_a_branch_stay_however_old_they_are(spark: SparkSession, lakeside: Lakeside) -> None:
+    objects = []
+    for age_days in (40, 30, 20):
+        objects.append(lakeside.upload("a/1"))
+        lakeside.commit(age_days=age_days)
+    rules = Rules(default="36h", keep_last=(KeepLast(pattern="m*", commits=2),))
+    lakeside.wait(lakeside.upkeep.rules.write(rules))
+
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    lakeside.collector.apply(spark, plan.run_id)
+
+    assert list(plan.totals.by_rule) == ["default: 36h"]
+    assert lakeside.addresses() == set(objects[1:])
 
 
 def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, lakeside: Lakeside) -> None:
