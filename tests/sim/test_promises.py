@@ -9,7 +9,8 @@ import pytest
 
 from lakebed.testing.sim import explore, run_seed
 from lakebed.testing.sim.__main__ import main
-from lakebed.testing.sim.worlds import SWARM_FAULTS, World, small_worlds, swarm
+from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
+from lakebed.testing.sim.worlds import World, small_worlds
 
 QUICK = [world for world in small_worlds() if world.is_quick]
 

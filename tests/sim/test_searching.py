@@ -29,7 +29,8 @@ from lakebed.testing.sim import (
     format_trace,
     run_seed,
 )
-from lakebed.testing.sim.worlds import SWARM_FAULTS, small_worlds, swarm
+from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
+from lakebed.testing.sim.worlds import small_worlds
 
 Counting = Callable[..., Scene]
 
@@ -134,7 +135,8 @@ def test_different_seeds_give_different_traces() -> None:
 def test_equal_seeds_give_equal_traces_in_a_process_with_another_hash_seed() -> None:
     program = (
         "from lakebed.testing.sim import run_seed, explore\n"
-        "from lakebed.testing.sim.worlds import SWARM_FAULTS, small_worlds, swarm\n"
+        "from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm\n"
+        "from lakebed.testing.sim.worlds import small_worlds\n"
         "for seed in range(10):\n"
         "    for step in run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True).trace: print(step)\n"
         "print(explore(next(iter(small_worlds())).scene))\n"

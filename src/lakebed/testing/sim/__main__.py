@@ -16,7 +16,8 @@ from .actors import Violation
 from .exploring import TooManyStates, explore
 from .mutants import MUTANTS, Hunt, hunt_by_seed, hunt_by_world
 from .scheduling import run_seed
-from .worlds import SWARM_FAULTS, small_worlds, swarm
+from .swarms import SWARM_FAULTS, swarm
+from .worlds import small_worlds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lakebed.base import LakebedError
 
@@ -19,7 +19,10 @@ from .ports import Ports
 
 Program: TypeAlias = Callable[[Ports], Coroutine[Any, Any, None]]
 StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
-"""Looks at each change of a stored value: the disk after it, partition, key, value before and value after."""
+"""Looks at each change of a stored value: the disk after it, partition, key, value before and value after. And at each
+delete of an object, as if it were in the partition BLOCKS: the disk before it, and nothing after."""
+
+BLOCKS: Final = b"(object store)"
 
 
 class Violation(AssertionError):
@@ -72,6 +75,10 @@ class Scene:
 
 def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:
     """Carry out an effect and have each change of a stored value looked at."""
+    if what[0] == "erase":
+        for key in what[1]:
+            for check in checks:
+                check(disk, BLOCKS, key.encode(), b"", None)
     if what[0] not in LOSABLE:
         return disk.apply(what)
     partition = what[1]

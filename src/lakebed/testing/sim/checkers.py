@@ -23,8 +23,11 @@ from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
-MOVES: Final = ("revert", "cherry_pick", "hard_reset", "create_branch", "delete_branch")
-"""Operations that change what any path of a branch shows without writing to it: nothing is explained after them."""
+FREEZES: Final = ("run", "give_up", "clean")
+"""Operations that may seal a token to freeze it."""
+MOVES: Final = ("revert", "cherry_pick", "hard_reset")
+"""Operations that change what any path of a branch shows without writing to it: nothing is explained after them. (A
+branch that is made again begins without the paths that are written to it: scenes keep them apart from its source's.)"""
 
 
 def no_lost_write(ending: Ending) -> None:
@@ -88,8 +91,11 @@ def idle_branch_does_not_grow(ending: Ending) -> None:
     definite = (None, NoChanges, CommitOvertaken)
     if ending.crashed or any(record.ended is None or record.ended.error not in definite for record in commits):
         return
+    if any(not record.is_acknowledged for kind in FREEZES for record in ending.of(kind)):
+        return
     for name, branch in View(ending.disk).branches().items():
-        if branch.sealed:
+        # What a freeze left stays sealed, one token for each branch, until somebody commits.
+        if len(branch.sealed) > any(item.stands_for for item in branch.sealed):
             raise Violation(f"branch {name} keeps {len(branch.sealed)} sealed tokens and nobody commits")
 
 
@@ -97,7 +103,7 @@ def resets_hold(ending: Ending) -> None:
     """What was acknowledged before a reset began is not committed by a commit that began after the reset had ended, and
     is not staged."""
     view = View(ending.disk)
-    for reset in ending.acknowledged("reset"):
+    for reset in (*ending.acknowledged("reset"), *ending.acknowledged("delete_branch")):
         name = reset.operation.branch
         dropped = _before(ending, reset, WRITES)
         later = [write for write in _of_branch(ending, name, WRITES) if write not in dropped]
@@ -105,7 +111,10 @@ def resets_hold(ending: Ending) -> None:
         branch = view.branch(name)
         if branch is None:
             continue
-        if back := sorted(str(value) for value in view.staged(branch).values() if value in gone):
+        # Putting back what the head has is no change: the reset of one object does so on top of a commit under way.
+        head = view.contents(view.commit(branch.commit_id).metarange_id)
+        staged = view.staged(branch).items()
+        if back := sorted(str(value) for key, value in staged if value in gone and head.get(key) != value):
             raise Violation(f"{reset.operation.name} was acknowledged, and {back} is staged again")
         for commit in ending.acknowledged("commit"):
             if commit.before is not None and reset.operation.name in commit.before and commit.ended is not None:

@@ -22,6 +22,12 @@ def branch_moves_are_legal(disk: Disk, partition: bytes, key: bytes, old: bytes 
     Raises:
         Violation: the branch record was changed in a way that no flow may.
     """
+    _branch_moves(disk, partition, key, old, new, check_cells=True)
+
+
+def _branch_moves(
+    disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None, *, check_cells: bool
+) -> None:
     if partition != PARTITION or not key.startswith(keys.BRANCH):
         return
     before = None if old is None else decode_record(BranchRecord, old)
@@ -31,7 +37,18 @@ def branch_moves_are_legal(disk: Disk, partition: bytes, key: bytes, old: bytes 
             raise Violation("a branch appears that is not being made")
         return
     if after is not None:
-        _check_move(disk, before, after)
+        _check_move(disk, before, after, check_cells=check_cells)
+
+
+def branch_moves_are_legal_beside_removals(
+    disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
+) -> None:
+    """The same where single objects are reset: a cell that a committer has read may be gone when he publishes.
+
+    Raises:
+        Violation: the branch record was changed in a way that no flow may.
+    """
+    _branch_moves(disk, partition, key, old, new, check_cells=False)
 
 
 def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
@@ -43,6 +60,8 @@ def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: byt
     if partition != PARTITION or not key.startswith(keys.BRANCH) or old is None:
         return
     before = decode_record(BranchRecord, old)
+    if before.state is RefState.CREATING:
+        return  # Nobody can have written to it yet.
     left = () if new is None else decode_record(BranchRecord, new).tokens()
     frozen = () if new is None else decode_record(BranchRecord, new).sealed
     stood_for = {token for item in frozen for token in item.stands_for}
@@ -51,17 +70,19 @@ def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: byt
         raise Violation(f"{gone} left the branch without a claim")
 
 
-def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord) -> None:
+def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord, *, check_cells: bool) -> None:
     view = View(disk)
     if after.commit_id != before.commit_id:
         commit = view.commit(after.commit_id)
         view.contents(commit.metarange_id)
     sealed, was = after.sealed, before.sealed
+    if after.staging_token == before.staging_token and _is_freeze(before, after):
+        return
     if after.staging_token == before.staging_token:
         dropped = was[len(sealed) :]
         if sealed != was[: len(sealed)]:
             raise Violation("sealed tokens were taken from the young end, or changed")
-        if dropped and after.commit_id != before.commit_id:
+        if check_cells and dropped and after.commit_id != before.commit_id:
             _check_changes(view, before, after, [item.token for item in dropped])
         if after.commit_id != before.commit_id and view.commit(after.commit_id).parents[:1] != (before.commit_id,):
             raise Violation("the head moves to a commit that was not made from it")
@@ -72,6 +93,13 @@ def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord) -> None:
             raise Violation("a seal pushes the token in front of the others, and does no more")
     elif not any(item.stands_for for item in sealed):
         raise Violation(f"{len(was)} sealed tokens became {len(sealed)}")
+
+
+def _is_freeze(before: BranchRecord, after: BranchRecord) -> bool:
+    """One frozen token stands for all that were sealed, and the head stays."""
+    stood_for = {token for item in before.sealed for token in (item.token, *item.stands_for)}
+    frozen = after.sealed[0] if len(after.sealed) == 1 else None
+    return frozen is not None and set(frozen.stands_for) == stood_for and after.commit_id == before.commit_id
 
 
 def _check_changes(view: View, before: BranchRecord, after: BranchRecord, dropped: Sequence[StagingToken]) -> None:

@@ -22,7 +22,8 @@ from lakebed.versions.repo import Seen
 from .actors import Violation
 from .exploring import TooManyStates, explore
 from .scheduling import run_seed
-from .worlds import SWARM_FAULTS, small_worlds, swarm
+from .swarms import SWARM_FAULTS, swarm
+from .worlds import small_worlds
 
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside: its flows are private to its package, and this is surgery on them."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from lakebed.base import LakebedError
 
 T = TypeVar("T")
+
+UNORDERED: Final = frozenset({"run", "clean", "give_up", "expire", "close", "issue"})
+"""Kinds that nobody waits for: when they began and ended is not kept, which saves the explorer states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Record:
     operation: Operation
     ended: Ended | None
     before: frozenset[str] | None
-    """None: it never began."""
+    """None: it never began, or its kind is not ordered."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -65,7 +68,9 @@ class Operations:
     async def run(self, operation: Operation, doing: Coroutine[Any, Any, T]) -> T | None:
         assert operation.name not in self.asked, operation.name
         self.asked[operation.name] = operation
-        self.opening.append(operation.name)
+        is_ordered = operation.kind not in UNORDERED
+        if is_ordered:
+            self.opening.append(operation.name)
         value = None
         try:
             value = await doing
@@ -74,7 +79,8 @@ class Operations:
         else:
             assert isinstance(value, Hashable), operation.name
             self.ended[operation.name] = Ended(value)
-        self.unread.append(operation.name)
+        if is_ordered:
+            self.unread.append(operation.name)
         return value
 
     def take_opened(self) -> tuple[str, ...]:

@@ -276,9 +276,12 @@ class SimBlocks:
         return BlockStat(key=raw[0], size_bytes=raw[1], modified_ms=raw[2])
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
-        while page := _blocks(await effect(("list", prefix, start_after, _LIST_PAGE))):
-            yield [BlockStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
-            start_after = page[-1][0]
+        page = None
+        while page is None or len(page) == _LIST_PAGE:
+            page = _blocks(await effect(("list", prefix, start_after, _LIST_PAGE)))
+            if page:
+                yield [BlockStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
+                start_after = page[-1][0]
 
     async def copy(self, source: str, target: str) -> None:
         _found(source, await effect(("copy", source, target, self._clock.ms)))

@@ -15,9 +15,11 @@ from lakebed.versions import Options, Versions
 
 from .actors import Actor, Program, Scene
 from .checkers import ALWAYS, no_leak
-from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
+from .collecting import SimCollector
+from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import Ports
+from .reachable import deletes_spare_open_uploads, garbage_goes, nothing_reachable_is_deleted
 from .trees import SimTrees
 from .views import UID
 
@@ -139,13 +141,16 @@ def server(name: str, *clients: Sequence[Do]) -> Actor:
 def scene(
     name: str,
     *actors: Actor,
+    before: Sequence[Do] = (),
     staged: Sequence[Do] = (),
     committed: Sequence[Do] = (),
     beside: Sequence[Do] = (),
     clocks_agree: bool = True,
+    resets_objects: bool = False,
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
+    `before` comes first of all and may commit what it likes. Slices that were used to prepare are settled.
     With `beside` there is a second branch, `side`, made from the first and one commit ahead by these operations.
 
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
@@ -155,29 +160,42 @@ def scene(
     async def prepare(ports: Ports) -> None:
         repo = versions(ports)
         await repo.initialise(MAIN)
-        for do in (*committed, *([commit("prepared")] if committed else [])):
+        for do in (*before, *committed, *([commit("prepared")] if committed else [])):
             await ports.act(do.operation, _awaited(do.act, repo))
         if beside:
             await repo.create_branch(SIDE, MAIN)
         for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
             await ports.act(do.operation, _awaited(do.act, repo))
+        await repo.close_slices()
 
+    legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
+    moves = (legal, deletes_spare_open_uploads)
     return Scene(
         name=name,
         actors=actors,
         prepare=prepare,
         tidy=_tidy,
-        checks=ALWAYS,
-        tidy_checks=(no_leak,) if clocks_agree else (),
-        step_checks=(branch_moves_are_legal, tokens_leave_with_a_claim) if clocks_agree else (branch_moves_are_legal,),
+        checks=(*ALWAYS, nothing_reachable_is_deleted),
+        tidy_checks=(no_leak, garbage_goes) if clocks_agree else (garbage_goes,),
+        step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,
     )
 
 
 async def _tidy(ports: Ports) -> None:
-    """All claims are old by now, so a cleaner leaves nothing that is nobody's."""
+    """Everything is old by now: owners and runs that did not end are dead, a cleaner leaves nothing that is nobody's,
+    and a run of each kind takes every object that nothing names."""
     ports.clock.ms += 3 * FAR_FUTURE_MS
-    await versions(ports).clean()
+    repo = versions(ports)
+    collector = SimCollector(repo)
+    if [stat async for page in repo.blocks.list("data/") for stat in page]:
+        await collector.resume()
+        await collector.give_up_all()
+        ports.clock.ms += FAR_FUTURE_MS
+        await repo.clean()
+        await collector.collect_committed(keeps_history=True)
+        await collector.collect_uncommitted(is_last=True)
+    await repo.clean()
 
 
 def _doing(deeds: Sequence[Do]) -> Program:

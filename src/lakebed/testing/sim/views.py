@@ -105,7 +105,8 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Of all tokens that hold a cell."""
-        return {partition for partition in self.disk.cells if partition.startswith(PARTITION + b"/")}
+        lists = PARTITION + b"/run-"  # What runs condemn; these are theirs.
+        return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(lists)}
 
     def _records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         held = self.disk.cells.get(PARTITION, {})

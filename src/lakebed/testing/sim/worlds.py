@@ -1,18 +1,32 @@
-"""Which scenes are searched: small ones for the explorer, with the faults allowed in each, and swarms for the seeds."""
+"""Which small scenes the explorer walks, and with which faults. A world's size is the product of what its actors do: so
+each has the smallest actors that can meet in it."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from .actors import Scene
+from .deeds import (
+    clean_records,
+    committed_run,
+    copy,
+    create_branch,
+    delete_branch,
+    expire,
+    freeze,
+    give_up,
+    hard_reset,
+    issue,
+    link_issued,
+    revert,
+    run,
+)
 from .exploring import NO_BUDGET, Budget
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
-    Do,
     clean,
     client,
     commit,
@@ -25,12 +39,9 @@ from .scenes import (
     upload,
     write,
 )
-from .scheduling import Faults
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
-
-SWARM_FAULTS: Final = Faults(refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.01, delay=0.02, clock_jump=0.01)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +54,25 @@ class World:
 
 
 def small_worlds() -> Iterator[World]:
-    """Every small scene without faults, with a crash at any step, and with a lost answer or request at any step."""
-    for one, quick in _small_scenes():
+    """Every small scene without faults, with a crash at any step, and with a lost answer or request at any step.
+
+    Those of writers and committers come first, then those of collections."""
+    for one, quick in (*_small_scenes(), *_collecting_scenes()):
         for budget, is_quick in zip((NO_BUDGET, A_CRASH, A_LOSS), quick, strict=True):
-            yield World(one, budget, is_quick)
+            if is_quick is not None:
+                yield World(one, budget, is_quick)
 
 
-_ALL: Final = (True, True, True)
-_NO_LOSS: Final = (True, True, False)
-_NONE: Final = (False, False, False)
+Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
+"""Without faults, with a crash, with a loss. None: too many states to walk at all."""
+
+_ALL: Final[Quick] = (True, True, True)
+_NO_LOSS: Final[Quick] = (True, True, False)
+_NO_FAULT: Final[Quick] = (True, False, False)
+_NONE: Final[Quick] = (False, False, False)
 
 
-def _small_scenes() -> Iterator[tuple[Scene, tuple[bool, bool, bool]]]:
+def _small_scenes() -> Iterator[tuple[Scene, Quick]]:
     """With each, which budgets are quick."""
     a1, a2 = write("w1", "a", "1"), write("w2", "a", "2")
     b0, beside = write("w0", "b", "0"), write("t0", "z", "t0", branch=SIDE)
@@ -85,50 +103,96 @@ def _small_scenes() -> Iterator[tuple[Scene, tuple[bool, bool, bool]]]:
     yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1]), _NO_LOSS
     writer_too = client("w", a1, write("w2", "a", "2"))
     yield scene("writer of two, committer, reader that has read before", writer_too, c, twice), _NONE
+    yield scene("two writers, two committers", client("v", a1), w, c, d), _NONE
+    # The branch `side` is deleted and made again; its paths are not those of `main`.
+    there = write("w2", "a", "2", branch=SIDE)
+    made = [create_branch("b0"), write("w1", "a", "1", branch=SIDE)]
+    x, on_side = client("x", delete_branch("x1"), create_branch("x2")), client("w", there)
+    yield scene("writer, deleter that creates again", on_side, x, before=made), _ALL
+    c_side = client("c", commit("c1", branch=SIDE))
+    yield scene("writer, committer, deleter that creates again", on_side, c_side, x, before=made), _ALL
+    creator = client("y", create_branch("y1"))
+    yield scene("writer, deleter, creator", on_side, client("x", delete_branch("x1")), creator, before=made), _ALL
+    cleaning = client("x", delete_branch("x1"), create_branch("x2"), clean("x3"))
+    yield scene("writer, deleter that creates again and cleans", on_side, cleaning, before=made), _ALL
 
 
-def swarm(seed: int) -> Scene:
-    """4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
-    rng = random.Random(seed)
-    clocks_agree = rng.random() < 0.7
-    clients = []
-    for number in range(rng.randint(4, 8)):
-        name = "abcdefgh"[number]
-        deeds = [_drawn(rng, f"{name}{count}", clocks_agree) for count in range(rng.randint(1, 3))]
-        if len(deeds) == 3 and rng.random() < 0.5:
-            clients.append(server(name, deeds[:1], deeds[1:]))
-            continue
-        clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree)]))
-    committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
-    return scene(
-        f"swarm {seed}",
-        *clients,
-        committed=committed,
-        beside=[write("t0", "z", "t0", branch=SIDE)],
-        staged=[write("u0", "x", rng.choice(("u0", "w0")))],
-        clocks_agree=clocks_agree,
+def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
+    a1 = upload("w1", "a", "1")
+    w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", run("r1"))
+    yield scene("committer, run", c, r, staged=[a1]), _ALL
+    yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
+    yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_FAULT
+    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_FAULT
+    late = client("r", run("r1", gives_up=True))
+    u = client("u", upload("w2", "a", "2"))
+    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
+    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
+    yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
+    # Links: an address was handed out, and its slice has settled.
+    issued = [issue("i0")]
+    link = client("l", link_issued("w2", "a", "2"))
+    yield scene("linker, expirer that runs", link, client("r", expire("e1"), run("r1")), before=issued), _ALL
+    freezing = client("r", give_up("g1"), clean_records("k1"), run("r1"))
+    yield scene("linker, run after giving up and cleaning", link, freezing, before=issued), _ALL
+    linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
+    yield (
+        scene("two linkers, run", linking_again, client("m", link_issued("w4", "b", "4")), r, before=issued),
+        _NO_FAULT,
+    )
+    k = client("k", clean_records("k1"))
+    yield scene("linker, record cleaner, run", link, k, r, before=issued), _NO_FAULT
+    yield scene("linker, committer, run", link, c, r, before=issued), _NONE
+    # Copies: from `side` to `main`, which a run reads first.
+    source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
+    copier = copy("w2", "z", "a", "2", ref=SIDE)
+    gone = delete("d2", "z", branch=SIDE)
+    yield scene("copier that deletes, run", client("w", copier, gone), r, before=source), _ALL
+    yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source), _NO_FAULT
+    yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _NO_LOSS
+    yield (
+        scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source),
+        _ALL,
+    )
+    yield (
+        scene(
+            "copier, run after giving up and cleaning", client("w", copier), client("r", gone, *_DOOM), before=source
+        ),
+        _ALL,
+    )
+    # Committed data: the first of two commits, or what only an old reading of `main` names, is given up.
+    past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    t = client("r", committed_run("r1"))
+    yield scene("brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past), _ALL
+    yield scene("hard resetter, committed run", client("h", hard_reset("h1", "main~1")), t, before=past), _ALL
+    yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past), _ALL
+    from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
+    yield scene("copier from a commit, committed run", from_past, t, before=past), _ALL
+    yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
+    branch_late = client("r", create_branch("h1", "main~1"), again=[create_branch("h2", "main~1")])
+    yield (
+        scene(
+            "brancher that comes back, committed run, cleaner",
+            branch_late,
+            client("t", committed_run("r1")),
+            client("k", clean("k1")),
+            before=past,
+        ),
+        _NO_FAULT,
+    )
+    hold_breaker = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
+    yield (
+        scene(
+            "hard resetter, committed run, impatient cleaner",
+            client("h", hard_reset("h1", "main~1")),
+            t,
+            hold_breaker,
+            before=past,
+            clocks_agree=False,
+        ),
+        _NONE,
     )
 
 
-_KINDS: Final = {"write": 6, "upload": 2, "commit": 7, "read": 5, "delete": 2, "clean": 1, "merge": 1, "reset": 1}
-
-
-def _drawn(rng: random.Random, name: str, clocks_agree: bool) -> Do:
-    key = rng.choice("xxy")
-    match rng.choices(list(_KINDS), list(_KINDS.values()))[0]:
-        case "write":
-            # Now and then what may be there already: a write that changes nothing.
-            return write(name, key, name if rng.random() < 0.8 else {"x": "w0", "y": "v0"}[key])
-        case "upload":
-            return upload(name, key, name)
-        case "commit":
-            return commit(name)
-        case "read":
-            return read(name, key)
-        case "delete":
-            return delete(name, key)
-        case "merge":
-            return merge(name, SIDE)
-        case "reset":
-            return reset(name)
-    return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
+_DOOM: Final = (give_up("g1"), clean_records("k1"), run("r1"))
+"""Take an owner for dead, remove the record that was his, and collect: what he still does may not count."""

@@ -1,0 +1,192 @@
+"""Collection runs, small enough for the explorer: the real pieces in the real order, without the files between them.
+
+What is real: run records and their moves (`RunBook`), the reading of staging step by step, touches, frozen tokens,
+uploads and copies (`Reading`), refs and commits (`read_snapshot`), settled slices, giving up (`Versions`), and what a
+clean run decides (`lakebed.retention.clean_run`). What stands in: addresses go from step to step in memory, not through
+Parquet files of the run's folder; the rules of the committed run are "what nothing names goes", or "what is in nobody's
+history goes"; nobody changes them. The whole collector runs beside real trees in tests/upkeep/test_races.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, RunId, format_address, from_row
+from lakebed.handoff import RunState
+from lakebed.retention import Namespace, clean_run
+from lakebed.upkeep import UpkeepOptions
+from lakebed.upkeep.commits import Snapshot, read_snapshot
+from lakebed.upkeep.reading import Cursor, Phase, Reading
+from lakebed.upkeep.records import records
+from lakebed.upkeep.rows import Address
+from lakebed.upkeep.runs import RunBook
+from lakebed.versions import (
+    Commit,
+    CopyRecord,
+    CopyState,
+    RunKind,
+    RunRecord,
+    SliceRecord,
+    SliceState,
+    SweptRecord,
+    UploadRecord,
+    UploadState,
+    Versions,
+    decode_cells,
+    encode_record,
+    is_gone,
+    keys,
+)
+from lakebed.versions import RunState as StoredState
+
+from .trees import SimTrees
+
+OPTIONS = UpkeepOptions(scan_page=100, dead_run_age_ms=0)
+
+
+class Addresses:
+    """What a reading finds; takes the place of `AddressRows`."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def add(self, address: Address, *, source: str, branch: str) -> None:  # noqa: ARG002  # as AddressRows has it
+        self.found.add(address.foreign or format_address(address.slice_, address.sequence))
+
+    def add_cells(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:  # noqa: ARG002  # as above
+        self.found |= {from_row(row).address for flags, row in decode_cells(values) if not is_gone(flags)}
+
+
+class SimCollector:
+    def __init__(self, repo: Versions) -> None:
+        self.repo = repo
+        self.runs = RunBook(repo, OPTIONS)
+        self.reading = Reading(repo, OPTIONS)
+
+    async def collect_uncommitted(self, *, gives_up: bool = False, is_last: bool = False) -> None:
+        """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step.
+
+        Raises:
+            RunMoved: the run was abandoned while it marked; nothing was deleted.
+        """
+        run_id, _ = await self.runs.start_marking()
+        if gives_up:
+            await self.give_up_all()
+        settled = await self._settled()
+        listing = [stat.key async for page in self.repo.blocks.list("data/") for stat in page]
+        uncommitted = await self.read_staging()
+        swept = await self._swept() if is_last else frozenset()
+        commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
+        found = clean_run(
+            listing,
+            committed=await self._addresses(commits),
+            uncommitted=uncommitted,
+            namespace=Namespace(uri=self.repo.blocks.uri, settled=settled),
+        )
+        await self.runs.move(run_id, RunState.MARKED)
+        await self.repo.blocks.delete(sorted(found.doomed))
+
+    async def collect_committed(self, *, keeps_history: bool = False) -> None:
+        """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none).
+
+        Raises:
+            RunMoved: the run was abandoned while it marked; nothing was deleted.
+        """
+        repo, run_id = self.repo, RunId(self.repo.world.ids.fresh())
+        plan = await read_snapshot(repo)
+        expired = {id_ for id_, _ in plan.commits} - _kept(plan, keeps_history=keeps_history) - plan.swept
+        if not expired:
+            return
+        await self._publish(run_id, sorted(expired), plan)
+        settled = await self._settled()
+        uncommitted = await self.read_staging()
+        record, held = await self.runs.read(run_id)
+        now = await read_snapshot(repo)
+        condemned = expired - _kept(now, keeps_history=keeps_history)
+        kept = await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
+        lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
+        namespace = Namespace(uri=repo.blocks.uri, settled=settled)
+        doomed = [key for key in sorted(lost - kept - uncommitted) if namespace.may_take(key)]
+        plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
+        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
+        await self.sweep(run_id, plan_text)
+
+    async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot) -> None:
+        """Steps 2 and 3: the list, then the record, then a touch of each branch that the commits were made for."""
+        partition = keys.condemned_partition(self.repo.uid, run_id)
+        await self.repo.store.set_many(partition, [(id_.encode(), b"") for id_ in expired])
+        now_ms = self.repo.world.clock.now_ms()
+        record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=now_ms)
+        await self.runs.write(run_id, record, None)
+        commits = dict(plan.commits)
+        for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
+            await self.repo.touch(branch)
+
+    async def sweep(self, run_id: RunId, plan: str) -> None:
+        """Steps 7 to 9. The plan is the condemned commits, then the doomed keys; the run's record keeps it."""
+        commits, doomed = (part.split() for part in plan.split("|"))
+        await self.write_swept(run_id, commits)
+        await self.repo.blocks.delete(doomed)
+        await self.runs.move(run_id, RunState.ENDED)
+
+    async def write_swept(self, run_id: RunId, commits: Sequence[str]) -> None:
+        value = encode_record(SweptRecord(run=run_id))
+        await self.repo.store.set_many(self.repo.partition, [(keys.SWEPT + id_.encode(), value) for id_ in commits])
+
+    async def resume(self) -> None:
+        """Runs that still mark are abandoned, those that sweep are taken to their end."""
+        await self.runs.abandon_dead()
+        for run_id, run in await self.repo.runs():
+            if run.state is StoredState.SWEEPING:
+                await self.sweep(run_id, run.plan)
+
+    async def read_staging(self) -> set[str]:
+        """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies."""
+        rows = Addresses()
+        cursor = Cursor(name="sim")
+        while cursor.phase is not Phase.DONE:
+            cursor = await self.reading._step(cursor, rows)  # type: ignore[arg-type]  # noqa: SLF001  # its steps, not its files
+        return rows.found
+
+    async def give_up_all(self) -> None:
+        """Take every owner for dead. Safe at any time; those that live find themselves fenced."""
+        repo = self.repo
+        slices = [name async for name, one in records(repo, SliceRecord, keys.SLICE) if one.state in _OPEN_SLICES]
+        await repo.give_up_slices([keys.SLICE + name.encode() for name in slices])
+        uploads = [name async for name, one in records(repo, UploadRecord, keys.UPLOAD) if one.state in _OPEN_UPLOADS]
+        for name in uploads:
+            await repo.give_up(UploadRecord, keys.UPLOAD + name.encode())
+        copies = [name async for name, one in records(repo, CopyRecord, keys.COPY) if one.state is not CopyState.DONE]
+        for name in copies:
+            await repo.give_up(CopyRecord, keys.COPY + name.encode())
+
+    async def _settled(self) -> frozenset[str]:
+        found = records(self.repo, SliceRecord, keys.SLICE)
+        return frozenset([name async for name, one in found if one.state is SliceState.SETTLED])
+
+    async def _swept(self) -> frozenset[str]:
+        return frozenset([id_ async for id_, _ in records(self.repo, SweptRecord, keys.SWEPT)])
+
+    async def _addresses(self, commits: Iterable[Commit]) -> set[str]:
+        trees = self.repo.trees
+        assert isinstance(trees, SimTrees)
+        found: set[str] = set()
+        for metarange in sorted({commit.metarange_id for commit in commits}):
+            found |= {from_row(row).address for row in (await trees.contents(metarange)).values()}
+        return found
+
+
+_OPEN_SLICES = (SliceState.OPEN, SliceState.FENCED)
+_OPEN_UPLOADS = (UploadState.LINKING, UploadState.VOID)
+
+
+def _kept(snapshot: Snapshot, *, keeps_history: bool) -> set[CommitId]:
+    """What a branch, tag or hold names, being made or not; with its history, if that is kept."""
+    kept = {commit for _, _, commit, _ in snapshot.refs}
+    if keeps_history:
+        for id_, commit in reversed(snapshot.commits):
+            if id_ in kept:
+                kept.update(commit.parents)
+    return kept

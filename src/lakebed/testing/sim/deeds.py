@@ -1,0 +1,165 @@
+"""What clients of the larger scenes do besides writing and committing: links, copies, refs, freezes, collections."""
+
+from __future__ import annotations
+
+from lakebed.base import Entry
+from lakebed.versions import UploadRecord, UploadRefused, UploadState, Versions, keys
+
+from .collecting import SimCollector
+from .operations import Operation
+from .scenes import MAIN, SIDE, Do
+
+
+def issue(name: str, *, branch: str = MAIN) -> Do:
+    """An address is handed out, and its client puts bytes there."""
+
+    async def act(repo: Versions) -> None:
+        await _issue(repo, name, branch)
+
+    return Do(Operation(name, "issue", branch), act)
+
+
+def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """The whole of it: an address is handed out, filled, linked."""
+
+    async def act(repo: Versions) -> None:
+        await repo.link_upload(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """Link the first address that is open. The client knows it; here it looks it up, which is one step more."""
+
+    async def act(repo: Versions) -> None:
+        page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
+        if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
+            raise UploadRefused("cleaned away")
+        address = page.keys[0][len(keys.UPLOAD) :].decode()
+        await repo.link_upload(branch, key.encode(), _entry(address, value))
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def expire(name: str) -> Do:
+    """Expire every address that is open, as a cleaner does when it is time."""
+
+    async def act(repo: Versions) -> None:
+        async for key, upload in repo._records(UploadRecord, keys.UPLOAD):  # noqa: SLF001  # a scan
+            if upload.state is UploadState.ISSUED:
+                await repo.expire_upload(key[len(keys.UPLOAD) :].decode())
+
+    return Do(Operation(name, "expire"), act)
+
+
+def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> Do:
+    """A shallow copy, whose entry differs from its source's in its checksum: so its value is its own."""
+
+    async def act(repo: Versions) -> None:
+        def alter(entry: Entry) -> Entry:
+            return Entry(
+                address=entry.address, size_bytes=entry.size_bytes, checksum=value, modified_ms=entry.modified_ms
+            )
+
+        await repo.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def close(name: str) -> Do:
+    """An orderly shutdown: this process's slices settle."""
+
+    async def act(repo: Versions) -> None:
+        await repo.close_slices()
+
+    return Do(Operation(name, "close"), act)
+
+
+def give_up(name: str) -> Do:
+    """Take every owner for dead: fence, freeze, settle."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).give_up_all()
+
+    return Do(Operation(name, "give_up"), act)
+
+
+def freeze(name: str, *, branch: str = MAIN) -> Do:
+    """The middle of giving up: every token of a branch is replaced by a frozen one."""
+
+    async def act(repo: Versions) -> None:
+        await repo.freeze(branch)
+
+    return Do(Operation(name, "give_up", branch), act)
+
+
+def clean_records(name: str) -> Do:
+    """The part of a cleaner that removes finished records."""
+
+    async def act(repo: Versions) -> None:
+        await repo._clean_records()  # noqa: SLF001  # a part of it, for fewer states
+
+    return Do(Operation(name, "clean"), act)
+
+
+def run(name: str, *, gives_up: bool = False) -> Do:
+    """A collection of uncommitted data, to its deletes."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).collect_uncommitted(gives_up=gives_up)
+
+    return Do(Operation(name, "run"), act)
+
+
+def committed_run(name: str) -> Do:
+    """A collection of committed data whose rules let everything go that nothing names."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).collect_committed()
+
+    return Do(Operation(name, "run"), act)
+
+
+def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.create_branch(branch, source)
+
+    return Do(Operation(name, "create_branch", branch, value=source), act)
+
+
+def delete_branch(name: str, *, branch: str = SIDE) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.delete_branch(branch)
+
+    return Do(Operation(name, "delete_branch", branch), act)
+
+
+def hard_reset(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.hard_reset(branch, ref, force=True)
+
+    return Do(Operation(name, "hard_reset", branch), act)
+
+
+def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.revert(branch, ref, committer="sim", message=name)).id
+
+    return Do(Operation(name, "revert", branch), act)
+
+
+def reset_object(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.reset_object(branch, key.encode())
+
+    return Do(Operation(name, "reset_object", branch, key.encode()), act)
+
+
+async def _issue(repo: Versions, name: str, branch: str) -> str:
+    address = await repo.issue_upload(branch)
+    await repo.blocks.put(address, name.encode())
+    return address
+
+
+def _entry(address: str, value: str) -> Entry:
+    return Entry(address=address, size_bytes=1, checksum=value, modified_ms=0)

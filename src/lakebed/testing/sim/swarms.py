@@ -1,0 +1,139 @@
+"""Swarms: 4 to 8 clients of all kinds, drawn from a seed, for the searches that are too large to walk."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from .actors import Scene
+from .deeds import (
+    close,
+    committed_run,
+    copy,
+    create_branch,
+    delete_branch,
+    give_up,
+    hard_reset,
+    link,
+    reset_object,
+    run,
+)
+from .scenes import (
+    FAR_FUTURE_MS,
+    SIDE,
+    Do,
+    clean,
+    client,
+    commit,
+    delete,
+    merge,
+    read,
+    reset,
+    scene,
+    server,
+    upload,
+    write,
+)
+from .scheduling import Faults
+
+SWARM_FAULTS: Final = Faults(refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.01, delay=0.02, clock_jump=0.01)
+
+
+def swarm(seed: int) -> Scene:
+    """4 to 8 clients, each with one to three operations on two paths, drawn from the seed."""
+    rng = random.Random(seed)
+    clocks_agree = rng.random() < 0.7
+    kinds = dict(_KINDS)
+    if resets_objects := rng.random() < 0.2:
+        kinds["reset object"] = 1
+    clients = []
+    for number in range(rng.randint(4, 8)):
+        name = "abcdefgh"[number]
+        deeds = [_drawn(rng, f"{name}{count}", clocks_agree, kinds) for count in range(rng.randint(1, 3))]
+        if len(deeds) == 3 and rng.random() < 0.5:
+            clients.append(server(name, deeds[:1], deeds[1:]))
+            continue
+        clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds)]))
+    committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
+    return scene(
+        f"swarm {seed}",
+        *clients,
+        committed=committed,
+        beside=[write("t0", "z", "t0", branch=SIDE)],
+        staged=[write("u0", "x", rng.choice(("u0", "w0")))],
+        clocks_agree=clocks_agree,
+        resets_objects=resets_objects,
+    )
+
+
+_KINDS: Final[dict[str, float]] = {
+    "write": 5,
+    "upload": 3,
+    "commit": 7,
+    "read": 4,
+    "delete": 2,
+    "clean": 1,
+    "merge": 1,
+    "reset": 1,
+    "link": 1,
+    "copy": 2,
+    "give up": 0.5,
+    "run": 2,
+    "committed run": 0.7,
+    "side": 2,
+}
+
+
+def _drawn(rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float]) -> Do:
+    key = rng.choice("xxy")
+    match rng.choices(list(kinds), list(kinds.values()))[0]:
+        case "write":
+            # Now and then what may be there already: a write that changes nothing.
+            return write(name, key, name if rng.random() < 0.8 else {"x": "w0", "y": "v0"}[key])
+        case "upload":
+            return upload(name, key, name)
+        case "commit":
+            return commit(name)
+        case "read":
+            return read(name, key)
+        case "delete":
+            return delete(name, key)
+        case "merge":
+            return merge(name, SIDE)
+        case "reset":
+            return reset(name)
+        case "link":
+            return link(name, key, name)
+        case "copy":
+            # The source is staged or committed, here or on the other branch; or it is not there.
+            source, ref = rng.choice((("x", "main"), ("y", "main"), ("z", SIDE), ("x", "main~1")))
+            return copy(name, source, key, name, ref=ref)
+        case "give up":
+            return give_up(name)
+        case "run":
+            return run(name, gives_up=rng.random() < 0.3)
+        case "committed run":
+            return committed_run(name)
+        case "reset object":
+            return reset_object(name, key)
+        case "side":
+            return _drawn_beside(rng, name)
+    return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
+
+
+def _drawn_beside(rng: random.Random, name: str) -> Do:
+    """Something on the other branch. Only its own path is written there, and its head may move anywhere."""
+    match rng.randrange(7):
+        case 0:
+            return delete_branch(name)
+        case 1:
+            return create_branch(name)
+        case 2:
+            return hard_reset(name, rng.choice(("main", "main~1", f"{SIDE}~1")), branch=SIDE)
+        case 3:
+            return upload(name, "z", name, branch=SIDE)
+        case 4:
+            return delete(name, "z", branch=SIDE)
+        case 5:
+            return commit(name, branch=SIDE)
+    return close(name)
