@@ -119,6 +119,10 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
 
     assert lakeside.addresses() == {kept, newest}
     assert report.commits_condemned == plan.commit_counts.expired
+    assert [(stage.name, stage.rows, stage.size_bytes) for stage in report.stages] == [
+        ("recheck", 1, 4),
+        ("sweep", 1, 4),
+    ]
 
 
 def test_planning_without_rules_is_refused(spark: SparkSession, lakeside: Lakeside) -> None:

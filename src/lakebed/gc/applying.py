@@ -39,6 +39,7 @@ from lakebed.handoff import (
     RunReport,
     RunState,
     RunView,
+    StageReport,
     input_folder,
     report_path,
 )
@@ -48,7 +49,7 @@ from .files import Files
 from .history import newly_kept
 from .mark import mark_expired
 from .read import live_objects, named_ranges, uncommitted_objects
-from .runs import Plan, read_plan
+from .runs import Plan, Total, read_plan
 from .sweep import Ledger, Swept, sweep
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
@@ -93,10 +94,16 @@ def apply_run(shop: Workshop, run_id: str) -> RunReport:
         state = _state(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
+        began_s = time.perf_counter()
         doomed, condemned = _cleared(shop, files, plan, view)
+        cleared_s = time.perf_counter()
         shop.progress(f"deleting {doomed.rows} objects")
         swept = sweep(shop.spark, shop.lake, doomed, _ledger(files, plan), tasks=shop.tasks)
-        report = _report(plan, doomed, swept, condemned=condemned)
+        stages = (
+            _stage("recheck", plan.totals.all, cleared_s - began_s),
+            _stage("sweep", swept.all, time.perf_counter() - cleared_s),
+        )
+        report = _report(plan, doomed, swept, condemned=condemned, stages=stages)
         # Before the run ends, so that one that has ended always has a report.
         files.write(report_path(plan.kind, RunId(run_id)), handoff.encode_report(report))
         if swept.objects_failed:
@@ -219,7 +226,13 @@ def _ledger(files: Files, plan: Plan) -> Ledger:
     return Ledger(run_id=plan.run_id, date=datetime.fromtimestamp(started_ms / 1000, UTC).date().isoformat())
 
 
-def _report(plan: Plan, doomed: Manifest, swept: Swept, *, condemned: int) -> RunReport:
+def _stage(name: str, objects: Total, wall_s: float) -> StageReport:
+    return StageReport(name=name, rows=objects.objects, size_bytes=objects.size_bytes, wall_s=round(wall_s, 3))
+
+
+def _report(
+    plan: Plan, doomed: Manifest, swept: Swept, *, condemned: int, stages: tuple[StageReport, ...]
+) -> RunReport:
     inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": doomed}
     return RunReport(
         run_id=plan.run_id,
@@ -234,12 +247,13 @@ def _report(plan: Plan, doomed: Manifest, swept: Swept, *, condemned: int) -> Ru
         slices_listed=plan.listing.slices if plan.listing else 0,
         inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
         objects_doomed=doomed.rows,
-        bytes_doomed=swept.bytes_deleted + swept.bytes_failed,
+        bytes_doomed=swept.all.size_bytes,
         objects_deleted=swept.objects_deleted,
         bytes_deleted=swept.bytes_deleted,
         objects_failed=swept.objects_failed,
         commits_condemned=condemned,
         strays=plan.strays,
+        stages=stages,
     )
 
 

@@ -30,6 +30,7 @@ from lakebed.handoff import GC_PREFIX, Manifest, Part
 from .files import Lake, Work, in_tasks, whole
 from .parts import parts_of, read_part, rows_of_parts, spread
 from .places import may_be_deleted
+from .runs import Total
 from .tables import PARTS
 
 BATCH_KEYS: Final = 1000
@@ -47,6 +48,13 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     bytes_failed: int = 0
     parts_skipped: int = 0
     errors: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> Total:
+        """What was tried, in this sweep or an earlier one of the run."""
+        return Total(
+            objects=self.objects_deleted + self.objects_failed, size_bytes=self.bytes_deleted + self.bytes_failed
+        )
 
     def plus(self, more: Swept) -> Swept:
         return Swept(

@@ -17,7 +17,7 @@ REPORT_FORMAT: Final = 1
 
 
 class StageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a run: reading an input, planning, sweeping."""
+    """One stage of an apply, `recheck` or `sweep`: `rows` are objects, `size_bytes` theirs."""
 
     name: str
     rows: int
