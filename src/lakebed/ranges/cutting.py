@@ -28,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .schema import ENTRIES_SCHEMA, ObjectArray, object_array
+from .schema import ENTRIES_SCHEMA, chunk, object_array
+from .view import KeyColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +72,13 @@ class Cutter:
         Only rows at the positions `fresh` are hashed in search of strong cuts (None: all of them). Of a stored range
         all rows but the last are known not to be one.
         """
-        keys = object_array(entries.column("key"))
+        keys = KeyColumn(chunk(entries, "key"))
         rows = np.arange(len(keys)) if fresh is None else fresh
-        hashes = np.fromiter(map(crc32, keys if fresh is None else keys[fresh]), np.uint32, len(rows))
+        # Few keys are looked at one by one, many as an array of all of them.
+        hashed = (
+            map(keys.__getitem__, rows.tolist()) if len(rows) * 16 < len(keys) else object_array(entries["key"])[rows]
+        )
+        hashes = np.fromiter(map(crc32, hashed), np.uint32, len(rows))
         strong: list[int] = (rows[hashes % self._rule.strong == 0] + 1).tolist()
         start = 0
         for end in self._ends(keys, strong):
@@ -88,7 +93,7 @@ class Cutter:
         """The rest, which ends because the stream does."""
         return self._take() if self._held_rows else None
 
-    def _ends(self, keys: ObjectArray, strong: list[int]) -> Iterator[int]:
+    def _ends(self, keys: KeyColumn, strong: list[int]) -> Iterator[int]:
         """Positions behind the rows after which there is a cut, ascending."""
         start = 0
         for end in [*strong, len(keys)]:
@@ -99,7 +104,7 @@ class Cutter:
                 start = end
                 yield end
 
-    def _weak_end(self, keys: ObjectArray, start: int, end: int) -> int | None:
+    def _weak_end(self, keys: KeyColumn, start: int, end: int) -> int | None:
         """The first weak or forced cut behind the rows from `start` to before `end`."""
         rule, origin = self._rule, start - self._held_rows
         for row in range(max(start, origin + rule.weak_from - 1), min(end, origin + rule.rows_max)):
