@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.base import Corrupt, Entry, RangeId, Row, encode_metadata, to_row
+from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Corrupt, Entry, RangeId, Row, encode_metadata, to_row
 from lakebed.ranges import (
     ENTRIES_SCHEMA,
     RangeCorrupt,
@@ -37,7 +37,7 @@ entries = st.builds(
     address=st.one_of(texts, st.integers(0, 99_999_999).map(lambda n: f"data/0123456789abc/{n:08d}")),
     size_bytes=st.integers(0, 2**63 - 1),
     checksum=texts,
-    modified_ms=st.integers(0, 2**62),
+    modified_ms=st.integers(DATE_MS_MIN, DATE_MS_MAX),
     content_type=texts,
     metadata=st.dictionaries(texts, texts, max_size=2),
 )
