@@ -139,6 +139,14 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
     session.show(ListedRun(run_id=run, state="planned", kind=found.kind), lambda it: f"{it.run_id}: {it.state}")
 
 
+@app.command("abandon")
+@command
+def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False) -> None:
+    """End a run that was left behind before its deletes began."""
+    session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
+    session.show(_collector(session, uri, None).abandon(run), _view_text)
+
+
 def _kinds(committed: bool, uncommitted: bool) -> list[RunKind]:
     """Both, unless one is asked for."""
     from lakebed.handoff import RunKind

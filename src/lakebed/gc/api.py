@@ -94,6 +94,15 @@ class Collector:
         """None where the server has no record: not applied yet, or no run at all."""
         return self._live_side().run(check_run_id(run_id))
 
+    def abandon(self, run_id: str) -> RunView:
+        """End a run that was left behind before its deletes began; it can never be applied.
+
+        Raises:
+            Conflict: its deletes may have begun: then it is resumed by `apply`, never abandoned.
+            NotFound: there is no such run.
+        """
+        return self._live_side().abandoned(check_run_id(run_id))
+
     def _shop(self, spark: SparkSession) -> Workshop:
         live_side = self._live_side()
         return Workshop(spark=spark, live_side=live_side, lake=self._lake(), tasks=self.tasks, progress=self.progress)
