@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from .schema import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_a
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_EACH_WITH_EACH: Final = 4096
 
 
 def overlay(layers: Sequence[pa.Table]) -> pa.Table:
@@ -138,6 +141,10 @@ def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tupl
 
 
 def _is_among(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> Flags:
-    """Arrow's hash table: several times faster here than numpy's sort."""
+    """Arrow's hash table: several times faster here than numpy's sort. A few are compared each with each: calling
+    Arrow takes a tenth of a millisecond, and a diff of scattered changes asks for each range."""
+    if len(values) * len(others) <= _EACH_WITH_EACH:
+        equal: Flags = (values[:, None] == others).any(axis=1)
+        return equal
     found: Flags = pc.is_in(pa.array(values), value_set=pa.array(others)).to_numpy(zero_copy_only=False)
     return found
