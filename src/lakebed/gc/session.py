@@ -15,6 +15,7 @@ Starting takes 5 to 10 seconds of two cores, most of it the JVM loading classes:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -125,12 +126,14 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
         with _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}):
             gateway = _launch(_settings(options, place), place / "spark.log")
             spark = SparkSession(SparkContext(gateway=gateway))
+        if threading.current_thread() is threading.main_thread():
+            # Spark's handler would ask the JVM amid whatever is being asked of it already. Stopping ends jobs as well.
+            signal.signal(signal.SIGINT, interrupt)
         try:
-            yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
+            with _quiet_gateway():
+                yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
         finally:
             _stop(spark, gateway)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, interrupt)  # Spark replaced it, and its handler needs a session
 
 
 def _settings(options: SessionOptions, folder: Path) -> dict[str, str]:
@@ -212,6 +215,21 @@ def _signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _quiet_gateway() -> Iterator[None]:
+    """Py4J logs what interrupts it, with its trace, at the root logger, and then raises it; raising is enough."""
+
+    def from_elsewhere(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(from_elsewhere)
+    try:
+        yield
+    finally:
+        root.removeFilter(from_elsewhere)
 
 
 def _stop(spark: SparkSession, gateway: Any) -> None:
