@@ -8,15 +8,15 @@ import pytest
 
 import lakebed
 from lakebed.testing.sim import explore, run_seed
-from lakebed.testing.sim.mutants import MUTANTS, Mutant, hunt_by_seed, hunt_by_world
+from lakebed.testing.sim.mutants import MUTANTS, hunt_by_seed, hunt_by_world
+from lakebed.testing.sim.planting import Mutant
 from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
 from lakebed.testing.sim.worlds import small_worlds
-from lakebed.versions import Versions
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
-    found = hunt_by_seed(mutant, seeds_max=600)
+    found = hunt_by_world(mutant, states_max=200_000) if mutant.scenes else hunt_by_seed(mutant, seeds_max=600)
     if found.report is None:
         found = hunt_by_world(mutant, states_max=60_000)
 
@@ -25,19 +25,26 @@ def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
-    before = {name: getattr(Versions, name) for name in dir(Versions) if not name.startswith("__")}
+    owners = {owner for mutant in MUTANTS for owner, _, _ in mutant.patches}
+    before = {owner: dict(vars(owner)) for owner in owners}
 
     for mutant in MUTANTS:
         with mutant.planted():
             pass
 
-    assert {name: getattr(Versions, name) for name in dir(Versions) if not name.startswith("__")} == before
+    assert {owner: dict(vars(owner)) for owner in owners} == before
     assert explore(next(iter(small_worlds())).scene).violation is None
     run_seed(swarm(1), 1, faults=SWARM_FAULTS)
 
 
+def test_every_scene_that_a_mutant_is_hunted_in_exists() -> None:
+    known = {world.scene.name for world in small_worlds()}
+
+    assert {scene for mutant in MUTANTS for scene in mutant.scenes} <= known
+
+
 def test_mutants_have_names_of_their_own() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 5
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
 
 
 def test_production_code_knows_nothing_of_the_simulator() -> None:

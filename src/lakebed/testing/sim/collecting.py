@@ -103,7 +103,7 @@ class SimCollector:
         settled = await self._settled()
         uncommitted = await self.read_staging()
         record, held = await self.runs.read(run_id)
-        now = await read_snapshot(repo)
+        now = await self.look_again()
         condemned = expired - _kept(now, keeps_history=keeps_history)
         kept = await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
         lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
@@ -123,6 +123,10 @@ class SimCollector:
         commits = dict(plan.commits)
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
             await self.repo.touch(branch)
+
+    async def look_again(self) -> Snapshot:
+        """Step 5: holds, refs, commits."""
+        return await read_snapshot(self.repo)
 
     async def sweep(self, run_id: RunId, plan: str) -> None:
         """Steps 7 to 9. The plan is the condemned commits, then the doomed keys; the run's record keeps it."""

@@ -93,6 +93,15 @@ def freeze(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "give_up", branch), act)
 
 
+def abandon(name: str) -> Do:
+    """Take every run that marks for dead."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).runs.abandon_dead()
+
+    return Do(Operation(name, "clean"), act)
+
+
 def clean_records(name: str) -> Do:
     """The part of a cleaner that removes finished records."""
 

@@ -6,8 +6,7 @@ a changed method on `Versions`, over the inherited one, and takes it away again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,40 +20,15 @@ from lakebed.versions.repo import Seen
 
 from .actors import Violation
 from .exploring import TooManyStates, explore
+from .mutants_addresses import ADDRESS_MUTANTS
+from .mutants_runs import RUN_MUTANTS
+from .planting import Mutant
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import small_worlds
 
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside: its flows are private to its package, and this is surgery on them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """`guard` is what is missing; `methods` replace those of `Versions`, `of_built` those of `Built`."""
-
-    name: str
-    guard: str
-    methods: dict[str, Callable[..., Any]]
-    of_built: dict[str, Callable[..., Any]]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        changed: list[tuple[type[Any], str, Any]] = []
-        patches: tuple[tuple[type[Any], dict[str, Callable[..., Any]]], ...]
-        patches = ((Versions, self.methods), (Built, self.of_built))
-        try:
-            for owner, methods in patches:
-                for name, method in methods.items():
-                    changed.append((owner, name, vars(owner).get(name)))
-                    setattr(owner, name, method)
-            yield
-        finally:
-            for owner, name, before in changed:
-                if before is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, before)
 
 
 # The writer and the reader
@@ -262,8 +236,39 @@ async def _clean_branch_first(self: Repo) -> tuple[int, int]:
 _real_clean_claims: Any = Versions._clean_claims  # noqa: SLF001  # the real one, to call from the changed one
 
 
+# What others met
+
+
+async def _write_to_the_token_once_read(
+    self: Repo, branch: str, key: bytes, flags: int, row: Any, *, before: Any = None, condition: Any = None
+) -> None:
+    seen = await self._fresh(branch)
+    if before is not None:
+        await before(seen.record)
+    await self._set_cell(seen.record, key, flags, row, condition or _ANY)
+
+
+async def _publish_mine_alone(self: Repo, branch: str, mine: Any, seen: Seen, note: Any, *, allow_empty: bool) -> Any:
+    operation, attempt = self.world.ids.fresh(), 0
+    while True:
+        place = find_mine(seen.record.sealed, mine)
+        if place is None:
+            raise CommitOvertaken("overtaken")
+        left, attempt = seen.record.sealed[place : place + 1], attempt + 1
+        built = await self._build(branch, seen.record, left, note, allow_empty=allow_empty)
+        await self._claim(operation, attempt, branch, [mine], built.commit_id if built.commit else None)
+        others = (*seen.record.sealed[:place], *seen.record.sealed[place + 1 :])
+        try:
+            await self._set_branch(branch, replace(seen.record, commit_id=built.commit_id, sealed=others), seen)
+            return await self._done(built)
+        except (PredicateFailed, OutcomeUnknown):
+            seen = await self._fresh(branch)
+        if built.commit and await self._is_in_chain(built.commit_id, built.commit.generation, seen.record.commit_id):
+            return await self._done(built)
+
+
 def _mutant(name: str, guard: str, **methods: Callable[..., Any]) -> Mutant:
-    return Mutant(name, guard, methods, {})
+    return Mutant(name, guard, tuple((Versions, method, changed) for method, changed in methods.items()))
 
 
 MUTANTS: Final = (
@@ -279,14 +284,18 @@ MUTANTS: Final = (
     _mutant("publish-deaf", "a lost answer is no success", _set_branch=_publish_deaf_to_lost_answers),
     _mutant("claim-late", "the claim before the set_if", _publish_sealed=_publish_then_claim),
     _mutant("metarange-kept", "build again on another head", _build=_build_with_the_old_metarange),
-    Mutant("head-only", "the same commit only if left is the same", {}, {"is_from": _is_from_the_same_head}),
-    Mutant("tokens-only", "the same commit only if the head is the same", {}, {"is_from": _is_from_the_same_tokens}),
+    Mutant("head-only", "the same commit only if left is the same", ((Built, "is_from", _is_from_the_same_head),)),
+    Mutant("tokens-only", "the same only if the head is the same", ((Built, "is_from", _is_from_the_same_tokens),)),
     _mutant("overlay-upside-down", "overlay newest first", _changes=_changes_oldest_on_top),
     _mutant("history-unread", "a commit in the history is done", _is_in_chain=_never_in_the_chain),
     _mutant("idle-grows", "tokens are taken without a change too", _build=_build_that_leaves_tokens),
     _mutant("left-too-much", "left begins at mine", _build=_build_from_newer_tokens_too),
     _mutant("clean-held", "the cleaner leaves tokens that a branch holds", _tokens_of=_held_by_nobody),
     _mutant("clean-branch-first", "the claims are read before the branch", _clean_claims=_clean_branch_first),
+    _mutant("lakefs-2405", "the token is read again after a write", _write=_write_to_the_token_once_read),
+    _mutant("lakefs-10466", "what a dead commit sealed is taken too", _publish_sealed=_publish_mine_alone),
+    *ADDRESS_MUTANTS,
+    *RUN_MUTANTS,
 )
 
 
@@ -317,7 +326,7 @@ def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
     states = schedules = 0
     with mutant.planted():
         for world in small_worlds():
-            if not world.is_quick:
+            if not (world.scene.name in mutant.scenes if mutant.scenes else world.is_quick):
                 continue
             try:
                 explored = explore(world.scene, world.budget, states_max=states_max)

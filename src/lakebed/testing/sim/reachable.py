@@ -1,10 +1,11 @@
 """Invariants 5 and 6: nothing reachable is deleted, and what is not reachable goes.
 
-An address is reachable if a cell of a token that a branch holds names it (shadowed by a newer one or not), or a commit
-in the history of a branch or tag that no committed run swept, or an upload that may still be linked. (A copy under way
-counts while its source does: a copy of garbage fails at its second look, and one that does not fail ends in a cell.)
-Addresses are fresh, and what was deleted never comes back: so what the end of a schedule shows was there all along. An
-upload that was issued may have no bytes yet; so for these each delete is looked at as it is made.
+An address is reachable if it is named by a cell of a token that a branch holds (shadowed by a newer one or not), by a
+commit in the history of a branch or tag that no committed run swept (a head counts in any case), or by an upload that
+may still be linked. A copy under way counts while its source does: a copy of garbage fails at its second look, and one
+that does not fail ends in a cell. Addresses are fresh, and what was deleted never comes back: so what the end of a
+schedule shows was there all along. An upload that was issued may have no bytes yet; so for these each delete is looked
+at as it is made.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterable
 from lakebed.base import CommitId, from_row
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
+    BranchRecord,
+    RefState,
     TagRecord,
     UploadRecord,
     UploadState,
@@ -69,11 +72,15 @@ def reachable(disk: Disk) -> set[str]:
                 if not is_gone(flags):
                     found.add(from_row(row).address)
     held = disk.cells.get(PARTITION, {})
-    heads = {branch.commit_id for branch in branches.values()}
-    heads |= {decode_record(TagRecord, value).commit_id for key, value in held.items() if key.startswith(keys.TAG)}
-    for commit_id in _histories(view, heads):
+    tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
+    refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
+    for commit_id in _histories(view, {ref.commit_id for ref in refs}):
         if keys.SWEPT + commit_id.encode() not in held:
             found |= _addresses(disk, view, commit_id)
+    for ref in refs:
+        # Its own commit counts whatever was swept: naming one that was is what must not happen.
+        if ref.state is RefState.ACTIVE:
+            found |= _addresses(disk, view, ref.commit_id)
     return found
 
 

@@ -9,7 +9,9 @@ from typing import Final, TypeAlias
 
 from .actors import Scene
 from .deeds import (
+    abandon,
     clean_records,
+    close,
     committed_run,
     copy,
     create_branch,
@@ -129,6 +131,12 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
     yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
+    closing = client("u", upload("w2", "a", "2"), close("x2"))
+    yield scene("uploader that closes, run", closing, r), _ALL
+    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1]), _ALL
+    soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
+    f = client("f", freeze("f1"))
+    yield scene("freezer, impatient cleaner", f, soon, staged=[write("w1", "a", "1")], clocks_agree=False), _ALL
     # Links: an address was handed out, and its slice has settled.
     issued = [issue("i0")]
     link = client("l", link_issued("w2", "a", "2"))
@@ -142,6 +150,8 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     )
     k = client("k", clean_records("k1"))
     yield scene("linker, record cleaner, run", link, k, r, before=issued), _NO_FAULT
+    k_abandons = client("k", abandon("x1"), clean_records("k1"))
+    yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued), _NO_FAULT
     yield scene("linker, committer, run", link, c, r, before=issued), _NONE
     # Copies: from `side` to `main`, which a run reads first.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
@@ -164,7 +174,14 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2")]
     t = client("r", committed_run("r1"))
     yield scene("brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past), _ALL
-    yield scene("hard resetter, committed run", client("h", hard_reset("h1", "main~1")), t, before=past), _ALL
+    yield (
+        scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past),
+        _ALL,
+    )
+    # A run touches the branch that its commits were made for; only the hold stands before another.
+    elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
+    beside = [*past, create_branch("b0")]
+    yield scene("hard resetter, committed run", elsewhere, t, before=beside), _ALL
     yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past), _ALL
     from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
     yield scene("copier from a commit, committed run", from_past, t, before=past), _ALL
@@ -184,10 +201,10 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield (
         scene(
             "hard resetter, committed run, impatient cleaner",
-            client("h", hard_reset("h1", "main~1")),
+            elsewhere,
             t,
             hold_breaker,
-            before=past,
+            before=beside,
             clocks_agree=False,
         ),
         _NONE,
