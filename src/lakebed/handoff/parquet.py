@@ -7,6 +7,7 @@ reader sees plain columns.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -61,26 +62,30 @@ class PartWriter:
         return self._buffer.getvalue()
 
 
-def decode_part(table: Table, data: bytes, *, name: str) -> pa.Table:
-    """
+def decode_part(table: Table, data: bytes, *, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """All columns, or some of them.
+
     Raises:
         BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
     """
     try:
-        found = pq.read_table(pa.BufferReader(data), columns=list(table.names()))
-        return found.select(list(table.names())).cast(arrow_schema(table))
+        names = list(table.names() if columns is None else columns)
+        found = pq.read_table(pa.BufferReader(data), columns=names)
+        return found.select(names).cast(pa.schema([arrow_schema(table).field(name) for name in names]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(f"{name} is no {table.name} table: {error}", part=name) from error
 
 
-def read_part(manifest: Manifest, table: Table, part: Part, data: bytes) -> pa.Table:
-    """One part, checked against its manifest to the last byte and row.
+def read_part(
+    manifest: Manifest, table: Table, part: Part, data: bytes, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """One part, or some columns of it, checked against its manifest to the last byte and row.
 
     Raises:
         BadInput: it is not what the manifest says.
     """
     check_part(manifest, part, data)
-    rows = decode_part(table, data, name=f"{manifest.folder}{part.name}")
+    rows = decode_part(table, data, name=f"{manifest.folder}{part.name}", columns=columns)
     if rows.num_rows != part.rows:
         raise BadInput(f"{manifest.folder}{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
     return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed import handoff
@@ -42,16 +43,23 @@ def _read(manifest: handoff.Manifest, uri: str) -> Work:
         live = LiveSet()
         for part in parts_of(whole(share)):
             data = await read_part(store, manifest.folder, part)
-            add_named(live, handoff.read_part(manifest, handoff.UNCOMMITTED, part, data), Namespace(uri))
+            rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["slice", "sequence"])
+            if pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
+                # Texts are most of the bytes, and only foreign addresses need theirs.
+                rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data)
+            add_named(live, rows, Namespace(uri))
         yield live.rows()
 
     return work
 
 
 def add_named(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
-    """Add what `rows` (columns slice, sequence, address as entries have them) name inside the namespace."""
+    """Add what `rows` (columns slice, sequence, address as entries have them) name inside the namespace. The address
+    is asked for only where a slice is foreign."""
     slices = rows["slice"].to_numpy()
     numbered = slices != FOREIGN_SLICE
     live.add_numbers(slices[numbered], rows["sequence"].to_numpy()[numbered])
+    if numbered.all():
+        return
     for address in rows["address"].filter(pa.array(~numbered)).to_pylist():
         live.add(namespace.place_of(address))
