@@ -33,3 +33,18 @@ def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -
     assert (abandoned["run_id"], abandoned["state"]) == (run, "abandoned")
     assert shell.ok("gc", "status", lake, run, "-o", "json").json["state"] == "abandoned"
     assert unknown.code == 3
+
+
+def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: str, tmp_path: Path) -> None:
+    unsaid = shell("gc", "plan", lake)
+    wrong = shell("gc", "plan", lake, "--data", str(tmp_path))
+    unknown = shell("gc", "plan", "lakefs://no-such-lake", "--data", str(tmp_path))
+
+    assert (unsaid.code, unsaid.err) == (
+        2,
+        "error: say where local:// repositories lie: --data with the server's data folder\n",
+    )
+    assert (wrong.code, wrong.out) == (3, "")
+    assert f"is not below {tmp_path}" in wrong.err
+    assert (unknown.code, unknown.err) == (3, "error: repository not found\n")
+    assert [*tmp_path.iterdir()] == []

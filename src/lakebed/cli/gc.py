@@ -18,7 +18,7 @@ import typer
 from lakebed.base import LakebedError
 
 from .arguments import RepositoryArgument, YesOption
-from .failures import FAILED
+from .failures import FAILED, Misuse
 from .gc_rules import app as rules
 from .output import count_of, fields, human_size, human_time, json_record, printable, table
 from .session import Session, command
@@ -130,7 +130,7 @@ def list_runs(session: Session, uri: RepositoryArgument, local_root: RootOption 
 @command
 def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
     """Show how far a run has come."""
-    collector = _collector(session, uri, local_root)
+    collector = _unchecked(session, uri, local_root)
     view = collector.status(run)
     if view is not None:
         session.show(view, _view_text)
@@ -144,7 +144,7 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
 def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False) -> None:
     """End a run that was left behind before its deletes began."""
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
-    session.show(_collector(session, uri, None).abandon(run), _view_text)
+    session.show(_unchecked(session, uri, None).abandon(run), _view_text)
 
 
 def _kinds(committed: bool, uncommitted: bool) -> list[RunKind]:
@@ -156,6 +156,25 @@ def _kinds(committed: bool, uncommitted: bool) -> list[RunKind]:
 
 
 def _collector(session: Session, uri: str, local_root: Path | None) -> Collector:
+    """For what reads or writes the namespace: a mistake in where it lies is told before Spark is started.
+
+    Raises:
+        Misuse: nobody said where local:// repositories lie.
+    """
+    from lakebed.blocks import InvalidNamespace
+
+    collector = _unchecked(session, uri, local_root)
+    try:
+        collector.check()
+    except InvalidNamespace as error:
+        if collector.blocks.local_root is None and str(error.facts["uri"]).startswith("local://"):
+            raise Misuse("say where local:// repositories lie: --data with the server's data folder") from error
+        raise
+    return collector
+
+
+def _unchecked(session: Session, uri: str, local_root: Path | None) -> Collector:
+    """For what only asks the server."""
     from dataclasses import replace
 
     from lakebed.blocks import options_from_environment

@@ -1,6 +1,6 @@
 """Garbage collection with Spark: plan what goes and why, show it, and carry it out."""
 
-from .api import Collector
+from .api import Collector, NamespaceMissing
 from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskUnavailable
 from .files import Lake
@@ -26,6 +26,7 @@ __all__ = [
     "Lake",
     "LiveSide",
     "LocalSession",
+    "NamespaceMissing",
     "NoJava",
     "NoRules",
     "Plan",

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import RunKind, RunReport, RunView, check_run_id
 
@@ -29,6 +31,12 @@ from .verdicts import doomed_objects
 from .workshop import Workshop
 
 TASKS = 16
+MARKER: Final = "_lakefs/dummy"
+"""Every namespace in use has this file."""
+
+
+class NamespaceMissing(NotFound):
+    """The storage namespace is not where this process was told to look for it."""
 
 
 def silent(_: str) -> None:
@@ -44,6 +52,20 @@ class Collector:
     blocks: BlockOptions = field(default_factory=BlockOptions)
     tasks: int = TASKS
     progress: Progress = silent
+
+    def check(self) -> None:
+        """Find what would fail later before anything slow begins: one request and one small read.
+
+        Raises:
+            NotFound: there is no such repository.
+            NamespaceMissing: its storage namespace is not where `blocks` says.
+        """
+        lake = self._lake()
+        with Files(lake) as files:
+            if files.find(MARKER) is None:
+                root = self.blocks.local_root
+                where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
+                raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
 
     def plan(self, spark: SparkSession, kind: RunKind) -> Plan:
         """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to.
