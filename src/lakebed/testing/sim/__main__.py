@@ -82,15 +82,16 @@ def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
     return dict(total)
 
 
-def mutants(*, seeds_max: int, states_max: int = 60_000) -> dict[str, float]:
+def mutants(*, seeds_max: int, states_max: int = 200_000) -> dict[str, float]:
     """Plant each bug and look for it, by seeds and by small worlds; either search alone may miss one."""
-    total = {"mutants": len(MUTANTS), "caught": 0, "violations": 0, "seeds": 0, "schedules": 0}
+    total = {"mutants": len(MUTANTS), "caught": 0, "violations": 0, "seeds": 0, "schedules": 0, "states": 0}
     for mutant in MUTANTS:
         by_seed = hunt_by_seed(mutant, seeds_max=seeds_max)
         by_world = hunt_by_world(mutant, states_max=states_max)
         total["caught"] += by_seed.report is not None or by_world.report is not None
         total["seeds"] += by_seed.seeds
         total["schedules"] += by_world.schedules
+        total["states"] += by_world.states
         print(f"{mutant.name:<20} {mutant.guard:<46} {_told(by_seed, by_world)}", flush=True)
     return dict(total)
 
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--seeds", type=int, default=10_000)
     many.add_argument("--first", type=int, default=0, help="the first seed")
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
-    bugs.add_argument("--seeds", type=int, default=2_000, help="give up on a mutant after so many seeds")
+    bugs.add_argument("--seeds", type=int, default=400, help="give up on a mutant after so many seeds")
     for command in (every, many, bugs):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser
