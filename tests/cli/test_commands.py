@@ -25,6 +25,7 @@ from lakebed.base import (
     Unavailable,
 )
 from lakebed.cli.failures import describe, exit_code
+from lakebed.cli.quickstart_server import LocalServer
 from lakebed.cli.tree import COMMANDS
 from lakebed.client import BadRequest
 from tests.cli.conftest import Shell
@@ -110,6 +111,14 @@ def test_wrong_credentials_are_refused(shell: Shell) -> None:
     outcome = shell("repo", "list", LAKEBED_SECRET_ACCESS_KEY="wrong")
 
     assert (outcome.code, outcome.err) == (1, "error: error authenticating request\n")
+
+
+def test_who_has_no_credentials_is_told_where_they_come_from(shell: Shell, server: LocalServer) -> None:
+    outcome = shell("repo", "list", "--endpoint", server.endpoint, LAKEBED_CONFIG="/nowhere/config.toml")
+
+    assert outcome.code == 1
+    assert "lakebed setup" in outcome.err
+    assert "lakebed config set" in outcome.err
 
 
 def test_what_is_no_lakebed_server_is_told_apart(shell: Shell) -> None:

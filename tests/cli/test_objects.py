@@ -143,7 +143,7 @@ def test_a_stat_shows_what_is_known(shell: Shell, lake: str, tmp_path: Path) -> 
     found = shell.ok("object", "stat", f"{lake}/main/f", "-o", "json").json
 
     assert (found["size_bytes"], found["content_type"], found["metadata"]) == (5, "text/csv", {"team": "lake"})
-    assert "Size:          5 B (5 bytes)" in shell.ok("object", "stat", f"{lake}/main/f").out
+    assert "Size:          5 bytes" in shell.ok("object", "stat", f"{lake}/main/f").out
 
 
 def test_a_copy_has_the_same_content(shell: Shell, lake: str, put: Put) -> None:
@@ -202,6 +202,14 @@ def test_a_local_file_that_is_missing_is_named(shell: Shell, lake: str) -> None:
     outcome = shell("object", "upload", "/none/here", f"{lake}/main/a")
 
     assert (outcome.code, outcome.err) == (1, "error: /none/here: No such file or directory\n")
+
+
+def test_a_folder_that_is_not_there_is_not_downloaded_to(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:
+    put(f"{lake}/main/a", "a")
+
+    outcome = shell("object", "download", f"{lake}/main/a", f"{tmp_path}/none/")
+
+    assert (outcome.code, outcome.err) == (2, f"error: there is no folder {tmp_path}/none to download to\n")
 
 
 def test_a_failed_download_leaves_no_file(shell: Shell, lake: str, tmp_path: Path) -> None:

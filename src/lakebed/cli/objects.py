@@ -129,6 +129,8 @@ def download(
     file = Path(target)
     if file.is_dir() or target.endswith("/"):
         file = file / _base_name(source)
+    if not file.parent.is_dir():
+        raise Misuse(f"there is no folder {file.parent} to download to")
     total = session.client.objects.stat(source.repository, source.ref, source.path).size_bytes or 0
     with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
         moved = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
@@ -235,12 +237,17 @@ def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:
             yield f"{human_time(one.mtime)}  {human_size(one.size_bytes or 0):>9}  {printable(one.path)}"
 
 
+def _size(size_bytes: int) -> str:
+    exactly = count_of(size_bytes, "byte")
+    return exactly if size_bytes < 1024 else f"{human_size(size_bytes)} ({exactly})"
+
+
 def _describe(one: ObjectStats) -> Iterator[str]:
     metadata = [(f"  {printable(name)}", printable(value)) for name, value in sorted((one.metadata or {}).items())]
     return fields(
         [
             ("Path", printable(one.path)),
-            ("Size", f"{human_size(one.size_bytes or 0)} ({one.size_bytes or 0:,} bytes)"),
+            ("Size", _size(one.size_bytes or 0)),
             ("Modified", human_time(one.mtime)),
             ("Checksum", one.checksum),
             ("Content type", one.content_type or ""),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from lakebed.base import LakebedError
+from lakebed.base import Denied, LakebedError
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, exit_code
 from .output import json_array, json_record
@@ -44,6 +44,10 @@ R = TypeVar("R")
 class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
+
+
+class NoCredentials(Denied):
+    """The server wants to know who asks, and no credentials are configured."""
 
 
 class Session:
@@ -141,6 +145,13 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
             try:
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
+            except Denied as error:
+                has_credentials = session.settings.access_key_id and session.settings.secret_access_key
+                if has_credentials or error.facts.get("status") != 401:
+                    raise
+                raise NoCredentials(
+                    "no credentials: `lakebed setup` makes those of a new server, `lakebed config set` stores others"
+                ) from error
             finally:
                 session.close()
 

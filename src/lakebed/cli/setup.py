@@ -6,10 +6,17 @@ from typing import Annotated
 
 import typer
 
+from lakebed.base import AlreadyExists
+
 from .output import fields
 from .session import Session, command
 from .settings import Settings, settings_path, write_settings
 from .tree import noun
+
+
+class HasUsers(AlreadyExists):
+    """Only a new server takes its first user from anybody."""
+
 
 app = noun("Make the first user of a new server.")
 
@@ -27,7 +34,10 @@ def setup(
 
     The credentials are stored and shown; the secret is told this once.
     """
-    made = session.client.setup(user)
+    try:
+        made = session.client.setup(user)
+    except AlreadyExists as error:
+        raise HasUsers("the server is already initialized: store a user's credentials with `config set`") from error
     path = settings_path(session.environment)
     if store:
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
