@@ -129,11 +129,11 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
         if threading.current_thread() is threading.main_thread():
             # Spark's handler would ask the JVM amid whatever is being asked of it already. Stopping ends jobs as well.
             signal.signal(signal.SIGINT, interrupt)
-        try:
-            with _quiet_gateway():
+        with _quiet_gateway():
+            try:
                 yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
-        finally:
-            _stop(spark, gateway)
+            finally:
+                _stop(spark, gateway)
 
 
 def _settings(options: SessionOptions, folder: Path) -> dict[str, str]:
@@ -219,17 +219,19 @@ def _signals_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_gateway() -> Iterator[None]:
-    """Py4J logs what interrupts it, with its trace, at the root logger, and then raises it; raising is enough."""
+    """Py4J logs what interrupts it, with traces, at the root logger and its own, and raises it; raising is enough."""
 
     def from_elsewhere(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
 
-    root = logging.getLogger()
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    propagates, own.propagate = own.propagate, False
     root.addFilter(from_elsewhere)
     try:
         yield
     finally:
         root.removeFilter(from_elsewhere)
+        own.propagate = propagates
 
 
 def _stop(spark: SparkSession, gateway: Any) -> None:
