@@ -105,14 +105,17 @@ def _small_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1]), _NO_LOSS
     writer_too = client("w", a1, write("w2", "a", "2"))
     yield scene("writer of two, committer, reader that has read before", writer_too, c, twice), _NONE
-    yield scene("two writers, two committers", client("v", a1), w, c, d), _NONE
+    v_commits = client("v", a1, commit("c1"))
+    yield scene("two writers that commit", v_commits, client("w", a2, commit("d1"))), _NO_LOSS
+    yield scene("writer that commits, writer, committer", v_commits, w, d), (False, False, None)
+    yield scene("two writers, two committers", client("v", a1), w, c, d), (False, None, None)
     # The branch `side` is deleted and made again; its paths are not those of `main`.
     there = write("w2", "a", "2", branch=SIDE)
     made = [create_branch("b0"), write("w1", "a", "1", branch=SIDE)]
     x, on_side = client("x", delete_branch("x1"), create_branch("x2")), client("w", there)
     yield scene("writer, deleter that creates again", on_side, x, before=made), _ALL
     c_side = client("c", commit("c1", branch=SIDE))
-    yield scene("writer, committer, deleter that creates again", on_side, c_side, x, before=made), _ALL
+    yield scene("writer, committer, deleter that creates again", on_side, c_side, x, before=made), _NO_LOSS
     creator = client("y", create_branch("y1"))
     yield scene("writer, deleter, creator", on_side, client("x", delete_branch("x1")), creator, before=made), _ALL
     cleaning = client("x", delete_branch("x1"), create_branch("x2"), clean("x3"))
@@ -125,15 +128,15 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("committer, run", c, r, staged=[a1]), _ALL
     yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
     yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_FAULT
-    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_FAULT
+    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), (False, False, None)
     late = client("r", run("r1", gives_up=True))
     u = client("u", upload("w2", "a", "2"))
-    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
-    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
+    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _NO_LOSS
+    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), (False, False, None)
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
     closing = client("u", upload("w2", "a", "2"), close("x2"))
     yield scene("uploader that closes, run", closing, r), _ALL
-    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1]), _ALL
+    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1]), _NO_LOSS
     soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
     f = client("f", freeze("f1"))
     yield scene("freezer, impatient cleaner", f, soon, staged=[write("w1", "a", "1")], clocks_agree=False), _ALL
@@ -152,7 +155,7 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("linker, record cleaner, run", link, k, r, before=issued), _NO_FAULT
     k_abandons = client("k", abandon("x1"), clean_records("k1"))
     yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued), _NO_FAULT
-    yield scene("linker, committer, run", link, c, r, before=issued), _NONE
+    yield scene("linker, committer, run", link, c, r, before=issued), (False, False, None)
     # Copies: from `side` to `main`, which a run reads first.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
     copier = copy("w2", "z", "a", "2", ref=SIDE)
@@ -186,29 +189,6 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
     yield scene("copier from a commit, committed run", from_past, t, before=past), _ALL
     yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
-    branch_late = client("r", create_branch("h1", "main~1"), again=[create_branch("h2", "main~1")])
-    yield (
-        scene(
-            "brancher that comes back, committed run, cleaner",
-            branch_late,
-            client("t", committed_run("r1")),
-            client("k", clean("k1")),
-            before=past,
-        ),
-        _NO_FAULT,
-    )
-    hold_breaker = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
-    yield (
-        scene(
-            "hard resetter, committed run, impatient cleaner",
-            elsewhere,
-            t,
-            hold_breaker,
-            before=beside,
-            clocks_agree=False,
-        ),
-        _NONE,
-    )
 
 
 _DOOM: Final = (give_up("g1"), clean_records("k1"), run("r1"))
