@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--seeds", type=int, default=10_000)
     many.add_argument("--first", type=int, default=0, help="the first seed")
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
-    bugs.add_argument("--seeds", type=int, default=400, help="give up on a mutant after so many seeds")
+    bugs.add_argument("--seeds", type=int, default=1_000, help="give up on a mutant after so many seeds")
     for command in (every, many, bugs):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser
