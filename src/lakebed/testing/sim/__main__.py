@@ -84,7 +84,8 @@ def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
 
 def mutants(*, seeds_max: int, states_max: int = 200_000) -> dict[str, float]:
     """Plant each bug and look for it, by seeds and by small worlds; either search alone may miss one."""
-    total = {"mutants": len(MUTANTS), "caught": 0, "violations": 0, "seeds": 0, "schedules": 0, "states": 0}
+    counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
+    total = {"mutants": len(MUTANTS), **dict.fromkeys(counted, 0)}
     for mutant in MUTANTS:
         by_seed = hunt_by_seed(mutant, seeds_max=seeds_max)
         by_world = hunt_by_world(mutant, states_max=states_max)
@@ -92,6 +93,8 @@ def mutants(*, seeds_max: int, states_max: int = 200_000) -> dict[str, float]:
         total["seeds"] += by_seed.seeds
         total["schedules"] += by_world.schedules
         total["states"] += by_world.states
+        total["steps"] += by_seed.steps + by_world.steps
+        total["faults"] += by_seed.faults + by_world.faults
         print(f"{mutant.name:<20} {mutant.guard:<46} {_told(by_seed, by_world)}", flush=True)
     return dict(total)
 

@@ -306,24 +306,28 @@ class Hunt:
     seeds: int = 0
     states: int = 0
     schedules: int = 0
+    steps: int = 0
+    faults: int = 0
     world: str = ""
     report: str | None = None
 
 
 def hunt_by_seed(mutant: Mutant, *, seeds_max: int) -> Hunt:
     """Run swarms until something is violated."""
+    steps = faults = 0
     with mutant.planted():
         for seed in range(seeds_max):
             try:
-                run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+                run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
             except Violation as violation:
-                return Hunt(seeds=seed + 1, report=str(violation))
-    return Hunt(seeds=seeds_max)
+                return Hunt(seeds=seed + 1, steps=steps, faults=faults, report=str(violation))
+            steps, faults = steps + run.steps, faults + run.faults
+    return Hunt(seeds=seeds_max, steps=steps, faults=faults)
 
 
 def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
     """Walk the quick worlds until something is violated. `states_max` is for each: a mutant may make one endless."""
-    states = schedules = 0
+    states = schedules = steps = faults = 0
     with mutant.planted():
         for world in small_worlds():
             if not (world.scene.name in mutant.scenes if mutant.scenes else world.is_quick):
@@ -334,6 +338,14 @@ def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
                 states += states_max
                 continue
             states, schedules = states + explored.states, schedules + explored.schedules
+            steps, faults = steps + explored.transitions, faults + explored.faults
             if explored.violation is not None:
-                return Hunt(states=states, schedules=schedules, world=world.scene.name, report=explored.violation)
-    return Hunt(states=states, schedules=schedules)
+                return Hunt(
+                    states=states,
+                    schedules=schedules,
+                    steps=steps,
+                    faults=faults,
+                    world=world.scene.name,
+                    report=explored.violation,
+                )
+    return Hunt(states=states, schedules=schedules, steps=steps, faults=faults)
