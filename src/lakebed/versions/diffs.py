@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from lakebed.base import MetarangeId, Row
-from lakebed.kv import prefix_end
 
 from .cells import is_gone
+from .listing import resume
 from .records import BranchRecord, Commit
 from .resetting import Resetting
 
@@ -45,7 +45,7 @@ class Diffs(Resetting):
         """
         left_id, right_id = await self.resolve_commit(left), await self.resolve_commit(right)
         left_tree, right_tree = await self._metarange(left_id), await self._metarange(right_id)
-        start = _resume(prefix, after, delimiter)
+        start = resume(prefix, after, delimiter)
         if not three_dot:
             return await _page(self._between(left_tree, right_tree, prefix, start), prefix, delimiter, limit)
         base = (await self._merge_base(left_id, right_id)).metarange_id
@@ -75,7 +75,7 @@ class Diffs(Resetting):
         self, branch: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> tuple[list[Difference], bool]:
         """What is staged on the branch against its commit, and whether there is more. One state of the branch."""
-        start = _resume(prefix, after, delimiter)
+        start = resume(prefix, after, delimiter)
         return await self._consistent(
             branch, lambda record: _page(self._staged_changes(record, prefix, start), prefix, delimiter, limit)
         )
@@ -142,13 +142,6 @@ class Diffs(Resetting):
 
 def _digest(row: Row | None) -> int | None:
     return None if row is None else row[0]
-
-
-def _resume(prefix: bytes, after: bytes, delimiter: bytes) -> bytes:
-    """After a common prefix the next page begins behind all that it stands for."""
-    if delimiter and after.endswith(delimiter) and len(after) > len(prefix):
-        return prefix_end(after) or after + b"\xff" * 1024
-    return max(prefix, after + b"\0" if after else b"")
 
 
 async def _page(

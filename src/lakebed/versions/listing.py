@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lakebed.base import CommitId, MetarangeId, Row, StagingToken
 from lakebed.kv import prefix_end
 
-from .cells import Cell, decode_cells, is_gone
+from .cells import Cell, decode_cell, decode_cells, is_gone
 from .records import BranchRecord
 from .repo import Repo
 
@@ -64,7 +64,7 @@ class Layers(Repo):
         for token in tokens:
             held = await self.store.get(self._token_partition(token), key)
             if held is not None:
-                return decode_cells([held.value])[0]
+                return decode_cell(held.value)
         return None
 
     async def _staged_span(self, tokens: Sequence[StagingToken], start: bytes, limit: int) -> Span:
@@ -94,7 +94,7 @@ class Layers(Repo):
     async def _list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
-        start: bytes | None = max(prefix, _first_after(after, prefix, delimiter))
+        start: bytes | None = resume(prefix, after, delimiter)
         page = min(limit + 1, LISTING_PAGE)
         while start is not None:
             span = await self._page(view, start, page)
@@ -105,11 +105,11 @@ class Layers(Repo):
         return Listing(items, has_more=False)
 
 
-def _first_after(after: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """Where a page resumes: after a common prefix it is after everything that the prefix stands for."""
-    if delimiter and after.startswith(prefix) and after.endswith(delimiter) and len(after) > len(prefix):
-        return prefix_end(after) or after + b"\xff" * 1024
-    return after + b"\0" if after else b""
+def resume(prefix: bytes, after: bytes, delimiter: bytes) -> bytes:
+    """Where a page begins: behind `after`, and where that is a common prefix, behind all that it stands for."""
+    if delimiter and after.endswith(delimiter) and len(after) > len(prefix):
+        return max(prefix, prefix_end(after) or after + b"\xff" * 1024)
+    return max(prefix, after + b"\0" if after else b"")
 
 
 def _take(

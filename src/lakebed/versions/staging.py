@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from lakebed.base import (
     Entry,
     LakebedError,
@@ -174,7 +176,7 @@ class Staging(Slices, Refs):
             raise
         finally:
             await self._leave(place)
-        return fresh, _at(entry, fresh.address)
+        return fresh, replace(entry, address=fresh.address)
 
     async def put(self, branch: str, key: bytes, entry: Entry) -> Entry:
         """Stage an address outside the namespace, which no collector ever deletes.
@@ -291,14 +293,3 @@ class Staging(Slices, Refs):
             resolved.branch,
             lambda record: self._list(View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit),
         )
-
-
-def _at(entry: Entry, address: str) -> Entry:
-    return Entry(
-        address=address,
-        size_bytes=entry.size_bytes,
-        checksum=entry.checksum,
-        modified_ms=entry.modified_ms,
-        content_type=entry.content_type,
-        metadata=entry.metadata,
-    )

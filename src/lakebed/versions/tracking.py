@@ -301,14 +301,7 @@ def _copied(entry: Entry, alter: Callable[[Entry], Entry] | None, address: str, 
     altered = alter(entry) if alter else entry
     if altered.address != entry.address:
         raise AddressNotAllowed("a copy may not change the address", address=altered.address)
-    return Entry(
-        address=address,
-        size_bytes=altered.size_bytes,
-        checksum=altered.checksum,
-        modified_ms=modified_ms,
-        content_type=altered.content_type,
-        metadata=altered.metadata,
-    )
+    return replace(altered, address=address, modified_ms=modified_ms)
 
 
 def _upload_key(address: str) -> bytes:
