@@ -62,10 +62,6 @@ class Client:
     def close(self) -> None:
         self._connection.close()
 
-    def is_healthy(self) -> bool:
-        """Whether a server answers at the endpoint; one request, no credentials needed."""
-        return self._connection.request("GET", api_path("healthcheck")).is_success
-
     def setup_state(self) -> str:
         """`initialized` or `not_initialized`."""
         return decode(self._connection.request("GET", api_path("setup_lakefs")), SetupState).state

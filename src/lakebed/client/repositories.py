@@ -44,22 +44,10 @@ class Repositories:
         """The records go, the objects stay in the storage namespace. `force`: even where it is read-only."""
         self._connection.request("DELETE", api_path("repositories", name), query={"force": force or None})
 
-    def retention_rules(self, name: str) -> GarbageCollectionRules:
-        """
-        Raises:
-            Missing: no such repository, or it has no rules.
-        """
-        path = api_path("repositories", name, "settings", "gc_rules")
-        return decode(self._connection.request("GET", path), GarbageCollectionRules)
-
     def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
         """Replace all rules."""
         path = api_path("repositories", name, "settings", "gc_rules")
         self._connection.request("PUT", path, json=rules)
-
-    def delete_retention_rules(self, name: str) -> None:
-        """Without rules nothing that was committed is ever collected."""
-        self._connection.request("DELETE", api_path("repositories", name, "settings", "gc_rules"))
 
     def protected_branches(self, name: str) -> tuple[Sequence[str], str]:
         """Patterns of the branches that take merges only, and the version of the setting that has them."""
