@@ -8,17 +8,7 @@ from lakebed.auth import Accounts, Authenticator, ServerKeys
 from lakebed.base import World
 from lakebed.kv import Store, open_store
 from lakebed.runtime import LiveIds, LiveTasks
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
+from tests.clocks import TurnableClock
 
 
 @pytest.fixture
@@ -28,7 +18,7 @@ def store() -> Store:
 
 @pytest.fixture
 def world() -> World:
-    return World(HandClock(), LiveIds(), LiveTasks())
+    return World(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
 
 
 @pytest.fixture

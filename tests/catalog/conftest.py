@@ -13,21 +13,9 @@ from lakebed.catalog import Catalog, CatalogOptions, Repository
 from lakebed.kv import Store, open_store
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Options, TreeCache, Trees, Versions
+from tests.clocks import TurnableClock
 
 _names = itertools.count()
-
-
-class HandClock:
-    """Stands still, but for sleepers: they wake at once, and it is later."""
-
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
 
 
 @pytest.fixture
@@ -37,7 +25,7 @@ def store() -> Store:
 
 @pytest.fixture
 def world() -> World:
-    return World(HandClock(), LiveIds(), LiveTasks())
+    return World(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
 
 
 @pytest.fixture

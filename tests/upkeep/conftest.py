@@ -15,19 +15,7 @@ from lakebed.retention import DAY_MS
 from lakebed.runtime import live_world
 from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
-
-
-class TurnableClock:
-    """Stands still, but where it is turned to."""
-
-    def __init__(self) -> None:
-        self.ms = 1_790_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
+from tests.clocks import TurnableClock
 
 
 class Lake:

@@ -13,19 +13,7 @@ from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_world
 from lakebed.versions import Options, TreeCache, Trees, Versions
-
-
-class TurnableClock:
-    """Starts at a fixed date and goes only where it is turned to."""
-
-    def __init__(self) -> None:
-        self.ms = 1_790_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
+from tests.clocks import TurnableClock
 
 
 @pytest.fixture

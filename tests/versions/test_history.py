@@ -31,8 +31,9 @@ from lakebed.versions import (
     encode_record,
 )
 from lakebed.versions.committing import Note
+from tests.clocks import TurnableClock
 
-from .conftest import TurnableClock, body
+from .conftest import body
 
 
 async def write(repo: Versions, branch: str, *paths: str, data: bytes = b"data") -> None:

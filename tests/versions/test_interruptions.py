@@ -21,8 +21,9 @@ from lakebed.versions import (
     Versions,
     decode_record,
 )
+from tests.clocks import TurnableClock
 
-from .conftest import TurnableClock, body
+from .conftest import body
 
 Hook = Callable[[], Awaitable[None]]
 

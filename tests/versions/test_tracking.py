@@ -32,8 +32,9 @@ from lakebed.versions import (
     encode_record,
 )
 from lakebed.versions.staging import ANY
+from tests.clocks import TurnableClock
 
-from .conftest import TurnableClock, body
+from .conftest import body
 
 
 async def slices(store: Store) -> list[tuple[str, SliceState]]:
