@@ -6,7 +6,7 @@ from .failures import TaskCorrupt, TaskFailed, TaskUnavailable
 from .files import Lake
 from .java import Java, NoJava, find_java
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
-from .planning import NoRules
+from .planning_committed import NoRules
 from .runs import Plan, PlanMissing, Total, Totals
 from .session import (
     BadSessionOptions,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from lakebed.base import NotFound, RunId
-from lakebed.handoff import BadInput, Manifest, RunKind, run_folder
+from lakebed.handoff import BadInput, Manifest, PreparedCommits, RunKind, StartedRun, run_folder
 from lakebed.retention import Rules
 
 from .files import Files
@@ -90,6 +90,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         return run_folder(self.kind, RunId(self.run_id))
+
+
+def plan_frame(run: StartedRun, prepared: PreparedCommits, repository: str) -> dict[str, Any]:
+    """What a plan of either kind says first."""
+    return {
+        "run_id": run.run_id,
+        "kind": run.kind,
+        "repository": repository,
+        "namespace": run.namespace,
+        "now_ms": run.now_ms,
+        "settled_slices": len(run.settled_slices),
+        "rules": prepared.rules,
+        "rules_version": prepared.rules_version,
+        "commits": prepared.commits,
+        "refs": prepared.refs,
+    }
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,75 @@
+"""Plan a collection of committed data: objects that only expired commits name.
+
+Commit records and rules give the commits that stay and those that go; their ranges give the objects. This publishes
+nothing and makes nobody wait. Whether it still holds is asked when it is applied (applying.py).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.base import Invalid, RunId
+from lakebed.handoff import PreparedCommits, StartedRun, input_folder
+from lakebed.retention import Rules, check_rules
+
+from .files import Files
+from .history import Judged, check_live, judge
+from .mark import mark_expired
+from .read import expired_objects, live_objects, named_ranges
+from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .strays import find_strays
+from .tables import LIVE
+from .verdicts import write_verdicts
+from .workshop import Workshop, read_input, write_input
+
+
+class NoRules(Invalid):
+    """No retention rules are set, so nothing of the committed data may go."""
+
+
+def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
+    """docs/design/0004-committed-retention.md, steps 1 to 6. Staged data is looked at when the plan is applied."""
+    prepared = shop.live_side.commits(run.run_id)
+    rules = _rules_of(prepared)
+    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    refs = read_input(files, prepared.refs, handoff.REFS)
+    judged = judge(commits, refs, rules, now_ms=run.now_ms)
+    shop.progress(f"{int(judged.expired.sum())} of {commits.num_rows} commits expired; reading their ranges")
+    ranges = named_ranges(shop.spark, shop.lake, judged.metaranges, tasks=shop.tasks).toArrow()
+    live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
+    check_live(judged.metaranges, live.num_rows)
+    shop.progress(f"marking {expired.num_rows} expired ranges against {live.num_rows} live ones")
+    verdicts = mark_expired(
+        expired_objects(shop.spark, shop.lake, expired, tasks=shop.tasks),
+        live_objects(shop.spark, shop.lake, live, tasks=shop.tasks),
+        shop.spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark),
+        shop.settled(run.settled_slices),
+    )
+    doomed, totals = write_verdicts(verdicts, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "doomed"))
+    return Plan(
+        **plan_frame(run, prepared, shop.live_side.repository),
+        condemned=_write_condemned(files, run, judged),
+        commit_counts=CommitCounts(
+            all=commits.num_rows,
+            kept=int(judged.kept.sum()),
+            expired=int(judged.expired.sum()),
+            swept=int((~judged.kept & ~judged.expired).sum()),
+        ),
+        range_counts=RangeCounts(live=live.num_rows, expired=expired.num_rows),
+        doomed=doomed,
+        totals=totals,
+        strays=find_strays(files),
+    )
+
+
+def _rules_of(prepared: PreparedCommits) -> Rules:
+    if prepared.rules is None:
+        raise NoRules("no retention rules are set: set a default first, or nothing of the committed data ever goes")
+    return check_rules(prepared.rules)
+
+
+def _write_condemned(files: Files, run: StartedRun, judged: Judged) -> handoff.Manifest:
+    folder = input_folder(run.kind, RunId(run.run_id), handoff.CONDEMNED.name)
+    return write_input(files, folder, handoff.CONDEMNED, pa.table({"id": judged.expired_ids()}))
