@@ -1,6 +1,8 @@
 """What exists and what is named, as DataFrames: the namespace's listing, the ranges of commits, uncommitted data."""
 
-from .listing import Found, list_slices
+from lakebed.handoff import Found
+
+from .listing import list_slices
 from .live import read_live, write_live
 from .ranges import expired_objects, live_objects, named_ranges
 from .uncommitted import check_table, uncommitted_objects

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,31 +21,10 @@ from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.packing import Cause, pack_numbered
 from lakebed.gc.parts import encode, spread, write_part
 from lakebed.gc.tables import CANDIDATES, PARTS, SETTLED
-from lakebed.handoff import DATA_PREFIX
+from lakebed.handoff import DATA_PREFIX, STRAYS_MAX, Found
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
-STRAYS_MAX: Final = 1000
-"""How many strange keys of a slice are named; the others are only counted."""
-
-
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found beside the rows themselves."""
-
-    objects: int = 0
-    size_bytes: int = 0
-    slices: int = 0
-    strays: tuple[str, ...] = ()
-    strays_count: int = 0
-
-    def plus(self, more: Found) -> Found:
-        return Found(
-            objects=self.objects + more.objects,
-            size_bytes=self.size_bytes + more.size_bytes,
-            slices=self.slices + more.slices,
-            strays=(self.strays + more.strays)[:STRAYS_MAX],
-            strays_count=self.strays_count + more.strays_count,
-        )
 
 
 def list_slices(spark: SparkSession, lake: Lake, slices: Sequence[int], *, folder: str, tasks: int) -> DataFrame:

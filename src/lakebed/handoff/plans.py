@@ -1,0 +1,144 @@
+"""The verdict of a run, and all it rests on: a plan and its bytes (docs/formats/gc-plan.md).
+
+Collectors write plans; they, the command line and the server show them. `plan.json` is written last of all, so a folder
+that has one holds a complete plan; it carries a digest of itself and, through the manifests in it, of every file the
+plan rests on. A plan that was changed by anybody is no plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from lakebed.base import NotFound, RunId
+from lakebed.retention import Rules
+
+from .manifests import BadInput, Manifest
+from .paths import run_folder
+from .runs import RunKind
+
+PLAN_FORMAT: Final = 1
+STRAYS_MAX: Final = 1000
+"""How many strange keys of a slice are named; the others are only counted."""
+
+
+class PlanMissing(NotFound):
+    """The run has no plan: it is another repository's, it is still planning, or it stopped before it was done."""
+
+
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    objects: int = 0
+    size_bytes: int = 0
+
+    def plus(self, more: Total) -> Total:
+        return Total(objects=self.objects + more.objects, size_bytes=self.size_bytes + more.size_bytes)
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """The doomed objects, counted in several ways; each way adds up to `all`."""
+
+    all: Total = Total()
+    by_reason: dict[str, Total] = {}
+    by_rule: dict[str, Total] = {}
+    by_branch: dict[str, Total] = {}
+    by_prefix: dict[str, Total] = {}
+    by_slice: dict[str, Total] = {}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found beside the rows themselves."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    slices: int = 0
+    strays: tuple[str, ...] = ()
+    strays_count: int = 0
+
+    def plus(self, more: Found) -> Found:
+        return Found(
+            objects=self.objects + more.objects,
+            size_bytes=self.size_bytes + more.size_bytes,
+            slices=self.slices + more.slices,
+            strays=(self.strays + more.strays)[:STRAYS_MAX],
+            strays_count=self.strays_count + more.strays_count,
+        )
+
+
+class CommitCounts(msgspec.Struct, frozen=True, kw_only=True):
+    all: int
+    kept: int
+    expired: int
+    swept: int
+
+
+class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """`expired` ranges are those that no kept commit has: the only ones that were read for what may go."""
+
+    live: int
+    expired: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict and all it rests on. `listing` is for uncommitted runs, `condemned` and `rules` for committed ones."""
+
+    run_id: str
+    kind: RunKind
+    repository: str
+    namespace: str
+    now_ms: int
+    settled_slices: int
+    rules: Rules | None
+    rules_version: int
+    commits: Manifest
+    refs: Manifest
+    uncommitted: Manifest | None = None
+    condemned: Manifest | None = None
+    listing: Found | None = None
+    last_read_slice: str = ""
+    commit_counts: CommitCounts
+    range_counts: RangeCounts
+    doomed: Manifest
+    totals: Totals
+    strays: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return run_folder(self.kind, RunId(self.run_id))
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    sha256: str
+    plan: msgspec.Raw
+
+
+def encode_plan(plan: Plan) -> bytes:
+    body = msgspec.json.encode(plan)
+    sealed = _Sealed(format=PLAN_FORMAT, sha256=hashlib.sha256(body).hexdigest(), plan=msgspec.Raw(body))
+    return msgspec.json.encode(sealed)
+
+
+def decode_plan(data: bytes, run_id: str) -> Plan:
+    """
+    Raises:
+        BadInput: unreadable, of an unknown format, another run's, or changed.
+    """
+    name = f"plan of run {run_id}"
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        if sealed.format != PLAN_FORMAT:
+            raise BadInput(f"the {name} has the unknown format {sealed.format}", input="plan")
+        if hashlib.sha256(bytes(sealed.plan)).hexdigest() != sealed.sha256:
+            raise BadInput(f"the {name} contradicts its digest", input="plan")
+        plan = msgspec.json.decode(sealed.plan, type=Plan)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"the {name} is unreadable: {error}", input="plan") from error
+    if plan.run_id != run_id:
+        raise BadInput(f"the {name} is that of run {plan.run_id}", input="plan")
+    return plan
+
+
+def plan_path(kind: RunKind, run_id: str) -> str:
+    return f"{run_folder(kind, RunId(run_id))}plan.json"
