@@ -61,6 +61,14 @@ def test_what_lies_in_the_namespace_may_go_however_it_is_written(address: str, k
     )
 
 
+def test_every_object_comes_with_its_path_wherever_it_lies() -> None:
+    own, away = [format_address(SLICE, number) for number in (2, 1)], "local://lake/repo/data/old/1"
+
+    rows = packed({"a/2": own[0], "a/1": own[1], "b": away, "c": f"local://lake/repo/{format_address(SLICE, 9)}"})
+
+    assert sorted(path for paths in rows["paths"].to_pylist() for path in paths) == ["a/1", "a/2", "b", "c"]
+
+
 @pytest.mark.parametrize(
     "address", ["s3://elsewhere/x", "local://lake/repo2/data/x", "_lakefs/dummy", "x", "data/../x"]
 )

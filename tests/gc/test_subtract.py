@@ -21,10 +21,17 @@ OLD = Cause(reason="expired", rule="main: 7 days", branch="main")
 sequences = st.sets(st.integers(0, 200), max_size=30)
 
 
-def numbered(*numbers: int, seen_ms: int = 1, cause: Cause = OLD, size: int = 10) -> pa.Table:
+def numbered(
+    *numbers: int, seen_ms: int = 1, cause: Cause = OLD, size: int = 10, paths: list[str] | None = None
+) -> pa.Table:
     count = len(numbers)
     return pack_numbered(
-        np.full(count, SLICE), np.array(numbers, np.int64), np.full(count, size), np.full(count, seen_ms), cause
+        np.full(count, SLICE),
+        np.array(numbers, np.int64),
+        np.full(count, size),
+        np.full(count, seen_ms),
+        cause,
+        paths=None if paths is None else pa.array(paths),
     )
 
 
@@ -88,6 +95,32 @@ def test_a_foreign_key_is_compared_as_a_whole_string() -> None:
     ]
 
 
+def test_an_object_goes_under_the_path_that_the_commit_seen_last_had_it_under() -> None:
+    older = numbered(3, 1, seen_ms=5, paths=["old/3", "old/1"])
+    newer = numbered(1, 2, seen_ms=9, paths=["new/1", "new/2"])
+
+    left = subtract(pa.concat_tables([newer, numbered(4), older]), NOTHING)
+
+    found = dict(zip(left["sequence"].to_pylist(), left["path"].to_pylist(), strict=True))
+    assert found == {1: "new/1", 2: "new/2", 3: "old/3", 4: ""}
+
+
+@pytest.mark.parametrize("paths", [["a", "b"], ["b", "a"]])
+def test_an_object_that_one_commit_had_twice_goes_under_the_same_path_whatever_the_order(paths: list[str]) -> None:
+    left = subtract(numbered(7, 7, paths=paths), NOTHING)
+
+    assert left["path"].to_pylist() == ["b"]
+
+
+def test_a_foreign_key_goes_under_its_path() -> None:
+    packed = pack_foreign(["data/x", "data/y"], [1, 2], [3, 4], OLD, paths=pa.array(["a/x", "a/y"]))
+
+    left = subtract(pa.concat_tables([packed, pack_foreign(["data/z"], [1], [1], OLD)]), NOTHING)
+
+    found = dict(zip(left["address"].to_pylist(), left["path"].to_pylist(), strict=True))
+    assert found == {"data/x": "a/x", "data/y": "a/y", "data/z": ""}
+
+
 def test_no_candidate_is_no_verdict() -> None:
     assert subtract(CANDIDATES.schema.empty_table(), live(1)).num_rows == 0
 
@@ -118,6 +151,15 @@ def test_arrays_that_do_not_run_in_parallel_stop_the_run() -> None:
     broken = table.set_column(place, "sizes", pa.array([b"\0" * 8], pa.binary()))
 
     with pytest.raises(BadInput, match="sizes"):
+        subtract(broken, NOTHING)
+
+
+def test_paths_that_do_not_run_in_parallel_stop_the_run() -> None:
+    table = numbered(1, 2, paths=["a", "b"])
+    place = table.schema.get_field_index("paths")
+    broken = table.set_column(place, "paths", pa.array([["a"]], table.schema.field("paths").type))
+
+    with pytest.raises(BadInput, match="paths"):
         subtract(broken, NOTHING)
 
 

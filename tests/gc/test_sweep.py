@@ -50,6 +50,7 @@ async def plan_of(store: StubbornBlocks, keys: Sequence[str]) -> handoff.Manifes
             "reason": ["expired"] * len(keys),
             "rule": ["main: 1 days"] * len(keys),
             "last_seen_at": [datetime(2026, 1, 1, tzinfo=UTC)] * len(keys),
+            "path": [f"events/{number}" for number in range(len(keys))],
         }
     )
     data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))

@@ -149,6 +149,7 @@ class Lakeside:
             "reason": ["unreferenced"] * len(places),
             "rule": [""] * len(places),
             "last_seen_at": [self.clock.ms] * len(places),
+            "path": [""] * len(places),
         }
         with Files(Lake(uri=URI, options=self.options)) as files:
             table = pa.table(rows, handoff.arrow_schema(handoff.DOOMED))
@@ -172,6 +173,11 @@ class Lakeside:
             )
             write_plan(files, plan)
         return plan
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """All rows there are, by file."""
+        files = self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+        return [row for file in files for row in handoff.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
 
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""

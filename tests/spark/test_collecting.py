@@ -110,7 +110,9 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     rows = lakeside.collector.doomed(spark, plan.run_id).collect()
 
-    assert [(row.address, row.reason, row.rule, row.size_bytes) for row in rows] == [(gone, "expired", "main: 7d", 4)]
+    assert [(row.address, row.reason, row.rule, row.path, row.size_bytes) for row in rows] == [
+        (gone, "expired", "main: 7d", "a/1", 4)
+    ]
     assert set(plan.totals.by_branch) == {"main"}
     assert set(plan.totals.by_prefix) == {"a/"}
     assert lakeside.addresses() == {gone, kept, newest}
@@ -118,6 +120,9 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
     report = lakeside.collector.apply(spark, plan.run_id)
 
     assert lakeside.addresses() == {kept, newest}
+    assert [(row["address"], row["rule"], row["path"], row["state"]) for row in lakeside.ledger()] == [
+        (gone, "main: 7d", "a/1", "deleted")
+    ]
     assert report.commits_condemned == plan.commit_counts.expired
     assert [(stage.name, stage.rows, stage.size_bytes) for stage in report.stages] == [
         ("recheck", 1, 4),

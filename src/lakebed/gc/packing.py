@@ -37,29 +37,44 @@ class Cause:
 
 
 def pack_numbered(
-    slices: Integers, sequences: Integers, sizes: Integers, seen_ms: Integers, cause: Cause, prefix: str = ""
+    slices: Integers,
+    sequences: Integers,
+    sizes: Integers,
+    seen_ms: Integers,
+    cause: Cause,
+    prefix: str = "",
+    paths: pa.Array | None = None,
 ) -> pa.Table:
-    """CANDIDATES of slices: one row a slice. The four arrays run in parallel, in any order."""
+    """CANDIDATES of slices: one row a slice. The arrays run in parallel, in any order."""
     order = np.argsort(slices, kind="stable")
     slices = slices[order]
     starts = _starts(slices)
     packed = (
         _cuts(array[order], starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8"))
     )
-    return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix)
+    named = _lists(paths, order, starts)
+    return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix, named)
 
 
 def pack_foreign(
-    keys: Sequence[str], sizes: Sequence[int], seen_ms: Sequence[int], cause: Cause, prefix: str = ""
+    keys: Sequence[str],
+    sizes: Sequence[int],
+    seen_ms: Sequence[int],
+    cause: Cause,
+    prefix: str = "",
+    paths: pa.Array | None = None,
 ) -> pa.Table:
-    """CANDIDATES of foreign buckets: one row a bucket. The three run in parallel, in any order."""
+    """CANDIDATES of foreign buckets: one row a bucket. The arrays run in parallel, in any order."""
     buckets = np.array([foreign_bucket(key) for key in keys], np.int64)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]
     starts = _starts(buckets)
     names = [[keys[i] for i in part] for part in np.split(order, starts[1:])] if len(starts) else []
     numbers = [_cuts(np.asarray(array, np.int64)[order], starts, "<i8") for array in (sizes, seen_ms)]
-    return _candidates(buckets[starts].tolist(), ([b"" for _ in starts], *numbers), names, cause, prefix)
+    sequences = [b"" for _ in starts]
+    return _candidates(
+        buckets[starts].tolist(), (sequences, *numbers), names, cause, prefix, _lists(paths, order, starts)
+    )
 
 
 def _starts(ordered: Integers) -> Integers:
@@ -71,8 +86,20 @@ def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
     return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
 
 
+def _lists(paths: pa.Array | None, order: Integers, starts: Integers) -> Any:
+    """One list a bucket, in the order in which all else is packed."""
+    if paths is None or not len(paths):
+        return [[] for _ in starts]
+    return pa.ListArray.from_arrays(pa.array([*starts, len(order)], pa.int32()), paths.take(pa.array(order)))
+
+
 def _candidates(
-    buckets: list[int], packed: Iterable[list[bytes]], addresses: list[list[str]], cause: Cause, prefix: str
+    buckets: list[int],
+    packed: Iterable[list[bytes]],
+    addresses: list[list[str]],
+    cause: Cause,
+    prefix: str,
+    paths: Any,
 ) -> pa.Table:
     sequences, sizes, seen_ms = packed
     count = len(buckets)
@@ -83,6 +110,7 @@ def _candidates(
             "addresses": addresses,
             "sizes": sizes,
             "seen_ms": seen_ms,
+            "paths": paths,
             "reason": [cause.reason] * count,
             "rule": [cause.rule] * count,
             "branch": [cause.branch] * count,

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from lakebed import handoff
 from lakebed.base import LakebedError, NotFound
 from lakebed.blocks import BlockStore, is_block_key
-from lakebed.handoff import GC_PREFIX, Manifest, Part
+from lakebed.handoff import LEDGER_PREFIX, LedgerState, Manifest, Part
 
 from .files import Lake, Work, in_tasks, whole
 from .parts import parts_of, read_part, rows_of_parts, spread
@@ -75,7 +75,7 @@ class Ledger:
     date: str
 
     def key(self, part: Part) -> str:
-        return f"{GC_PREFIX}ledger/date={self.date}/{self.run_id}-{part.name}"
+        return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-{part.name}"
 
 
 def sweep(spark: SparkSession, lake: Lake, plan: Manifest, ledger: Ledger, *, tasks: int) -> Swept:
@@ -119,7 +119,7 @@ async def sweep_part(store: BlockStore, plan: Manifest, part: Part, ledger: Ledg
 async def _recorded(store: BlockStore, key: str, doomed: pa.Table) -> pa.Table | None:
     """The part's ledger, if there is a whole one of just these objects. Else the part counts as not done."""
     try:
-        rows = handoff.decode_part(handoff.LEDGER, await store.get(key), name=key)
+        rows = handoff.decode_ledger(await store.get(key), name=key)
     except (NotFound, handoff.BadInput):
         return None
     same = pc.all(pc.is_in(rows["address"], value_set=doomed["address"].combine_chunks())).as_py()
@@ -140,6 +140,7 @@ async def _delete(store: BlockStore, doomed: pa.Table, run_id: str) -> pa.Table:
             errors |= dict.fromkeys(batch, str(error) or type(error).__name__)
         else:
             errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
+    said = [errors.get(key, "") for key in addresses]
     now = pa.scalar(time.time_ns() // 1_000_000, pa.timestamp("ms", tz="UTC"))
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id), len(addresses)),
@@ -147,7 +148,11 @@ async def _delete(store: BlockStore, doomed: pa.Table, run_id: str) -> pa.Table:
         "size_bytes": doomed["size_bytes"],
         "reason": doomed["reason"],
         "deleted_at": pa.repeat(now, len(addresses)),
-        "error": pa.array([errors.get(key, "") for key in addresses], pa.string()),
+        "error": pa.array(said, pa.string()),
+        "path": doomed["path"],
+        "rule": doomed["rule"],
+        "state": [LedgerState.FAILED.value if error else LedgerState.DELETED.value for error in said],
+        "kept_until": pa.nulls(len(addresses)),
     }
     return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
 

@@ -116,6 +116,7 @@ CANDIDATES: Final = Table(
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
         ("sizes", pa.binary()),  # int64, little-endian, in the order of the sequences or addresses
         ("seen_ms", pa.binary()),  # int64, likewise: when it was last written, or the newest commit that had it
+        ("paths", _STRINGS),  # likewise: under which that commit had it; or none at all
         ("reason", pa.string()),
         ("rule", pa.string()),
         ("branch", pa.string()),

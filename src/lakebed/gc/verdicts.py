@@ -143,6 +143,9 @@ def _pack(rows: pa.Table) -> Iterator[pa.Table]:
         slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
         own = slices != FOREIGN_SLICE
         sequences = part["sequence"].to_numpy().astype(np.int64)
-        yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], Cause(**cause))
+        paths = part["path"].combine_chunks()
+        named = paths.filter(pa.array(own))
+        yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], Cause(**cause), paths=named)
         keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
-        yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), Cause(**cause))
+        named = paths.filter(pa.array(~own))
+        yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), Cause(**cause), paths=named)

@@ -1,5 +1,6 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
+from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger
 from .manifests import (
     MANIFEST_FORMAT,
     BadInput,
@@ -66,6 +67,7 @@ __all__ = [
     "DOOMED",
     "GC_PREFIX",
     "LEDGER",
+    "LEDGER_PREFIX",
     "MANIFEST_FORMAT",
     "MOVES",
     "REFS",
@@ -81,6 +83,7 @@ __all__ = [
     "Condemnation",
     "Found",
     "InvalidRunId",
+    "LedgerState",
     "Manifest",
     "Mark",
     "Part",
@@ -112,6 +115,7 @@ __all__ = [
     "check_part",
     "check_rows",
     "check_run_id",
+    "decode_ledger",
     "decode_manifest",
     "decode_part",
     "decode_plan",

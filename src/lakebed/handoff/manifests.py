@@ -96,7 +96,7 @@ def check_manifest(manifest: Manifest, *, name: str) -> Table:
     part_names = [part.name for part in manifest.parts]
     if manifest.format != MANIFEST_FORMAT:
         problem = f"has the unknown format {manifest.format}"
-    elif table is None or table.version != manifest.table_version:
+    elif table is None or not 1 <= manifest.table_version <= table.version:
         problem = f"is of the unknown table {manifest.table} version {manifest.table_version}"
     elif len(set(part_names)) != len(part_names):
         problem = "names a part twice"

@@ -62,15 +62,21 @@ class PartWriter:
         return self._buffer.getvalue()
 
 
-def decode_part(table: Table, data: bytes, *, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """All columns, or some of them.
+def decode_part(
+    table: Table, data: bytes, *, name: str, columns: Sequence[str] | None = None, version: int | None = None
+) -> pa.Table:
+    """All columns, or some of them, of a file of this version of the table (None: the newest).
 
     Raises:
         BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
     """
     try:
         names = list(table.names() if columns is None else columns)
-        found = pq.read_table(pa.BufferReader(data), columns=names)
+        later = {column.name: column for column in table.later_than(version or table.version) if column.name in names}
+        found = pq.read_table(pa.BufferReader(data), columns=[name for name in names if name not in later])
+        for name_, column in later.items():
+            nothing = pa.nulls(found.num_rows, _ARROW[column.type]) if column.nullable else pa.repeat("", len(found))
+            found = found.append_column(name_, nothing)
         return found.select(names).cast(pa.schema([arrow_schema(table).field(name) for name in names]))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(f"{name} is no {table.name} table: {error}", part=name) from error
@@ -85,9 +91,10 @@ def read_part(
         BadInput: it is not what the manifest says.
     """
     check_part(manifest, part, data)
-    rows = decode_part(table, data, name=f"{manifest.folder}{part.name}", columns=columns)
+    where = f"{manifest.folder}{part.name}"
+    rows = decode_part(table, data, name=where, columns=columns, version=manifest.table_version)
     if rows.num_rows != part.rows:
-        raise BadInput(f"{manifest.folder}{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
+        raise BadInput(f"{where} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
     return rows
 
 

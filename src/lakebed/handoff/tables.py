@@ -1,7 +1,8 @@
 """The tables that server and collectors exchange: each declared once, as plain names and types.
 
 The server derives pyarrow schemas from these (`arrow_schema`), the collectors Spark schemas; a column that is not here
-does not travel. `version` goes into every manifest; a reader stops at a version it does not know.
+does not travel. `version` goes into every manifest; a reader stops at a version it does not know. It knows all earlier
+ones: a column that came `since` a later version is then read as empty.
 
 Addresses travel twice: as text, for people and for exact joins, and as (slice, sequence), for bitmaps. A foreign
 address (lakebed.base.addresses) has slice -1 and sequence 0 and only its text counts.
@@ -21,6 +22,7 @@ class Column:
     name: str
     type: ColumnType
     nullable: bool = False
+    since: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +35,13 @@ class Table:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
+    def later_than(self, version: int) -> tuple[Column, ...]:
+        """The columns that files of this version do not have: strings, read as empty, or nullable, read as null."""
+        return tuple(column for column in self.columns if column.since > version)
 
-def _columns(*pairs: tuple[str, ColumnType]) -> tuple[Column, ...]:
-    return tuple(Column(name=name, type=type_) for name, type_ in pairs)
+
+def _columns(*pairs: tuple[str, ColumnType], since: int = 1) -> tuple[Column, ...]:
+    return tuple(Column(name=name, type=type_, since=since) for name, type_ in pairs)
 
 
 UNCOMMITTED: Final = Table(
@@ -88,7 +94,7 @@ CONDEMNED: Final = Table(
 
 DOOMED: Final = Table(
     name="doomed",
-    version=1,
+    version=2,
     meaning="one object to delete, and why; each address once",
     columns=_columns(
         ("address", "string"),  # relative to the namespace, always
@@ -98,21 +104,24 @@ DOOMED: Final = Table(
         ("reason", "string"),
         ("rule", "string"),  # the retention rule that let it go; empty for uncommitted data
         ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that held it; else last written
-    ),
+    )
+    + _columns(("path", "string"), since=2),  # under which that commit had it; empty for uncommitted data
 )
 
 LEDGER: Final = Table(
     name="ledger",
-    version=1,
-    meaning="one deletion that was tried, and how it went",
+    version=2,
+    meaning="what a run did with one object: took it, tried to, moved it aside, purged or restored it",
     columns=_columns(
         ("run_id", "string"),
         ("address", "string"),
         ("size_bytes", "int64"),
         ("reason", "string"),
-        ("deleted_at", "timestamp_ms"),
-        ("error", "string"),  # empty: it is gone
-    ),
+        ("deleted_at", "timestamp_ms"),  # when that was
+        ("error", "string"),  # empty: it was done
+    )
+    + _columns(("path", "string"), ("rule", "string"), ("state", "string"), since=2)  # as in DOOMED; a LedgerState
+    + (Column(name="kept_until", type="timestamp_ms", nullable=True, since=2),),  # of what lies in quarantine
 )
 
 TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, DOOMED, LEDGER)}

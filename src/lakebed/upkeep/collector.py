@@ -242,6 +242,7 @@ def _plan(doomed: frozenset[str], *, reason: str) -> pa.Table:
         [reason] * count,
         [""] * count,
         [0] * count,
+        [""] * count,
     ]
     schema = arrow_schema(DOOMED)
     return pa.table(

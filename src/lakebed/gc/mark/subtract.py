@@ -2,13 +2,15 @@
 
 In a slice this is OR over bitmaps, then one look-up a candidate; only what is left is looked at any further. In a
 foreign bucket keys are compared as strings. Of several candidates for one object the one seen last speaks for it, then
-the greatest reason, rule, branch and prefix, so that the verdict does not depend on the order in which tasks finish.
+the greatest reason, rule, branch, prefix and path, so that the verdict does not depend on the order in which tasks
+finish.
 
 Nothing here guesses: a null or arrays of unequal length mean that a reader is broken, and the run stops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -45,12 +47,13 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
 
 
 def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
-    rows, sizes, seen_ms = _unpack(candidates, pc.list_value_length(candidates["addresses"]))
+    counts = pc.list_value_length(candidates["addresses"])
+    rows, sizes, seen_ms = _unpack(candidates, counts)
     names = _strings(candidates)
     kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
-    names, rows = names.take(pa.array(kept)), rows[kept]
+    names, rows, paths = names.take(pa.array(kept)), rows[kept], _paths(candidates, counts, kept)
     ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    last = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows])
+    last = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths)
     return _verdicts(
         candidates,
         rows[last],
@@ -59,6 +62,7 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
         sequence=np.zeros(len(last), np.int64),
         size_bytes=sizes[kept[last]],
         seen_ms=seen_ms[kept[last]],
+        path=pa.repeat("", len(last)) if paths is None else paths.take(pa.array(last)),
     )
 
 
@@ -73,7 +77,8 @@ def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
         start += count
     kept = np.flatnonzero(gone)
     sequences, rows = sequences[kept].astype(np.int64), rows[kept]
-    last = _last_of_each([sequences, slices[rows]], seen_ms[kept], _ranks(candidates)[rows])
+    paths = _paths(candidates, counts, kept)
+    last = _last_of_each([sequences, slices[rows]], seen_ms[kept], _ranks(candidates)[rows], paths)
     rows, sequences = rows[last], sequences[last]
     return _verdicts(
         candidates,
@@ -83,6 +88,7 @@ def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
         sequence=sequences,
         size_bytes=sizes[kept[last]],
         seen_ms=seen_ms[kept[last]],
+        path=pa.repeat("", len(last)) if paths is None else paths.take(pa.array(last)),
     )
 
 
@@ -105,8 +111,8 @@ def _joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
     return np.frombuffer(memoryview(data)[ends[0] : ends[1]], kind)
 
 
-def _strings(table: pa.Table) -> pa.Array:
-    flat = pc.list_flatten(table["addresses"])
+def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
+    flat = pc.list_flatten(table[name])
     return flat.combine_chunks() if isinstance(flat, pa.ChunkedArray) else flat
 
 
@@ -141,19 +147,41 @@ def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
     return np.array([places[cause] for cause in causes], np.int64)
 
 
+def _paths(candidates: pa.Table, counts: pa.ChunkedArray, kept: npt.NDArray[np.int64]) -> pa.Array | None:
+    """For each of the kept objects its path, empty where its candidate tells none. None where no candidate does."""
+    told = pc.list_value_length(candidates["paths"])
+    if not pc.any(pc.greater(told, 0), min_count=0).as_py():
+        return None
+    whole = pc.fill_null(pc.equal(told, counts), False)
+    if not pc.all(pc.or_(whole, pc.equal(told, 0))).as_py():
+        raise BadInput("candidates: paths do not run in parallel with the addresses", column="paths")
+    has = np.repeat(pc.greater(told, 0).to_numpy(), counts.to_numpy())
+    places = pa.array(np.cumsum(has)[kept] - 1, mask=~has[kept])
+    return pc.fill_null(_strings(candidates, "paths").take(places), "")
+
+
 def _last_of_each(
-    objects: list[npt.NDArray[np.int64]], seen_ms: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64]
+    objects: list[npt.NDArray[np.int64]],
+    seen_ms: npt.NDArray[np.int64],
+    ranks: npt.NDArray[np.int64],
+    paths: pa.Array | None,
 ) -> npt.NDArray[np.int64]:
     """Of each object (named by parallel arrays, the last the first to sort by) the position that speaks for it."""
-    order = np.lexsort((ranks, seen_ms, *objects))
-    if not len(order):
-        return order
-    ends = np.zeros(len(order), np.bool_)
-    ends[-1] = True
-    for array in objects:
+    keys = (ranks, seen_ms, *objects)
+    order = np.lexsort(keys)
+    if paths is not None and not _differs(keys, order).all():
+        # One commit may have an object under several paths.
+        order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
+    return order[np.r_[_differs(objects, order), True]] if len(order) else order
+
+
+def _differs(arrays: Sequence[npt.NDArray[np.int64]], order: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """For each position but the last whether the next one is of another object, or of one otherwise seen."""
+    differs = np.zeros(max(0, len(order) - 1), np.bool_)
+    for array in arrays:
         ordered = array[order]
-        ends[:-1] |= ordered[1:] != ordered[:-1]
-    return order[ends]
+        differs |= ordered[1:] != ordered[:-1]
+    return differs
 
 
 def _format(slices: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64]) -> pa.Array:

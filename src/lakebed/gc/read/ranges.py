@@ -160,29 +160,48 @@ def _read_expired(uri: str) -> Work:
 def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
     """CANDIDATES of a range, in one table for each first folder."""
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
-    sizes = rows["size_bytes"].to_numpy()
+    sizes, paths = rows["size_bytes"].to_numpy(), _texts(rows["key"])
     for prefix, start, stop in _prefixes(rows["key"]):
         part = slice(start, stop)
         own = slices[part] != FOREIGN_SLICE
         seen = np.full(int(own.sum()), seen_ms, np.int64)
-        yield pack_numbered(slices[part][own], sequences[part][own], sizes[part][own], seen, cause, prefix)
+        named = paths.slice(start, stop - start)
+        yield pack_numbered(
+            slices[part][own],
+            sequences[part][own],
+            sizes[part][own],
+            seen,
+            cause,
+            prefix,
+            named if own.all() else named.filter(pa.array(own)),
+        )
         if not own.all():
-            addresses = rows["address"].slice(start, stop - start).filter(pa.array(~own)).to_pylist()
-            yield from _pack_foreign(addresses, sizes[part][~own].tolist(), seen_ms, cause, prefix, namespace)
+            foreign = rows.select(["address", "size_bytes"]).slice(start, stop - start).append_column("path", named)
+            yield from _pack_foreign(foreign.filter(pa.array(~own)), seen_ms, cause, prefix, namespace)
 
 
-def _pack_foreign(
-    addresses: list[str], sizes: list[int], seen_ms: int, cause: Cause, prefix: str, namespace: Namespace
-) -> Iterator[pa.Table]:
-    places = [(namespace.place_of(address), size) for address, size in zip(addresses, sizes, strict=True)]
-    keys = [(place, size) for place, size in places if isinstance(place, str) and may_be_deleted(place)]
+def _pack_foreign(rows: pa.Table, seen_ms: int, cause: Cause, prefix: str, namespace: Namespace) -> Iterator[pa.Table]:
+    addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
+    places = [(namespace.place_of(address), *fact) for address, *fact in zip(addresses, sizes, paths, strict=True)]
+    keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
     if keys:
-        names, bytes_ = zip(*keys, strict=True)
-        yield pack_foreign(names, bytes_, [seen_ms] * len(keys), cause, prefix)
-    numbers = [(*place, size) for place, size in places if isinstance(place, tuple)]
+        names, bytes_, texts = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, [seen_ms] * len(keys), cause, prefix, pa.array(texts, pa.string()))
+    numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
     if numbers:
-        columns = np.array(numbers, np.int64).T
-        yield pack_numbered(columns[0], columns[1], columns[2], np.full(len(numbers), seen_ms), cause, prefix)
+        named = pa.array([number[3] for number in numbers], pa.string())
+        columns = np.array([number[:3] for number in numbers], np.int64).T
+        seen = np.full(len(numbers), seen_ms)
+        yield pack_numbered(columns[0], columns[1], columns[2], seen, cause, prefix, named)
+
+
+def _texts(keys: pa.ChunkedArray) -> pa.Array:
+    """Paths as text, for people: what is not UTF-8 (none that we wrote) has a mark in its place."""
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
 
 def _prefixes(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:

@@ -1,0 +1,50 @@
+"""The ledger: one row for what a run did with one object, in a folder for each day, for ever.
+
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.parquet
+
+No manifest names its files; each stands for itself. A file of version 1 has no states: a row of it with an error
+failed, the others are gone.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .manifests import BadInput
+from .parquet import decode_part
+from .paths import GC_PREFIX
+from .tables import LEDGER
+
+LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
+
+
+class LedgerState(enum.StrEnum):
+    """What became of the object. `failed` says that nothing did: its error tells why."""
+
+    DELETED = "deleted"
+    QUARANTINED = "quarantined"
+    PURGED = "purged"
+    RESTORED = "restored"
+    FAILED = "failed"
+
+
+def decode_ledger(data: bytes, *, name: str) -> pa.Table:
+    """LEDGER rows of one file, of any version that there was.
+
+    Raises:
+        BadInput: it is no ledger file. `name` is what the error calls it.
+    """
+    try:
+        names = pq.read_schema(pa.BufferReader(data)).names
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{name} is no ledger table: {error}", part=name) from error
+    rows = decode_part(LEDGER, data, name=name, version=LEDGER.version if "state" in names else 1)
+    derived = pc.if_else(pc.equal(rows["error"], ""), LedgerState.DELETED.value, LedgerState.FAILED.value)
+    state = pc.if_else(pc.equal(rows["state"], ""), derived, rows["state"])
+    place = rows.schema.get_field_index("state")
+    return rows.set_column(place, rows.schema.field("state"), state)
