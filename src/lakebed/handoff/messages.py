@@ -31,7 +31,9 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`settled_slices` (names, ascending) were read after the run's record was there: only objects in these may be
     doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
-    `state` is `marking`, or `planning` for a committed run, which has no record yet.
+    `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
+    the addresses that were handed out when the settled slices were known: bytes may come to lie there after the slice
+    was listed. A committed run has none.
     """
 
     run_id: str
@@ -41,6 +43,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     now_ms: int
     settled_slices: tuple[str, ...]
+    uploads: Manifest | None = None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
+from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
 from .patterns import InvalidPattern, check_pattern, matches, specificity
 from .rules import (
     KEEP_LAST_MAX,
@@ -35,6 +36,7 @@ __all__ = [
     "DAY_MS",
     "FOREVER",
     "KEEP_LAST_MAX",
+    "NOTHING_SAVED",
     "BranchRule",
     "BrokenHistory",
     "CleanRun",
@@ -51,6 +53,7 @@ __all__ = [
     "Namespace",
     "RuleChange",
     "Rules",
+    "Saved",
     "Trees",
     "Verdict",
     "check_live",
@@ -71,6 +74,8 @@ __all__ = [
     "main_ancestry",
     "matches",
     "most_specific_first",
+    "new_addresses",
+    "optimised_run",
     "parse_duration",
     "read_rules",
     "rows_of",

@@ -8,12 +8,14 @@ callable that is handed in: this file cannot delete by itself.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from lakebed.base import FOREIGN_SLICE, CommitId, MetarangeId, RangeId, RunId, format_address, parse_address
+from lakebed.base import FOREIGN_SLICE, CommitId, MetarangeId, NotFound, RangeId, RunId, format_address, parse_address
 from lakebed.blocks import DeleteFailure
 from lakebed.handoff import (
     COMMITS,
@@ -33,16 +35,18 @@ from lakebed.handoff import (
 )
 from lakebed.ranges import decode_range, range_key
 from lakebed.retention import (
+    NOTHING_SAVED,
     CommitFacts,
     History,
     Namespace,
+    Saved,
     Trees,
     Verdict,
     check_live,
-    clean_run,
-    committed_addresses,
     doomed_addresses,
     judge_commits,
+    new_addresses,
+    optimised_run,
 )
 from lakebed.versions import RefState, Versions
 
@@ -57,7 +61,9 @@ BATCH_KEYS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """`failed` are doomed keys that could not be deleted. `strays` were found below `data/` and are none of ours."""
+    """`failed` are doomed keys that could not be deleted. `strays` were found below `data/` and are none of ours.
+    `saved` is what a run of uncommitted data leaves for the next.
+    """
 
     run_id: str
     doomed: frozenset[str] = frozenset()
@@ -65,6 +71,7 @@ class Collected:
     strays: frozenset[str] = frozenset()
     swept: frozenset[CommitId] = frozenset()
     taken_out: int = 0
+    saved: Saved = NOTHING_SAVED
 
 
 class Collector:
@@ -73,35 +80,67 @@ class Collector:
         self._upkeep = upkeep
         self._delete = delete
 
-    async def collect_uncommitted(self) -> Collected:
-        """A clean run (docs/design/0001-uncommitted-gc.md, "Flow 1") to its end.
+    async def collect_uncommitted(self, base: Saved = NOTHING_SAVED) -> Collected:
+        """A run to its end: a clean one (docs/design/0001-uncommitted-gc.md, "Flow 1"), or with a base an optimised one
+        ("Flow 2"). `Collected.saved` is the base of the next.
 
         Raises:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
             BadInput, EmptyLiveSet, …: something could not be read; nothing was deleted.
         """
         started = await self._upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+        assert started.uploads is not None
         inputs = Inputs(self._versions.blocks, RunKind.UNCOMMITTED, RunId(started.run_id))
         namespace = Namespace(uri=started.namespace, settled=frozenset(started.settled_slices))
-        listing = {stat.key: stat.modified_ms async for page in self._versions.blocks.list("data/") for stat in page}
+        listing = await self._listing(namespace, base)
+        uploads = await self._addresses(inputs, started.uploads)
         uncommitted = await self._addresses(inputs, await self._read_uncommitted(started.run_id))
         prepared = await self._upkeep.prepare_commits(started.run_id)
         history = await self._history(inputs, prepared.commits, prepared.refs)
-        committed = committed_addresses(history, await self._trees(history))
-        check_live(history, committed)
-        found = clean_run(
+        new = {id_: commit for id_, commit in history.commits.items() if id_ not in base.commits}
+        committed = new_addresses(history, await self._trees(History(commits=new, heads={})), base)
+        check_live(history, committed or base.committed)
+        young_since_ms = prepared.rules.uncommitted_since_ms(started.now_ms) if prepared.rules else None
+        found, saved = optimised_run(
+            base,
             listing,
+            uploads=uploads,
+            commits=history.commits,
             committed=committed,
             uncommitted=uncommitted,
             namespace=namespace,
-            young_since_ms=prepared.rules.uncommitted_since_ms(started.now_ms) if prepared.rules else None,
-            uploaded_ms=listing,
+            young_since_ms=young_since_ms,
+            uploaded_ms=listing if young_since_ms is None else await self._ages(listing, base.kept | uploads),
         )
         plan = await inputs.write_table(DOOMED, DOOMED.name, _plan(found.doomed, reason="unreferenced"))
         await self._upkeep.mark(started.run_id, Mark(plan=plan))
         failed = await self._sweep(found.doomed)
         await self._upkeep.end(started.run_id)
-        return Collected(run_id=started.run_id, doomed=found.doomed, failed=failed, strays=found.strays)
+        return Collected(
+            run_id=started.run_id,
+            doomed=found.doomed,
+            failed=failed,
+            strays=found.strays,
+            saved=replace(saved, kept=saved.kept | failed),
+        )
+
+    async def _listing(self, namespace: Namespace, base: Saved) -> dict[str, int]:
+        """When each object was written: of all below `data/`, or of settled slices that the base has not."""
+        fresh = sorted(namespace.settled - base.slices)
+        prefixes = [f"data/{name}/" for name in fresh] if base.slices else ["data/"]
+        blocks = self._versions.blocks
+        return {
+            stat.key: stat.modified_ms for prefix in prefixes async for page in blocks.list(prefix) for stat in page
+        }
+
+    async def _ages(self, listing: dict[str, int], more: AbstractSet[str]) -> dict[str, int]:
+        """The same, with other candidates. Where no bytes ever came, none can be too young."""
+        found = dict(listing)
+        for key in sorted(more - listing.keys()):
+            with suppress(NotFound):
+                found[key] = 0
+                found[key] = (await self._versions.blocks.stat(key)).modified_ms
+        return found
 
     async def collect_committed(self) -> Collected:
         """Plan by the rules as they are, condemn, recheck, sweep (docs/design/0004-committed-retention.md).

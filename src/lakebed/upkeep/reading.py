@@ -23,7 +23,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +45,8 @@ from .errors import BadContinuation
 from .inputs import Inputs, digest_of_pages
 from .options import UpkeepOptions
 from .rows import Address, AddressRows, address_of
+
+UPLOADS: Final = "uploads"
 
 
 class Phase(StrEnum):
@@ -125,6 +127,17 @@ class Reading:
         if cursor.phase is not Phase.DONE:
             return ReadPage(manifest, cursor, None)
         return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page, cursor.pages))
+
+    async def read_uploads(self, inputs: Inputs) -> Manifest:
+        """The addresses handed out as they are now, as an input of its own: `uploads`, of the table UNCOMMITTED."""
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        cursor = Cursor(name=UPLOADS, phase=Phase.UPLOADS)
+        while cursor.phase is Phase.UPLOADS:
+            cursor = await self._step_uploads(cursor, rows)
+        rows.flush()
+        page = await inputs.write_page(UNCOMMITTED, UPLOADS, 0, writer)
+        return await inputs.join_pages(UNCOMMITTED, UPLOADS, 1, digest_of_pages("", page))
 
     def _is_full(self, rows: AddressRows, writer: PartWriter) -> bool:
         return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes

@@ -63,13 +63,19 @@ class Upkeep:
     # Beginning
 
     async def start(self, body: StartRun) -> StartedRun:
-        """A run id; for uncommitted data the run's record too, and only then the slices that have settled."""
+        """A run id; for uncommitted data the run's record too, only then the slices that have settled, and only then
+        the addresses that were handed out: one of a settled slice was handed out before it settled, so none is missed.
+        """
         if body.kind is RunKind.UNCOMMITTED:
             run_id, record = await self._runs.start_marking()
             state, now_ms = RunState.MARKING, record.started_ms
         else:
             run_id = RunId(self._versions.world.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.world.clock.now_ms()
+        settled = await self._runs.settled_slices()
+        uploads = None
+        if body.kind is RunKind.UNCOMMITTED:
+            uploads = await self._reading.read_uploads(Inputs(self._versions.blocks, body.kind, run_id))
         return StartedRun(
             run_id=run_id,
             kind=body.kind,
@@ -77,7 +83,8 @@ class Upkeep:
             namespace=self._versions.blocks.uri,
             folder=run_folder(body.kind, run_id),
             now_ms=now_ms,
-            settled_slices=await self._runs.settled_slices(),
+            settled_slices=settled,
+            uploads=uploads,
         )
 
     # Reading
