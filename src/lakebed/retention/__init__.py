@@ -15,6 +15,7 @@ from .history import (
     main_ancestry,
 )
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
+from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .patterns import InvalidPattern, check_pattern, matches, specificity
 from .rules import (
     KEEP_LAST_MAX,
@@ -67,6 +68,7 @@ __all__ = [
     "doomed_addresses",
     "explain",
     "first_parent_indices",
+    "goes_ms",
     "in_days",
     "judge_commits",
     "kept_commits",
@@ -81,5 +83,6 @@ __all__ = [
     "rows_of",
     "slice_of",
     "specificity",
+    "stays_of",
     "with_days",
 ]

@@ -54,6 +54,14 @@ class Duration:
             return _months_before(now_ms, self.amount)
         return now_ms - self.amount * _UNITS_MS[self.unit]
 
+    def over_ms(self, event_ms: int, from_ms: int) -> int | None:
+        """The first instant from `from_ms` on at which an event is not within the duration; None: there is none."""
+        if not self.unit:
+            return None
+        if self.unit == "mo":
+            return _months_over(event_ms, self.amount, from_ms)
+        return max(from_ms, event_ms + self.amount * _UNITS_MS[self.unit] + 1)
+
     def days_at_most(self) -> int:
         """The fewest whole days that are never shorter, whatever the date. DAYS_MAX stands for ever."""
         if not self.unit:
@@ -88,6 +96,24 @@ def parse_duration(text: str) -> Duration:
     if len(number) > 9 or int(number) > _MAXIMA[unit]:
         raise InvalidDuration(f"{text!r} is over a thousand years; say forever if that is meant", duration=text)
     return Duration(int(number), unit)
+
+
+def _months_over(event_ms: int, months: int, from_ms: int) -> int:
+    """In the month so many after the event's the day and time of the event decide; all that is later is beyond it.
+
+    Where the event's day is the last of its month, every later day of the other month goes back to it too, so that
+    each of these begins within the duration and may end beyond it.
+    """
+    month = np.datetime64(event_ms // DAY_MS, "D").astype("M8[M]") + months
+    instant = max(from_ms, int(month.astype("M8[D]").astype(np.int64)) * DAY_MS)
+    beyond = int((month + 1).astype("M8[D]").astype(np.int64)) * DAY_MS
+    while instant < beyond:
+        before_ms = _months_before(instant, months)
+        if before_ms > event_ms:
+            return instant
+        tomorrow = (instant // DAY_MS + 1) * DAY_MS
+        instant = min(instant + event_ms - before_ms + 1, tomorrow)
+    return max(instant, beyond)
 
 
 def _months_before(now_ms: int, months: int) -> int:

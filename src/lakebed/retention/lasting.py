@@ -1,0 +1,199 @@
+"""Until when: for an object, by the commits that name it, what keeps it and on which date that ends.
+
+A commit is kept by a branch while it lies within the branch's period, or while its child on the way from the head does:
+the child's date says since when it is no head any more (history.py). So of all commits of a branch's main ancestry that
+name an object one date counts: the latest of theirs and of their children's. It stays for the period after that date,
+and goes at the first run beyond. Everything else (a head, a pin, a tag, a hold) keeps it for as long as it is there.
+
+Dates are what the rules of now say, if nobody commits, tags, or changes the rules; a run decides anew. A property test
+holds this equal to `kept_commits` at every instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from lakebed.base import CommitId
+
+from .durations import FOREVER, parse_duration
+from .rules import Rules
+
+_NOWHERE: Final = -1
+
+
+class StayKind(StrEnum):
+    """Why an object stays: all but the first two for as long as what keeps it is there."""
+
+    BRANCH = "branch"
+    DANGLING = "dangling"
+    HEAD = "head"
+    KEEP_LAST = "keep_last"
+    TAG = "tag"
+    HOLD = "hold"
+
+
+class Stay(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason for which an object stays, or stayed: `name` is that of the branch, the tag or the hold.
+
+    `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. `counted_ms` is
+    the date from which the period counts, that of `counted_by`: the commit itself or the one that replaced it.
+    `until_ms` is the first instant at which a run may take the object, None while there is no end to it.
+    """
+
+    kind: StayKind
+    name: str
+    commit: CommitId
+    rule: str = ""
+    period: str = FOREVER
+    counted_by: CommitId = CommitId("")
+    counted_ms: int | None = None
+    until_ms: int | None = None
+
+    def keeps_at(self, now_ms: int) -> bool:
+        return self.until_ms is None or self.until_ms > now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestry:
+    """Every commit record as a row, each behind its first parent; `first_parent` is -1 where there is none. `heads`,
+    `tags` and `held` (holds, and refs that are being made) map names to rows."""
+
+    ids: Sequence[CommitId]
+    first_parent: Sequence[int]
+    created_ms: Sequence[int]
+    heads: Mapping[str, int]
+    tags: Mapping[str, int]
+    held: Mapping[str, int]
+
+
+def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *, now_ms: int) -> list[Stay]:
+    """Why an object stays that the commits of these rows name, at most one reason for each branch; those that have
+    ended, too. Without rules there is no end to any.
+
+    Linear in commits and branches.
+    """
+    rows = frozenset(naming)
+    below = _look_below(ancestry, rows)
+    found = [
+        stay
+        for branch, head in ancestry.heads.items()
+        if (stay := _of_branch(ancestry, below, branch, head, rules, now_ms)) is not None
+    ]
+    dangling = _dangling(ancestry, below)
+    if dangling != _NOWHERE:
+        default = Rules(default=FOREVER) if rules is None else rules
+        found.append(_aged(ancestry, below, dangling, StayKind.DANGLING, "", default, now_ms))
+    if rules is None or rules.tags_pin:
+        found += _pins(ancestry, rows, ancestry.tags, StayKind.TAG)
+    return found + _pins(ancestry, rows, ancestry.held, StayKind.HOLD)
+
+
+def goes_ms(stays: Sequence[Stay], *, now_ms: int) -> int | None:
+    """The first instant from now on at which none of these keeps; None where there is no such.
+
+    Looked for again from each candidate: a calendar month may come to an end twice (durations.py).
+    """
+    instant = now_ms
+    while True:
+        latest = instant
+        for stay in stays:
+            until_ms = _until(stay.period, stay.counted_ms, instant)
+            if until_ms is None:
+                return None
+            latest = max(latest, until_ms)
+        if latest == instant:
+            return instant
+        instant = latest
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    """For each row, over its main ancestry: the latest date that counts, the row it is of, and the row that names the
+    object then; and how many steps down the first row that names it is. -1: there is none."""
+
+    dates: list[int]
+    counted_by: list[int]
+    naming: list[int]
+    steps: list[int]
+
+
+def _look_below(ancestry: Ancestry, rows: frozenset[int]) -> _Below:
+    count = len(ancestry.ids)
+    below = _Below([0] * count, [_NOWHERE] * count, [_NOWHERE] * count, [_NOWHERE] * count)
+    for row, parent in enumerate(ancestry.first_parent):
+        assert parent < row, "parents come first"
+        here = row if row in rows else parent if parent in rows else _NOWHERE
+        if parent >= 0 and below.naming[parent] != _NOWHERE:
+            below.dates[row], below.counted_by[row] = below.dates[parent], below.counted_by[parent]
+            below.naming[row], below.steps[row] = below.naming[parent], below.steps[parent] + 1
+        if here != _NOWHERE and (below.naming[row] == _NOWHERE or ancestry.created_ms[row] >= below.dates[row]):
+            below.dates[row], below.counted_by[row], below.naming[row] = ancestry.created_ms[row], row, here
+        if row in rows:
+            below.steps[row] = 0
+    return below
+
+
+def _of_branch(
+    ancestry: Ancestry, below: _Below, branch: str, head: int, rules: Rules | None, now_ms: int
+) -> Stay | None:
+    if below.naming[head] == _NOWHERE:
+        return None
+    rules = Rules(default=FOREVER) if rules is None else rules
+    steps = below.steps[head]
+    if steps == 0:
+        return Stay(kind=StayKind.HEAD, name=branch, commit=ancestry.ids[head])
+    pin = rules.pin_of(branch)
+    if pin is not None and steps < pin.commits:
+        named = f"{pin.pattern}: last {pin.commits}"
+        return Stay(kind=StayKind.KEEP_LAST, name=branch, commit=ancestry.ids[_down(ancestry, head, steps)], rule=named)
+    return _aged(ancestry, below, head, StayKind.BRANCH, branch, rules, now_ms)
+
+
+def _aged(ancestry: Ancestry, below: _Below, row: int, kind: StayKind, branch: str, rules: Rules, now_ms: int) -> Stay:
+    rule = rules.rule_of(branch) if kind is StayKind.BRANCH else None
+    period = rules.default if rule is None else rule.period
+    return Stay(
+        kind=kind,
+        name=branch,
+        commit=ancestry.ids[below.naming[row]],
+        rule=f"{'default' if rule is None else rule.pattern}: {period}",
+        period=period,
+        counted_by=ancestry.ids[below.counted_by[row]],
+        counted_ms=below.dates[row],
+        until_ms=_until(period, below.dates[row], now_ms),
+    )
+
+
+def _until(period: str, counted_ms: int | None, now_ms: int) -> int | None:
+    """Never earlier than now: a period that is over already says nothing of when it ended."""
+    return None if counted_ms is None else parse_duration(period).over_ms(counted_ms, now_ms)
+
+
+def _down(ancestry: Ancestry, row: int, steps: int) -> int:
+    for _ in range(steps):
+        row = ancestry.first_parent[row]
+    return row
+
+
+def _dangling(ancestry: Ancestry, below: _Below) -> int:
+    """Of the commits in no main ancestry the one that keeps the object longest."""
+    on_branch = bytearray(len(ancestry.ids))
+    for head in ancestry.heads.values():
+        row = head
+        while row >= 0 and not on_branch[row]:
+            on_branch[row] = 1
+            row = ancestry.first_parent[row]
+    best = _NOWHERE
+    for row, naming in enumerate(below.naming):
+        if naming != _NOWHERE and not on_branch[row] and (best == _NOWHERE or below.dates[row] >= below.dates[best]):
+            best = row
+    return best
+
+
+def _pins(ancestry: Ancestry, rows: frozenset[int], names: Mapping[str, int], kind: StayKind) -> list[Stay]:
+    return [Stay(kind=kind, name=name, commit=ancestry.ids[row]) for name, row in names.items() if row in rows]
