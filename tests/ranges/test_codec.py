@@ -255,3 +255,15 @@ def test_metadata_and_keys_of_any_bytes_survive() -> None:
     assert rows_from_table(decode_range(info.id, data)) == [(b"", row), (b"\xff\x00", row)]
     assert row[-1] == encode_metadata(metadata)
     assert ENTRIES_SCHEMA.equals(decode_range(info.id, data).schema)
+
+
+def test_a_salted_range_is_another_one_with_the_same_entries() -> None:
+    plain, _ = encode_range(sample())
+    salted, data = encode_range(sample(), salt="run1")
+
+    assert salted.id != plain.id
+    assert encode_range(sample(), salt="run1")[0].id == salted.id
+    assert decode_range(salted.id, data).equals(sample())
+    assert summary_of(salted.id, data).foreign == summary_of(plain.id, encode_range(sample())[1]).foreign
+    with pytest.raises(RangeCorrupt):
+        decode_range(plain.id, data)

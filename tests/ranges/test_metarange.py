@@ -6,6 +6,7 @@ import hashlib
 import struct
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,3 +95,27 @@ def test_another_metarange_and_a_later_format_are_refused() -> None:
     forged = write_sealed(METARANGE_KIND, id_, METARANGE_KIND.schema.empty_table(), {})
     with pytest.raises(MetarangeCorrupt, match="its ranges are those of"):
         decode_metarange(MetarangeId(id_), forged)
+
+
+def test_a_salted_metarange_is_another_one_with_the_same_ranges() -> None:
+    ranges = ranges_of(3)
+    plain, _ = encode_metarange(ranges)
+    salted, data = encode_metarange(ranges, salt="run1")
+
+    assert salted != plain
+    assert decode_metarange(salted, data) == ranges
+    with pytest.raises(MetarangeCorrupt):
+        decode_metarange(plain, data)
+
+
+def test_a_metarange_that_claims_another_salt_is_corrupt() -> None:
+    """The seal holds, the id does not."""
+    ranges = ranges_of(3)
+    id_, _ = encode_metarange(ranges)
+    table = pa.Table.from_pylist(
+        [{**msgspec.to_builtins(info, builtin_types=(bytes,)), "id": bytes.fromhex(info.id)} for info in ranges],
+        METARANGE_KIND.schema,
+    )
+
+    with pytest.raises(MetarangeCorrupt, match="ranges are those of"):
+        decode_metarange(id_, write_sealed(METARANGE_KIND, id_, table, {"lakebed.salt": "run1"}))

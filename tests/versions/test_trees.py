@@ -25,6 +25,7 @@ from lakebed.runtime import live_world
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees_cache import TreeCache
 from lakebed.versions.trees_diff import DiffKind, DiffRow
+from lakebed.versions.trees_files import TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 
@@ -397,3 +398,32 @@ async def test_those_who_miss_a_range_at_the_same_time_load_it_once() -> None:
 
     assert rows == [model[b"k003"]] * 10
     assert len(forest.blocks.read) == 2
+
+
+async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:
+    """Salted as often as it takes; the tree holds the same, and whoever makes it makes the same."""
+    forest = Forest.plant()
+    model = model_of(dict.fromkeys(range(200), 1))
+    plain = await forest.build(model)
+    given_up = {plain: "r1", **{info.id: "r1" for info in await forest.trees.ranges(plain)}}
+    changes = changes_from_rows(list(model), list(model.values()))
+
+    async def salts(ids: Sequence[str]) -> list[str]:
+        return [given_up.get(id_, "") for id_ in ids]
+
+    async def build() -> MetarangeId:
+        return (await forest.trees.apply(EMPTY_METARANGE, changes, salts=salts)).metarange_id
+
+    salted = await build()
+    ranges = [info.id for info in await forest.trees.ranges(salted)]
+    given_up |= {ranges[0]: "r2", salted: "r2"}
+    again = await build()
+
+    anew = [info.id for info in await forest.trees.ranges(again)]
+    assert len({plain, salted, again}) == 3
+    assert len(ranges) > 2 * TOGETHER
+    assert not {again, *anew} & given_up.keys()
+    assert anew[1:] == ranges[1:]
+    assert await build() == again
+    for tree in (salted, again):
+        assert await forest.reopened().read(tree) == model

@@ -26,7 +26,19 @@ from lakebed.base import RangeId
 
 from .digest import digest_columns
 from .schema import ENTRIES_SCHEMA, chunk
-from .sealed import IDENTITY_FACTS, MAGIC, FileCorrupt, Kind, check_facts, fact_of_footer, open_sealed, write_sealed
+from .sealed import (
+    IDENTITY_FACTS,
+    MAGIC,
+    FileCorrupt,
+    Kind,
+    check_facts,
+    fact_of_footer,
+    open_sealed,
+    salt_facts,
+    salt_of,
+    salted,
+    write_sealed,
+)
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 
@@ -85,15 +97,20 @@ def range_key(id_: RangeId) -> str:
     return f"_lakefs/ranges/{id_}.parquet"
 
 
-def encode_range(entries: pa.Table) -> tuple[RangeInfo, bytes]:
-    """The range of these entries (at least one, sorted, unique) and its file. About 0.6 µs an entry."""
+def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes]:
+    """The range of these entries (at least one, sorted, unique) and its file. About 0.6 µs an entry.
+
+    A `salt` makes it another file with another id, for where the id of the bare content was given up for ever
+    (docs/design/protocols.md, "A collection of metadata").
+    """
     entries = entries.combine_chunks()
     keys = chunk(entries, "key")
     assert len(keys)
     assert entries.schema.equals(ENTRIES_SCHEMA), entries.schema
     assert pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)), min_count=0).as_py(), "keys must ascend"
-    id_ = RangeId(digest_columns(RANGE_TITLE, entries))
-    data = write_sealed(RANGE_KIND, id_, entries, {_SUMMARY: encode_summary(id_, summarise(entries))})
+    id_ = RangeId(digest_columns(salted(RANGE_TITLE, salt), entries))
+    facts = {_SUMMARY: encode_summary(id_, summarise(entries)), **salt_facts(salt)}
+    data = write_sealed(RANGE_KIND, id_, entries, facts)
     info = RangeInfo(
         id=id_,
         min_key=keys[0].as_py(),
@@ -112,9 +129,10 @@ def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None
     Raises:
         RangeCorrupt: this is not the range of that id, whole and unaltered.
     """
-    table = RangeFile(id_, data).table(columns)
+    file = RangeFile(id_, data)
+    table = file.table(columns)
     if verify and columns is None:
-        found = digest_columns(RANGE_TITLE, table)
+        found = digest_columns(salted(RANGE_TITLE, file.salt), table)
         if found != id_:
             raise RangeCorrupt(id_, f"its entries are those of range {found}", found_id=found)
     return table
@@ -126,6 +144,7 @@ class RangeFile:
     def __init__(self, id_: RangeId, data: bytes) -> None:
         self.id = id_
         self._file = open_sealed(RANGE_KIND, id_, data)
+        self.salt = salt_of(self._file)
 
     def __len__(self) -> int:
         rows: int = self._file.metadata.num_rows

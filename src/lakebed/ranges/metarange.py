@@ -17,7 +17,7 @@ from lakebed.base import EMPTY_METARANGE, MetarangeId
 from .codec import RangeInfo
 from .digest import digest_columns
 from .schema import values_of
-from .sealed import FileCorrupt, Kind, open_sealed, write_sealed
+from .sealed import FileCorrupt, Kind, open_sealed, salt_facts, salt_of, salted, write_sealed
 
 METARANGE_TITLE: Final = b"lakebed metarange 1\n"
 
@@ -68,9 +68,9 @@ def metarange_key(id_: MetarangeId) -> str:
     return f"_lakefs/metaranges/{id_}.parquet"
 
 
-def encode_metarange(ranges: Sequence[RangeInfo]) -> tuple[MetarangeId, bytes]:
+def encode_metarange(ranges: Sequence[RangeInfo], *, salt: str = "") -> tuple[MetarangeId, bytes]:
     """The metarange of these ranges (ascending, disjoint) and its file; EMPTY_METARANGE and no bytes where there are
-    none."""
+    none. `salt` as of `encode_range`."""
     if not ranges:
         return EMPTY_METARANGE, b""
     assert all(left.max_key < right.min_key for left, right in pairwise(ranges)), "ranges must ascend"
@@ -83,8 +83,8 @@ def encode_metarange(ranges: Sequence[RangeInfo]) -> tuple[MetarangeId, bytes]:
         "file_bytes": [info.file_bytes for info in ranges],
     }
     table = pa.Table.from_pydict(columns, METARANGE_SCHEMA)
-    id_ = _identity(table)
-    return id_, write_sealed(METARANGE_KIND, id_, table, {})
+    id_ = _identity(table, salt)
+    return id_, write_sealed(METARANGE_KIND, id_, table, salt_facts(salt))
 
 
 def decode_metarange(id_: MetarangeId, data: bytes) -> list[RangeInfo]:
@@ -98,7 +98,7 @@ def decode_metarange(id_: MetarangeId, data: bytes) -> list[RangeInfo]:
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise MetarangeCorrupt(id_, f"cannot be decoded: {error}") from error
-    found = _identity(table)
+    found = _identity(table, salt_of(file))
     if found != id_:
         raise MetarangeCorrupt(id_, f"its ranges are those of metarange {found}", found_id=found)
     names = METARANGE_SCHEMA.names[1:]
@@ -113,5 +113,5 @@ def decode_metarange(id_: MetarangeId, data: bytes) -> list[RangeInfo]:
     ]
 
 
-def _identity(table: pa.Table) -> MetarangeId:
-    return MetarangeId(digest_columns(METARANGE_TITLE, table.select(_IDENTITY)))
+def _identity(table: pa.Table, salt: str) -> MetarangeId:
+    return MetarangeId(digest_columns(salted(METARANGE_TITLE, salt), table.select(_IDENTITY)))

@@ -4,6 +4,7 @@ Both files of a tree are Parquet (any tool reads them), and carry in the footer'
 
     lakebed.format   "range 1", "metarange 1": kind and version
     lakebed.id       the id the file was encoded for
+    lakebed.salt     part of the id, if it is there (docs/formats/range.md, "Salt")
     lakebed.seal     SHA-256, in 64 hex digits, of the whole file with these 64 digits taken as zeros
 
 Parquet's own page checksums are written too, for other readers, but they leave out page headers and the footer (where
@@ -27,6 +28,7 @@ from lakebed.base import Corrupt
 from .schema import chunk
 
 IDENTITY_FACTS: Final = ("lakebed.format", "lakebed.id")
+SALT: Final = "lakebed.salt"
 MAGIC: Final = b"PAR1"
 _SEAL_DIGITS: Final = 64
 _NO_SEAL: Final = b"0" * _SEAL_DIGITS
@@ -130,6 +132,22 @@ def check_facts(kind: Kind, id_: str, facts: Mapping[bytes, bytes]) -> None:
     found = facts.get(b"lakebed.id", b"").decode(errors="replace")
     if found != id_:
         raise kind.error(id_, f"the file was written as {found}", found_id=found)
+
+
+def salted(title: bytes, salt: str) -> bytes:
+    """What an id's canonical bytes begin with. The same content under another salt is another file, with another id."""
+    return title + f"salt {salt}\n".encode() if salt else title
+
+
+def salt_facts(salt: str) -> dict[str, str]:
+    """What the footer says of it."""
+    return {SALT: salt} if salt else {}
+
+
+def salt_of(file: pq.ParquetFile) -> str:
+    """Of a file whose seal holds."""
+    found: bytes = (file.metadata.metadata or {}).get(SALT.encode(), b"")
+    return found.decode(errors="replace")
 
 
 def fact_of_footer(footer: bytes, name: str) -> bytes:

@@ -72,6 +72,7 @@ from .records import (
 from .refs import Branch, Resolved, Tag
 from .repo import Options
 from .trees import Applied, Merged, Trees
+from .trees_building import Salts, no_salts
 from .trees_cache import TreeCache
 from .trees_diff import DiffRow
 
@@ -123,6 +124,7 @@ __all__ = [
     "RunKind",
     "RunRecord",
     "RunState",
+    "Salts",
     "Sealed",
     "SliceRecord",
     "SliceState",
@@ -147,4 +149,5 @@ __all__ = [
     "encode_record",
     "is_gone",
     "keys",
+    "no_salts",
 ]

@@ -91,7 +91,8 @@ class Committing(Tracking):
     ) -> Commit:
         """Commit everything staged on the branch; returns the commit as it is in the branch's history.
 
-        Costs, undisturbed: one read, two `set_if`, two `set` and one scan of the cells, beside the range files.
+        Costs, undisturbed: two reads (and one more for every TOGETHER ranges written but the last), two `set_if`, two
+        `set` and one scan of the cells, beside the range files.
 
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
@@ -161,10 +162,11 @@ class Committing(Tracking):
     async def _build(
         self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
     ) -> Built:
-        """Step 2. `record.touched` is from before the cells were read, so a touch in between fails the publication."""
+        """Step 2. `record.touched` is from before the cells were read and before any id was asked after, so a touch in
+        between fails the publication."""
         base = await self._metarange(record.commit_id)
         changes = await self._changes([sealed.token for sealed in left])
-        metarange = (await self.trees.apply(base, changes)).metarange_id
+        metarange = (await self.trees.apply(base, changes, salts=self._salts)).metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.

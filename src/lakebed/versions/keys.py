@@ -1,7 +1,8 @@
 """Where each record of a repository lies in the key-value store (docs/formats/records.md).
 
 One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
-the repository has objects; one a collection run, for the commits it condemns, for the same reason.
+the repository has objects; one a collection run, for the commits it condemns, for the same reason; and one for what
+collections of metadata gave up.
 """
 
 from __future__ import annotations
@@ -36,3 +37,13 @@ def token_partition(uid: RepositoryUid, token: StagingToken) -> bytes:
 def condemned_partition(uid: RepositoryUid, run: RunId) -> bytes:
     """Keys are the ids of the commits that this run condemns, values are empty."""
     return f"{uid}/run-{run}".encode()
+
+
+def given_up_partition(uid: RepositoryUid) -> bytes:
+    """Keys are the ids of range and metarange files, and `run-<id>` of collection runs; the value is the run that gave
+    it up. Nothing is ever taken out: the same bytes may be written again only under another id."""
+    return f"{uid}/given-up".encode()
+
+
+def given_up_run(run: RunId) -> bytes:
+    return f"run-{run}".encode()

@@ -3,11 +3,13 @@
 Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, a hold, a commit
 record), then checks here; a run first publishes what it condemns, then looks there. So one of the two sees the other
 (docs/design/protocols.md, "Naming a commit while a collection of committed data runs").
+
+And what one of metadata means: which ids of files may no longer be written ("A collection of metadata").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lakebed.base import CommitId, RunId
 
@@ -40,6 +42,11 @@ class Runs(Repo):
         for commit, held in zip(wanted, swept, strict=True):
             if held is not None:
                 raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
+
+    async def _salts(self, ids: Sequence[str]) -> list[str]:
+        """As `Salts` has it. One `get_many`, which must begin after the branch was read that the files are for."""
+        found = await self.store.get_many(keys.given_up_partition(self.uid), [id_.encode() for id_ in ids])
+        return ["" if held is None else held.value.decode() for held in found]
 
     async def runs(self) -> list[tuple[RunId, RunRecord]]:
         """Every run, oldest first."""

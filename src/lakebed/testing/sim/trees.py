@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakebed.base import EMPTY_METARANGE, MetarangeId, Row
 from lakebed.blocks import BlockNotFound
 from lakebed.ranges import RangeInfo, Strategy, metarange_key, rows_from_table
-from lakebed.versions import Applied, DiffRow, Merged, Trees
+from lakebed.versions import Applied, DiffRow, Merged, Salts, Trees, no_salts
 
 from .ports import SimBlocks
 
@@ -61,7 +61,7 @@ class SimTrees(Trees):
         first = bisect_left(pairs, start, key=lambda pair: pair[0])
         return pairs[first : first + limit]
 
-    async def apply(self, metarange: MetarangeId, changes: pa.Table) -> Applied:
+    async def apply(self, metarange: MetarangeId, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
         before = await self.contents(metarange)
         after = dict(before)
         gone = changes.column("tombstone").to_pylist()
@@ -75,7 +75,7 @@ class SimTrees(Trees):
             return Applied(metarange_id=metarange, added=0, changed=0, removed=0)
         kinds = [row.kind for row in rows]
         return Applied(
-            metarange_id=await self._write(after),
+            metarange_id=await self._write(after, salts),
             added=kinds.count("added"),
             changed=kinds.count("changed"),
             removed=kinds.count("removed"),
@@ -90,7 +90,13 @@ class SimTrees(Trees):
             yield found
 
     async def merge(
-        self, *, base: MetarangeId, source: MetarangeId, destination: MetarangeId, strategy: Strategy
+        self,
+        *,
+        base: MetarangeId,
+        source: MetarangeId,
+        destination: MetarangeId,
+        strategy: Strategy,
+        salts: Salts = no_salts,
     ) -> Merged:
         old, new, here = [await self.contents(id_) for id_ in (base, source, destination)]
         merged = dict(here)
@@ -108,18 +114,25 @@ class SimTrees(Trees):
         if strategy == "none" and conflicts:
             return Merged(metarange_id=destination, conflicts=conflicts[:1000], conflict_count=len(conflicts))
         is_same = not differences(here, merged)
-        id_ = destination if is_same else await self._write(merged)
+        id_ = destination if is_same else await self._write(merged, salts)
         return Merged(metarange_id=id_, conflicts=[], conflict_count=0)
 
-    async def _write(self, contents: Contents) -> MetarangeId:
+    async def _write(self, contents: Contents, salts: Salts) -> MetarangeId:
         if not contents:
             return EMPTY_METARANGE
         pairs = tuple(sorted(contents.items()))
-        id_ = MetarangeId(hashlib.sha256(repr([(key, row[0]) for key, row in pairs]).encode()).hexdigest())
+        id_ = _id_of(pairs, "")
+        while salt := (await salts([id_]))[0]:
+            id_ = _id_of(pairs, salt)
         if self._remembered is not None:
             self._remembered[id_] = dict(pairs)
         await self._blocks.put_value(metarange_key(id_), pairs, 100 * len(pairs))
         return id_
+
+
+def _id_of(pairs: tuple[tuple[bytes, Row], ...], salt: str) -> MetarangeId:
+    content = repr([(key, row[0]) for key, row in pairs]) + salt
+    return MetarangeId(hashlib.sha256(content.encode()).hexdigest())
 
 
 def differences(left: Contents, right: Contents) -> list[DiffRow]:
