@@ -58,6 +58,7 @@ from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encod
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
+from .why import CommittedName, Fate, Taking, UncommittedName, WhyAnswer, WhyObject
 
 __all__ = [
     "COMMITS",
@@ -79,8 +80,10 @@ __all__ = [
     "Column",
     "ColumnType",
     "CommitCounts",
+    "CommittedName",
     "Condemn",
     "Condemnation",
+    "Fate",
     "Found",
     "InvalidRunId",
     "LedgerState",
@@ -106,9 +109,13 @@ __all__ = [
     "StartedRun",
     "Sweep",
     "Table",
+    "Taking",
     "Total",
     "Totals",
+    "UncommittedName",
     "UncommittedPage",
+    "WhyAnswer",
+    "WhyObject",
     "arrow_schema",
     "check_listing",
     "check_manifest",

@@ -16,12 +16,14 @@ from .errors import (
 from .options import UpkeepOptions
 from .rules import RuleBook, RulesRecord, RulesSet
 from .upkeep import Upkeep
+from .why import NoQuestion
 
 __all__ = [
     "BadContinuation",
     "Collected",
     "Collector",
     "Delete",
+    "NoQuestion",
     "OutOfOrder",
     "RuleBook",
     "RulesChanged",

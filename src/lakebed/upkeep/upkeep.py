@@ -32,6 +32,7 @@ from lakebed.handoff import (
     StartRun,
     Sweep,
     UncommittedPage,
+    WhyAnswer,
     check_manifest,
     check_run_id,
     rules_path,
@@ -47,6 +48,7 @@ from .options import UpkeepOptions
 from .reading import Cursor, Reading, decode_cursor, encode_cursor
 from .rules import RuleBook
 from .runs import RunBook, view
+from .why import Why
 
 
 class Upkeep:
@@ -59,6 +61,7 @@ class Upkeep:
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
         self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
+        self._why = Why(versions, self.rules)
 
     # Beginning
 
@@ -212,6 +215,10 @@ class Upkeep:
 
     async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
         return view(run_id, record, condemned=len(await self._condemning.condemned(run_id)))
+
+    async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """What keeps an object, and until when, or which run took it. See `Why.ask`."""
+        return await self._why.ask(address=address, ref=ref, path=path)
 
     async def runs(self) -> RunList:
         return RunList(runs=tuple(await self._runs.views()))

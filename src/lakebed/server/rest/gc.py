@@ -96,6 +96,11 @@ class Runs:
     async def get(self, request: RestRequest) -> Response:
         return answer(await (await self._upkeep(request)).run(request.args[1]))
 
+    async def why(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        asked = {name: request.query(name) for name in ("address", "ref", "path")}
+        return answer(await upkeep.why(**asked))
+
     async def uncommitted(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
         body = await request.decoded(ReadUncommitted, is_optional=True)
@@ -133,6 +138,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", repository + "/gc/prepare_uncommited", contract.prepare_uncommitted),
         Route("GET", repository + "/gc/runs", runs.list),
         Route("POST", repository + "/gc/runs", runs.start),
+        Route("GET", repository + "/gc/why", runs.why),
         Route("GET", run, runs.get),
         Route("POST", run + "/uncommitted", runs.uncommitted),
         Route("POST", run + "/commits", runs.commits),

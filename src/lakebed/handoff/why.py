@@ -1,0 +1,105 @@
+"""Why an object is there, until when, or which run took it (JSON).
+
+    GET  why      -> WhyAnswer      ?address=ADDRESS, or ?ref=REF&path=PATH
+
+below `/api/v1/repositories/{repository}/gc`. An address may be relative to the storage namespace or absolute: both
+spellings of one object have one answer. Nothing is decided on an answer: a run decides anew.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from lakebed.retention import Stay
+
+
+class Fate(StrEnum):
+    """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
+    data may take it. `unreferenced`: nothing names it, so the next one of uncommitted data may; `young`: nor does
+    anything name this one, but the rules let it stay for its age. `taken`: a run took it. `missing`: something names
+    it, and it is not there. `unknown`: it is not there, and no ledger knows it. `outside`: not
+    in the storage namespace, or not below `data/`, so no run ever takes it."""
+
+    KEPT = "kept"
+    EXPIRED = "expired"
+    UNREFERENCED = "unreferenced"
+    YOUNG = "young"
+    TAKEN = "taken"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    OUTSIDE = "outside"
+
+
+class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
+    """What names an object outside of commits: `source` is staging, upload or copy. `path` is that of a staged cell."""
+
+    source: str
+    branch: str
+    path: str = ""
+    since_ms: int
+
+
+class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that has the object at `path`. `run` is the run that condemns its data or took it, empty for most."""
+
+    commit: str
+    created_ms: int
+    path: str
+    run: str = ""
+
+
+class Taking(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did with the object: a row of the ledger. `state` is its state there."""
+
+    run_id: str
+    address: str
+    path: str
+    size_bytes: int
+    reason: str
+    rule: str
+    state: str
+    at_ms: int
+    error: str
+
+
+class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One object. `address` is relative to the namespace, or absolute outside of it.
+
+    `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
+    `slice_settled` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
+    Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
+    """
+
+    address: str
+    fate: Fate
+    size_bytes: int | None = None
+    modified_ms: int | None = None
+    goes_ms: int | None = None
+    slice_settled: bool | None = None
+    stays: tuple[Stay, ...] = ()
+    stays_count: int = 0
+    commits: tuple[CommittedName, ...] = ()
+    commits_count: int = 0
+    uncommitted: tuple[UncommittedName, ...] = ()
+    uncommitted_count: int = 0
+    taken: tuple[Taking, ...] = ()
+
+
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that the question is about: the one at the path, or those that were ever there, the newest first.
+
+    `at_ref`: whether the path names an object at the ref now. `objects_count` counts those that are not shown, too.
+    """
+
+    repository_uri: str
+    address: str = ""
+    ref: str = ""
+    path: str = ""
+    at_ref: bool = False
+    now_ms: int
+    rules_version: int
+    has_rules: bool
+    objects: tuple[WhyObject, ...]
+    objects_count: int

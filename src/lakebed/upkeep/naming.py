@@ -1,0 +1,222 @@
+"""Who names an object: looked for in every commit that was not swept, every staged cell, every upload and copy.
+
+Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
+(its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say
+where. So a search reads each distinct metarange and the end of each distinct range, and holds the ids of these, nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    FOREIGN_SLICE,
+    ROW_FIELDS,
+    MetarangeId,
+    RangeId,
+    StagingToken,
+    format_address,
+    key_inside,
+    key_to_path,
+    parse_address,
+)
+from lakebed.blocks import BlockNotFound
+from lakebed.handoff import UncommittedName
+from lakebed.ranges import (
+    MetarangeCorrupt,
+    RangeCorrupt,
+    RangeInfo,
+    decode_metarange,
+    decode_range,
+    footer_size,
+    metarange_key,
+    range_key,
+    summary_of,
+)
+from lakebed.versions import (
+    TOMBSTONE,
+    BranchRecord,
+    CopyRecord,
+    UploadRecord,
+    UploadState,
+    Versions,
+    cell_columns,
+    decode_record,
+    keys,
+)
+
+from .records import records
+
+T = TypeVar("T")
+R = TypeVar("R")
+PARALLEL: Final = 32
+TAIL_BYTES: Final = 1 << 16
+"""How much of a range's end is asked for at first: more than the footer of nearly all."""
+SCAN_CELLS: Final = 5_000
+
+_COLUMNS: Final = ["key", "slice", "sequence", "address"]
+_SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
+    1 + ROW_FIELDS.index(name) for name in ("slice", "sequence", "address", "modified_ms")
+)
+Named = tuple[str, str]
+"""A wanted address, and the path that names it."""
+
+
+class Wanted:
+    """The addresses that are looked for: keys of the namespace `uri`, or absolute ones outside of it."""
+
+    def __init__(self, uri: str, addresses: Iterable[str]) -> None:
+        self._uri = uri
+        self.addresses = frozenset(addresses)
+        self._sequences: dict[int, set[int]] = {}
+        for slice_, sequence in filter(None, map(parse_address, sorted(self.addresses))):
+            self._sequences.setdefault(slice_, set()).add(sequence)
+
+    @property
+    def slices(self) -> list[int]:
+        return sorted(self._sequences)
+
+    def may_be_in(self, slice_: int, sequences: Iterable[int]) -> bool:
+        return not self._sequences.get(slice_, set()).isdisjoint(sequences)
+
+    def find(self, slice_: int, sequence: int, address: str) -> str | None:
+        """The wanted address that an entry with these three names."""
+        named = canonical(slice_, sequence, address, self._uri)
+        return named if named in self.addresses else None
+
+
+def canonical(slice_: int, sequence: int, address: str, uri: str) -> str:
+    """One text for each object, however an entry spells its address."""
+    if slice_ != FOREIGN_SLICE:
+        return format_address(slice_, sequence)
+    key = key_inside(address, uri)
+    return address if key is None else key
+
+
+class Search:
+    """Missing or altered files of commits surface as Corrupt errors that name them."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._uri = versions.blocks.uri
+
+    # In commits
+
+    async def addresses_at(self, path: bytes, metaranges: Sequence[MetarangeId]) -> list[str]:
+        """What the entries of this path have for addresses, each once, those of the first metarange first."""
+        found: dict[str, None] = {}
+        looked: set[RangeId] = set()
+        async for _, infos in self._metaranges(metaranges):
+            for info in infos:
+                if info.min_key <= path <= info.max_key and info.id not in looked:
+                    looked.add(info.id)
+                    rows = await self._rows(info)
+                    at_path = rows.filter(pc.equal(rows["key"], pa.scalar(path, rows["key"].type)))
+                    for row in at_path.select(_COLUMNS[1:]).to_pylist():
+                        found[canonical(row["slice"], row["sequence"], row["address"], self._uri)] = None
+        return list(found)
+
+    async def committed(self, wanted: Wanted, metaranges: Sequence[MetarangeId]) -> dict[MetarangeId, list[Named]]:
+        """Which of these metaranges name what is wanted, and where."""
+        hits: dict[RangeId, list[Named]] = {}
+        found: dict[MetarangeId, list[Named]] = {}
+        async for id_, infos in self._metaranges(metaranges):
+            fresh = [info for info in infos if info.id not in hits]
+            for batch in _batches(fresh):
+                looks = await self._together(batch, lambda info: self._look_into(info, wanted))
+                hits |= {info.id: rows for info, rows in zip(batch, looks, strict=True)}
+            rows = [row for info in infos for row in hits[info.id]]
+            if rows:
+                found[id_] = rows
+        return found
+
+    async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, list[RangeInfo]]]:
+        for batch in _batches(ids):
+            files = await self._together(batch, self._read_metarange)
+            for id_, data in zip(batch, files, strict=True):
+                yield id_, decode_metarange(id_, data)
+                # The server answers others between two files.
+                await self._versions.world.clock.sleep(0)
+
+    async def _read_metarange(self, id_: MetarangeId) -> bytes:
+        try:
+            return await self._versions.blocks.get(metarange_key(id_))
+        except BlockNotFound as error:
+            raise MetarangeCorrupt(id_, "the file is missing").in_namespace(self._uri) from error
+
+    async def _read_range(self, info: RangeInfo, *, start: int = 0) -> bytes:
+        try:
+            return await self._versions.blocks.get(range_key(info.id), start=start)
+        except BlockNotFound as error:
+            raise RangeCorrupt(info.id, "the file is missing").in_namespace(self._uri) from error
+
+    async def _rows(self, info: RangeInfo) -> pa.Table:
+        return decode_range(info.id, await self._read_range(info), _COLUMNS)
+
+    async def _look_into(self, info: RangeInfo, wanted: Wanted) -> list[Named]:
+        start = max(0, info.file_bytes - TAIL_BYTES)
+        tail = await self._read_range(info, start=start)
+        if start and (len(tail) < 8 or footer_size(info.id, tail[-8:]) > len(tail)):
+            tail = await self._read_range(info)  # the size in a metarange is an estimate
+        summary = summary_of(info.id, tail)
+        slices = wanted.slices
+        bitmaps = [bitmap for bitmap in summary.bitmaps if bitmap.slice in slices]
+        if not summary.foreign and not any(wanted.may_be_in(it.slice, it.sequences().tolist()) for it in bitmaps):
+            return []
+        rows = await self._rows(info)
+        columns = zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True)
+        found = [(wanted.find(slice_, sequence, text), key) for key, slice_, sequence, text in columns]
+        return [(address, key_to_path(key)) for address, key in found if address is not None]
+
+    async def _together(self, items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
+        return await self._versions.world.tasks.gather([read(item) for item in items])
+
+    # In what nobody has committed
+
+    async def uncommitted(self, wanted: Wanted) -> AsyncIterator[tuple[str, UncommittedName]]:
+        """Each name with its address: cells of all branches, then uploads, then copies."""
+        async for branch, record in records(self._versions, BranchRecord, keys.BRANCH):
+            for token in record.tokens():
+                async for found in self._cells(branch, token, wanted):
+                    yield found
+        for address in sorted(wanted.addresses):
+            held = await self._versions.store.get(self._versions.partition, keys.UPLOAD + address.encode())
+            upload = None if held is None else decode_record(UploadRecord, held.value)
+            if upload is not None and upload.state is not UploadState.EXPIRED:
+                yield address, UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
+        async for _, copy in records(self._versions, CopyRecord, keys.COPY):
+            place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
+            named = wanted.find(*place, copy.address)
+            if named is not None:
+                yield named, UncommittedName(source="copy", branch=copy.branch, since_ms=copy.started_ms)
+
+    async def _cells(
+        self, branch: str, token: StagingToken, wanted: Wanted
+    ) -> AsyncIterator[tuple[str, UncommittedName]]:
+        partition = keys.token_partition(self._versions.uid, token)
+        slices = np.array([*wanted.slices, FOREIGN_SLICE], np.int64)
+        start: bytes | None = b""
+        while start is not None:
+            page = await self._versions.store.scan(partition, start, SCAN_CELLS)
+            start = page.next_start
+            if not page.keys:
+                continue
+            columns = cell_columns(page.values)
+            maybe = np.isin(np.array(columns[_SLICE], np.int64), slices)
+            for row in np.flatnonzero(maybe & (np.array(columns[0], np.int64) & TOMBSTONE == 0)).tolist():
+                named = wanted.find(*(columns[field][row] for field in (_SLICE, _SEQUENCE, _ADDRESS)))
+                if named is not None:
+                    path, since_ms = key_to_path(page.keys[row]), columns[_MODIFIED][row]
+                    yield named, UncommittedName(source="staging", branch=branch, path=path, since_ms=since_ms)
+            await self._versions.world.clock.sleep(0)
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), PARALLEL):
+        yield items[start : start + PARALLEL]

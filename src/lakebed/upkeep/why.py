@@ -1,0 +1,317 @@
+"""Why an object is there and until when, or which run took it: what `lakebed gc why` asks.
+
+For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
+it says of dates is `lakebed.retention`'s (lasting.py); who names the object is looked for in naming.py. Its cost is
+that of reading every distinct metarange, an end of every distinct range and all staged cells once; where an object is
+gone, the ledger's files too, newest first, until each is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    CommitId,
+    Corrupt,
+    Invalid,
+    MetarangeId,
+    NotFound,
+    is_absolute,
+    key_inside,
+    parse_address,
+    path_to_key,
+    slice_name,
+)
+from lakebed.blocks import BlockNotFound, BlockStat
+from lakebed.handoff import (
+    LEDGER_PREFIX,
+    CommittedName,
+    Fate,
+    Taking,
+    UncommittedName,
+    WhyAnswer,
+    WhyObject,
+    decode_ledger,
+    is_special,
+)
+from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
+from lakebed.versions import RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
+
+from .commits import Snapshot, read_snapshot
+from .naming import PARALLEL, Named, Search, Wanted
+from .rules import RuleBook
+
+SHOWN: Final = 100
+"""How many reasons and names of an object an answer tells one by one."""
+OBJECTS_SHOWN: Final = 20
+
+_TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+
+
+class NoQuestion(Invalid):
+    """Neither an address nor a ref and a path were given, or both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What was read once for all objects of an answer."""
+
+    snapshot: Snapshot
+    ancestry: Ancestry
+    rules: Rules | None
+    now_ms: int
+    condemned_by: dict[CommitId, str]
+
+
+class Why:
+    def __init__(self, versions: Versions, rules: RuleBook) -> None:
+        self._versions = versions
+        self._rules = rules
+        self._search = Search(versions)
+
+    async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """By an address, relative or absolute; or by a ref and a path.
+
+        A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
+        history and in the ledger.
+
+        Raises:
+            NoQuestion: not just one of the two was given.
+            Corrupt: a file of a commit is missing or altered; the message names it.
+        """
+        if bool(address) == bool(ref and path) or bool(address and (ref or path)):
+            raise NoQuestion("say an address, or a ref and a path")
+        current = await self._rules.read()
+        known = await self._known(current.rules)
+        at_ref = None if address else await self._at_ref(ref, path, known.snapshot.swept)
+        taken: list[Taking] = []
+        if address:
+            found = [self._canonical(address)]
+        elif at_ref is not None:
+            found = [at_ref]
+        else:
+            found = await self._search.addresses_at(path_to_key(path), _metaranges(known.snapshot))
+            taken = [taking async for taking in self._ledger(frozenset(), path)]
+            found += dict.fromkeys(taking.address for taking in taken if taking.address not in found)
+        return WhyAnswer(
+            repository_uri=self._versions.blocks.uri,
+            address=address,
+            ref=ref,
+            path=path,
+            at_ref=at_ref is not None,
+            now_ms=known.now_ms,
+            rules_version=current.version,
+            has_rules=current.rules is not None,
+            objects=tuple(await self._objects(found[:OBJECTS_SHOWN], known, taken)),
+            objects_count=len(found),
+        )
+
+    def _canonical(self, address: str) -> str:
+        key = key_inside(address, self._versions.blocks.uri)
+        return address if key is None else key
+
+    async def _at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
+        try:
+            entry = await self._versions.get(ref, path_to_key(path))
+        except NotFound:
+            return None
+        except Corrupt:
+            # Of a commit that was swept nothing need be there any more.
+            if await self._versions.resolve_commit(ref) in swept:
+                return None
+            raise
+        return self._canonical(entry.address)
+
+    async def _known(self, rules: Rules | None) -> _Known:
+        snapshot = await read_snapshot(self._versions)
+        return _Known(
+            snapshot=snapshot,
+            ancestry=ancestry_of(snapshot),
+            rules=rules,
+            now_ms=self._versions.world.clock.now_ms(),
+            condemned_by=await self._condemned(),
+        )
+
+    async def _condemned(self) -> dict[CommitId, str]:
+        """What runs are about to take."""
+        found: dict[CommitId, str] = {}
+        for run, record in await self._versions.runs():
+            if record.state in _TAKING:
+                start: bytes | None = b""
+                partition = keys.condemned_partition(self._versions.uid, run)
+                while start is not None:
+                    page = await self._versions.store.scan(partition, start, 1000)
+                    found |= {CommitId(key.decode()): run for key in page.keys}
+                    start = page.next_start
+        return found
+
+    # One object
+
+    async def _objects(self, addresses: Sequence[str], known: _Known, taken: Sequence[Taking]) -> list[WhyObject]:
+        inside = [address for address in addresses if not is_absolute(address) and not is_special(address)]
+        wanted = Wanted(self._versions.blocks.uri, addresses)
+        committed = await self._search.committed(wanted, _metaranges(known.snapshot))
+        uncommitted: dict[str, list[UncommittedName]] = {}
+        async for address, name in self._search.uncommitted(wanted):
+            uncommitted.setdefault(address, []).append(name)
+        stats = {address: await self._stat(address) for address in inside}
+        gone = frozenset(address for address, stat in stats.items() if stat is None)
+        takings = [*taken]
+        if gone - {taking.address for taking in taken}:
+            takings = [taking async for taking in self._ledger(gone, "")]
+        return [
+            await self._object(
+                address,
+                known,
+                committed,
+                uncommitted.get(address, []),
+                stats.get(address),
+                tuple(taking for taking in takings if taking.address == address),
+            )
+            for address in addresses
+        ]
+
+    async def _object(
+        self,
+        address: str,
+        known: _Known,
+        committed: dict[MetarangeId, list[Named]],
+        uncommitted: list[UncommittedName],
+        stat: BlockStat | None,
+        taken: tuple[Taking, ...],
+    ) -> WhyObject:
+        names = _commits_naming(address, known, committed)
+        stays = stays_of(known.ancestry, [row for row, _ in names], known.rules, now_ms=known.now_ms)
+        stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
+        goes: int | None = None
+        if is_absolute(address) or is_special(address):
+            fate = Fate.OUTSIDE
+        elif stat is None:
+            fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if taken else Fate.UNKNOWN
+        elif uncommitted:
+            fate = Fate.KEPT
+        elif names:
+            goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
+            fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
+        else:
+            goes = _over_age(known, stat.modified_ms)
+            fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
+        return WhyObject(
+            address=address,
+            fate=fate,
+            size_bytes=None if stat is None else stat.size_bytes,
+            modified_ms=None if stat is None else stat.modified_ms,
+            goes_ms=goes,
+            slice_settled=await self._is_settled(address),
+            stays=tuple(stays[:SHOWN]),
+            stays_count=len(stays),
+            commits=tuple(name for _, name in names[:SHOWN]),
+            commits_count=len(names),
+            uncommitted=tuple(uncommitted[:SHOWN]),
+            uncommitted_count=len(uncommitted),
+            taken=taken,
+        )
+
+    async def _stat(self, address: str) -> BlockStat | None:
+        try:
+            return await self._versions.blocks.stat(address)
+        except BlockNotFound:
+            return None
+
+    async def _is_settled(self, address: str) -> bool | None:
+        place = parse_address(address)
+        if place is None:
+            return None
+        name = slice_name(place[0])
+        held = await self._versions.store.get(self._versions.partition, keys.SLICE + name.encode())
+        return held is not None and decode_record(SliceRecord, held.value).state is SliceState.SETTLED
+
+    # What was taken
+
+    async def _ledger(self, addresses: frozenset[str], path: str) -> AsyncIterator[Taking]:
+        """Rows of these addresses or of this path, newest file first; no more once each address is found."""
+        blocks = self._versions.blocks
+        names = sorted([stat.key async for page in blocks.list(LEDGER_PREFIX) for stat in page], reverse=True)
+        missing = set(addresses)
+        for start in range(0, len(names), PARALLEL):
+            batch = names[start : start + PARALLEL]
+            files = await self._versions.world.tasks.gather([blocks.get(name) for name in batch])
+            for name, data in zip(batch, files, strict=True):
+                rows = decode_ledger(data, name=name)
+                asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
+                if path:
+                    asked = pc.or_(asked, pc.equal(rows["path"], path))
+                for row in rows.filter(asked).to_pylist():
+                    missing.discard(row["address"])
+                    yield _taking(row)
+                await self._versions.world.clock.sleep(0)
+            if not missing and not path:
+                return
+
+
+def ancestry_of(snapshot: Snapshot) -> Ancestry:
+    """Its commits as rows. A ref that is being made holds its commit, whatever the rules say."""
+    ids = [id_ for id_, _ in snapshot.commits]
+    rows = {id_: row for row, id_ in enumerate(ids)}
+    refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
+    active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
+    held = {name: row for kind, name, row in active if kind == "hold"}
+    held |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
+    return Ancestry(
+        ids=ids,
+        first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
+        created_ms=[commit.created_ms for _, commit in snapshot.commits],
+        heads={name: row for kind, name, row in active if kind == "branch"},
+        tags={name: row for kind, name, row in active if kind == "tag"},
+        held=held,
+    )
+
+
+def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
+    """Those of commits that were not swept, each once, the newest first."""
+    there = (commit.metarange_id for id_, commit in reversed(snapshot.commits) if id_ not in snapshot.swept)
+    return [*dict.fromkeys(metarange for metarange in there if metarange)]
+
+
+def _commits_naming(
+    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
+) -> list[tuple[int, CommittedName]]:
+    """Rows and names, the newest commit first."""
+    paths = {
+        metarange: min(path for named, path in rows if named == address)
+        for metarange, rows in committed.items()
+        if any(named == address for named, _ in rows)
+    }
+    found: list[tuple[int, CommittedName]] = []
+    for row, (id_, commit) in enumerate(known.snapshot.commits):
+        path = paths.get(commit.metarange_id)
+        if path is not None and id_ not in known.snapshot.swept:
+            run = known.condemned_by.get(id_, "")
+            found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
+    return found[::-1]
+
+
+def _over_age(known: _Known, modified_ms: int) -> int | None:
+    """When the rules let go what nothing names."""
+    age = None if known.rules is None else known.rules.uncommitted_min_age
+    return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)
+
+
+def _taking(row: dict[str, Any]) -> Taking:
+    return Taking(
+        run_id=row["run_id"],
+        address=row["address"],
+        path=row["path"],
+        size_bytes=row["size_bytes"],
+        reason=row["reason"],
+        rule=row["rule"],
+        state=row["state"],
+        at_ms=int(row["deleted_at"].timestamp() * 1000),
+        error=row["error"],
+    )
