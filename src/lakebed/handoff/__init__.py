@@ -57,6 +57,7 @@ from .plans import (
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
+from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
 from .why import CommittedName, Fate, Taking, UncommittedName, WhyAnswer, WhyObject
 
@@ -73,6 +74,7 @@ __all__ = [
     "MOVES",
     "REFS",
     "REPORT_FORMAT",
+    "SAVED_FORMAT",
     "STRAYS_MAX",
     "TABLES",
     "UNCOMMITTED",
@@ -86,11 +88,13 @@ __all__ = [
     "Fate",
     "Found",
     "InvalidRunId",
+    "Keeps",
     "LedgerState",
     "Manifest",
     "Mark",
     "Part",
     "PartWriter",
+    "Pieces",
     "Plan",
     "PlanMissing",
     "PreparedCommits",
@@ -101,9 +105,11 @@ __all__ = [
     "RulesWritten",
     "RunKind",
     "RunList",
+    "RunMode",
     "RunReport",
     "RunState",
     "RunView",
+    "Saved",
     "StageReport",
     "StartRun",
     "StartedRun",
@@ -127,10 +133,12 @@ __all__ = [
     "decode_part",
     "decode_plan",
     "decode_report",
+    "decode_saved",
     "encode_manifest",
     "encode_part",
     "encode_plan",
     "encode_report",
+    "encode_saved",
     "input_folder",
     "is_special",
     "join_parts",
@@ -144,4 +152,5 @@ __all__ = [
     "report_path",
     "rules_path",
     "run_folder",
+    "saved_path",
 ]

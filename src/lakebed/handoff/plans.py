@@ -18,6 +18,7 @@ from lakebed.retention import Rules
 from .manifests import BadInput, Manifest
 from .paths import run_folder
 from .runs import RunKind
+from .saved import Keeps, RunMode
 
 PLAN_FORMAT: Final = 1
 STRAYS_MAX: Final = 1000
@@ -81,7 +82,12 @@ class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict and all it rests on. `listing` is for uncommitted runs, `condemned` and `rules` for committed ones."""
+    """A verdict and all it rests on. `condemned` and `rules` are for committed runs, these for uncommitted ones:
+
+    `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
+    from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
+    run were not listed (`slices_skipped`).
+    """
 
     run_id: str
     kind: RunKind
@@ -96,6 +102,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     uncommitted: Manifest | None = None
     condemned: Manifest | None = None
     listing: Found | None = None
+    mode: RunMode = RunMode.CLEAN
+    mode_note: str = ""
+    based_on: str = ""
+    keeps: Keeps | None = None
+    token_expiry_ms: int = 0
+    slices_skipped: int = 0
     last_read_slice: str = ""
     commit_counts: CommitCounts
     range_counts: RangeCounts

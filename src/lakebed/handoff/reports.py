@@ -12,6 +12,7 @@ import msgspec
 
 from .manifests import BadInput
 from .runs import RunKind, RunState
+from .saved import RunMode
 
 REPORT_FORMAT: Final = 1
 
@@ -26,8 +27,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_read_slice` is the oldest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. `strays` are keys found where nobody expects any: reported, never deleted.
+    """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
+    to its manifest's digest. `strays` are keys found where nobody expects any: reported, never deleted. `mode`,
+    `based_on`, `token_expiry_ms` and `slices_skipped` are those of the plan.
     """
 
     format: int = REPORT_FORMAT
@@ -39,6 +41,10 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     run_start_time_ms: int
     run_end_time_ms: int
     dry_run: bool
+    mode: RunMode = RunMode.CLEAN
+    based_on: str = ""
+    token_expiry_ms: int = 0
+    slices_skipped: int = 0
     last_read_slice: str
     slices_listed: int
     inputs: dict[str, str]
