@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, slice_name
 from lakebed.blocks import BlockStore
+from lakebed.retention import DAY_MS
 
 from .files import Lake, Work, in_tasks, whole
 from .packing import Cause, pack_foreign, pack_numbered
@@ -25,9 +26,9 @@ ROWS_PER_PART: Final = 100_000
 """How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
 
 
-def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str) -> tuple[handoff.Manifest, Totals]:
-    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written."""
-    return run_writing(VERDICTS.of(verdicts), lake, _write_into(folder), folder=folder)
+def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str, now_ms: int) -> tuple[handoff.Manifest, Totals]:
+    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written. Ages are as of `now_ms`."""
+    return run_writing(VERDICTS.of(verdicts), lake, _write_into(folder, now_ms), folder=folder)
 
 
 def run_writing(rows: DataFrame, lake: Lake, work: Work, *, folder: str) -> tuple[handoff.Manifest, Totals]:
@@ -57,26 +58,28 @@ def _read_rows(manifest: handoff.Manifest) -> Work:
     return work
 
 
-def _write_into(folder: str) -> Work:
+def _write_into(folder: str, now_ms: int) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def tables() -> AsyncIterator[pa.Table]:
             for batch in share:
                 yield pa.Table.from_batches([batch])
 
-        async for part in write_portions(store, folder, tables()):
+        async for part in write_portions(store, folder, tables(), now_ms=now_ms):
             yield part
 
     return work
 
 
-async def write_portions(store: BlockStore, folder: str, verdicts: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
+async def write_portions(
+    store: BlockStore, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
+) -> AsyncIterator[pa.Table]:
     """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
     partition, number = _partition(), 0
     async for rows in _portions(verdicts):
         name = f"part-{partition:05d}-{number:05d}.parquet"
         ordered = rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
         data = handoff.encode_part(handoff.DOOMED, ordered.select(list(handoff.DOOMED.names())))
-        yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows))
+        yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows, now_ms=now_ms))
         number += 1
 
 
@@ -84,8 +87,8 @@ def _partition() -> int:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    assert context is not None, "runs in a task"
-    return context.partitionId()
+    # Nothing beside it writes to the folder where the driver does the work itself (here.py).
+    return 0 if context is None else context.partitionId()
 
 
 async def _portions(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
@@ -103,9 +106,10 @@ async def _portions(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def totals_of(rows: pa.Table) -> Totals:
+def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
     """VERDICTS counted in every way."""
     ways: dict[str, dict[str, Total]] = {}
+    rows = rows.append_column("age", _ages(rows, now_ms))
     for way in WAYS:
         sums = (
             rows.select([way, "size_bytes"]).group_by(way).aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
@@ -116,6 +120,14 @@ def totals_of(rows: pa.Table) -> Totals:
         }
     size_bytes = pc.sum(rows["size_bytes"]).as_py() or 0
     return Totals(all=Total(objects=rows.num_rows, size_bytes=size_bytes), **ways)
+
+
+def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
+    """For each row the name of its age (AGES). What is dated after now is young."""
+    days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
+    bounds = [bound for _, bound in handoff.AGES if bound is not None]
+    places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))
+    return pa.array([name for name, _ in handoff.AGES]).take(places)
 
 
 def _label(name: str | int) -> str:

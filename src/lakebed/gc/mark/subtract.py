@@ -70,7 +70,7 @@ def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
     counts = pc.divide(pc.binary_length(candidates["sequences"]), 4)
     rows, sizes, seen_ms = _unpack(candidates, counts)
     sequences, slices = _joined(candidates, "sequences", "<u4"), candidates["bucket"].to_numpy()
-    named, start = _unions(live, candidates["bucket"]), 0
+    named, start = unions(live, candidates["bucket"]), 0
     gone = np.empty(len(sequences), np.bool_)
     for slice_, count in zip(slices.tolist(), counts.to_pylist(), strict=True):
         gone[start : start + count] = ~is_set(named.get(slice_, _NO_BITS), sequences[start : start + count])
@@ -127,8 +127,8 @@ def _unpack(
     return rows, _joined(candidates, "sizes", "<i8"), _joined(candidates, "seen_ms", "<i8")
 
 
-def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
-    """One bitmap for each of these buckets that has any."""
+def unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
+    """From LIVE, one bitmap for each of these buckets that has any."""
     found: dict[int, npt.NDArray[np.uint8]] = {}
     live = live.filter(pc.is_in(live["bucket"], value_set=buckets.combine_chunks()))
     for bucket, data in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):

@@ -2,19 +2,25 @@
 
 from lakebed.handoff import Found
 
-from .listing import list_slices
+from .listing import SIZE_UNKNOWN, Issued, list_slices, listing_into
 from .live import read_live, write_live
-from .ranges import expired_objects, live_objects, named_ranges
-from .uncommitted import check_table, uncommitted_objects
+from .ranges import expired_objects, live_objects, named_ranges, read_metaranges, reading_live
+from .uncommitted import check_table, reading_uncommitted, uncommitted_objects
 
 __all__ = [
+    "SIZE_UNKNOWN",
     "Found",
+    "Issued",
     "check_table",
     "expired_objects",
     "list_slices",
+    "listing_into",
     "live_objects",
     "named_ranges",
     "read_live",
+    "read_metaranges",
+    "reading_live",
+    "reading_uncommitted",
     "uncommitted_objects",
     "write_live",
 ]

@@ -8,10 +8,11 @@ be able to show what it was made from. Listed first of all, before anything that
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,14 +28,25 @@ UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
 
 
-def list_slices(spark: SparkSession, lake: Lake, slices: Sequence[int], *, folder: str, tasks: int) -> DataFrame:
+Issued: TypeAlias = Mapping[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+"""By slice: sequences that were handed out, and when. Bytes may come to lie there after the slice was listed."""
+
+SIZE_UNKNOWN: Final = -1
+"""In place of the size of an object that was not listed, and may not be there."""
+
+
+def list_slices(
+    spark: SparkSession, lake: Lake, slices: Sequence[int], *, folder: str, tasks: int, issued: Issued | None = None
+) -> DataFrame:
     """PARTS (of CANDIDATES) written into `folder`, each slice in one of them, each with a `Found` as its note. One
     listing of the namespace, when it is run."""
     settled = spread(spark, SETTLED, SETTLED.rows({"bucket": sorted(slices)}), tasks=tasks)
-    return PARTS.of(settled.mapInArrow(in_tasks(lake, _list_into(folder), PARTS), PARTS.spark))
+    return PARTS.of(settled.mapInArrow(in_tasks(lake, listing_into(folder, issued or {}), PARTS), PARTS.spark))
 
 
-def _list_into(folder: str) -> Work:
+def listing_into(folder: str, issued: Issued) -> Work:
+    """The work of `list_slices`: from SETTLED to PARTS."""
+
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:
             table = pa.concat_tables(rows)
@@ -47,7 +59,7 @@ def _list_into(folder: str) -> Work:
         async for name, (packed, more) in ahead(names, lambda name: list_slice(store, name)):
             if not rows:
                 first = _number(name)
-            rows.append(packed)
+            rows += [packed, *_not_listed(_number(name), packed, issued)]
             found = found.plus(more)
             if found.objects >= OBJECTS_PER_PART:
                 yield await flush()
@@ -85,6 +97,19 @@ async def list_slice(store: BlockStore, name: str) -> tuple[pa.Table, Found]:
         strays=tuple(strays[:STRAYS_MAX]),
         strays_count=len(strays),
     )
+
+
+def _not_listed(slice_: int, packed: pa.Table, issued: Issued) -> Iterator[pa.Table]:
+    """CANDIDATES of what was handed out in a slice and does not lie there yet."""
+    if slice_ not in issued:
+        return
+    sequences, issued_ms = issued[slice_]
+    listed = np.frombuffer(b"".join(packed["sequences"].to_pylist()), "<u4")
+    new = ~np.isin(sequences, listed)
+    if new.any():
+        sizes = np.full(int(new.sum()), SIZE_UNKNOWN, np.int64)
+        slices = np.full(len(sizes), slice_, np.int64)
+        yield pack_numbered(slices, sequences[new], sizes, issued_ms[new], UNREFERENCED)
 
 
 def _number(name: str) -> int:

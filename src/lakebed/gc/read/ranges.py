@@ -50,7 +50,7 @@ _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 def named_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks: int) -> DataFrame:
     """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest."""
     found = spread(spark, METARANGES, metaranges, tasks=tasks).mapInArrow(
-        in_tasks(lake, _read_metaranges, RANGES), RANGES.spark
+        in_tasks(lake, read_metaranges, RANGES), RANGES.spark
     )
     newest = F.max(F.struct(*_CAUSE)).alias("newest")
     each = found.groupBy("range_id").agg(
@@ -65,7 +65,7 @@ def named_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks
 def live_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
     """LIVE: everything that the ranges (RANGES) name, whether marked live or not."""
     named = spread(spark, RANGES, ranges, tasks=tasks)
-    return LIVE.of(named.mapInArrow(in_tasks(lake, _read_live(lake.uri), LIVE), LIVE.spark))
+    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_live(lake.uri), LIVE), LIVE.spark))
 
 
 def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
@@ -74,7 +74,8 @@ def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks:
     return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_expired(lake.uri), CANDIDATES), CANDIDATES.spark))
 
 
-async def _read_metaranges(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+async def read_metaranges(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    """From METARANGES to RANGES, each range of the share once."""
     rows = {row["metarange_id"]: row for row in whole(share).to_pylist()}
     best: dict[str, tuple[Any, ...]] = {}
     async for name, data in ahead([*rows], lambda id_: _get_metarange(store, MetarangeId(id_))):
@@ -102,7 +103,8 @@ async def _get_range(store: BlockStore, id_: RangeId, *, start: int = 0) -> byte
         raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
 
 
-def _read_live(uri: str) -> Work:
+def reading_live(uri: str) -> Work:
+    """The work of `live_objects`: from RANGES to LIVE, a bucket of the share in one row."""
     namespace = Namespace(uri)
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:

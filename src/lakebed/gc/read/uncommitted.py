@@ -30,7 +30,7 @@ def uncommitted_objects(spark: SparkSession, lake: Lake, manifest: handoff.Manif
     """
     check_table(manifest, handoff.UNCOMMITTED)
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
-    return LIVE.of(named.mapInArrow(in_tasks(lake, _read(manifest, lake.uri), LIVE), LIVE.spark))
+    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_uncommitted(manifest, lake.uri), LIVE), LIVE.spark))
 
 
 def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
@@ -38,7 +38,9 @@ def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
         raise handoff.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
 
 
-def _read(manifest: handoff.Manifest, uri: str) -> Work:
+def reading_uncommitted(manifest: handoff.Manifest, uri: str) -> Work:
+    """The work of `uncommitted_objects`: from PARTS of the input to LIVE."""
+
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         live = LiveSet()
         for part in parts_of(whole(share)):
