@@ -14,7 +14,7 @@ from .files import Lake, Work
 from .tables import Table
 
 FILES_HERE: Final = 64
-"""So many slices to list, or files to read an end of, are not worth a job: 16 at a time, that is some seconds at most."""
+"""So many slices to list, or files to read an end of, are not worth a job: 16 at a time, that is some seconds."""
 
 BYTES_HERE: Final = 64 << 20
 """So many bytes to read through are not worth a job: about as many as a task is given of anything."""
