@@ -59,7 +59,7 @@ def main(folder: Path) -> list[Took]:
             )
             named = write_live(live, lake, folder=into.replace(handoff.DOOMED.name, "live"))
             manifest, totals = mark_unreferenced(
-                session.spark, lake, listed=listed, live=named, folder=into, tasks=TASKS
+                session.spark, lake, listed=listed, live=named, folder=into, tasks=TASKS, now_ms=0
             )
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert manifest.rows == totals.all.objects == inputs.garbage, (manifest.rows, inputs.garbage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,33 @@ def test_totals_add_up_in_every_way() -> None:
         [row | {"address": f"data/{n}", "branch": f"b{n % 2}", "prefix": "p/"} for n in range(4)], VERDICTS.schema
     )
 
-    totals = sum_totals([totals_of(rows), totals_of(rows.slice(0, 1))])
+    totals = sum_totals([totals_of(rows, now_ms=0), totals_of(rows.slice(0, 1), now_ms=0)])
 
     assert totals.all == Total(objects=5, size_bytes=25)
     assert totals.by_branch == {"b0": Total(objects=3, size_bytes=15), "b1": Total(objects=2, size_bytes=10)}
     assert totals.by_prefix == {"p/": totals.all}
     assert totals.by_slice == {"foreign": totals.all}
+    assert totals.by_age == {"<1d": totals.all}
+
+
+def test_each_object_is_of_one_age_and_on_a_bound_of_the_older_one() -> None:
+    days = [-1, 0, 0.9, 1, 7, 29.9, 30, 90, 364, 365, 5000]
+    row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": "", "path": ""}
+    seen = [datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=age) for age in days]
+    rows = pa.Table.from_pylist(
+        [row | {"last_seen_at": at, "branch": "", "prefix": ""} for at in seen], VERDICTS.schema
+    )
+
+    by_age = totals_of(rows, now_ms=int(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)).by_age
+
+    assert {name: total.objects for name, total in by_age.items()} == {
+        "<1d": 3,
+        "1-7d": 1,
+        "7-30d": 2,
+        "30-90d": 1,
+        "90d-1y": 2,
+        ">1y": 2,
+    }
 
 
 def test_totals_of_very_many_names_still_add_up() -> None:

@@ -268,6 +268,7 @@ def test_the_uncommitted_mark_equals_its_specification(
         live=write_live(live, built.lake, folder="_lakefs/live/"),
         folder="_lakefs/doomed/",
         tasks=2,
+        now_ms=0,
     )
 
     assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == specified
@@ -320,7 +321,7 @@ def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession,
 
     with pytest.raises(Exception, match=f"_lakefs/{broken}/some.parquet is missing"):
         mark_unreferenced(
-            spark, lake, listed=written["listed"], live=written["live"], folder="_lakefs/doomed/", tasks=1
+            spark, lake, listed=written["listed"], live=written["live"], folder="_lakefs/doomed/", tasks=1, now_ms=0
         )
 
 
@@ -334,7 +335,7 @@ def test_what_is_too_young_stays(spark: SparkSession, tmp_path: Path) -> None:
     nothing = Written(folder="_lakefs/live/", parts=[])
 
     doomed, _ = mark_unreferenced(
-        spark, lake, listed=listed, live=nothing, folder="_lakefs/doomed/", tasks=1, young_since_ms=10
+        spark, lake, listed=listed, live=nothing, folder="_lakefs/doomed/", tasks=1, now_ms=0, young_since_ms=10
     )
 
     assert addresses_of(doomed_objects(spark, lake, doomed, tasks=1)) == {format_address(SLICES[0], 0)}

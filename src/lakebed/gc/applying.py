@@ -175,7 +175,7 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
         shop.settled(answer.settled_slices),
     )
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")
-    doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder)
+    doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=plan.now_ms)
     rechecked = Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned)
     files.write(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(rechecked))
     return rechecked

@@ -47,7 +47,8 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         shop.spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark),
         shop.settled(run.settled_slices),
     )
-    doomed, totals = write_verdicts(verdicts, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "doomed"))
+    folder = input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
+    doomed, totals = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=run.now_ms)
     return Plan(
         **plan_frame(run, prepared, shop.live_side.repository),
         condemned=_write_condemned(files, run, judged),

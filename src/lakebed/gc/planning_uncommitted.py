@@ -53,6 +53,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         live=named,
         folder=input_folder(run.kind, RunId(run.run_id), "doomed"),
         tasks=shop.tasks,
+        now_ms=run.now_ms,
         young_since_ms=prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None,
     )
     shop.live_side.marked(run.run_id, doomed)

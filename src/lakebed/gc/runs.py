@@ -48,7 +48,7 @@ TOTALS_MAX: Final = 1000
 """How many branches, prefixes and slices a plan tells apart; the smallest beyond that are summed under `…`."""
 
 
-WAYS: Final = ("reason", "rule", "branch", "prefix", "slice")
+WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
 
 def plan_frame(run: StartedRun, prepared: PreparedCommits, repository: str) -> dict[str, Any]:

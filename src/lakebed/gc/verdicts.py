@@ -15,6 +15,7 @@ from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, slice_name
 from lakebed.blocks import BlockStore
 from lakebed.retention import DAY_MS
+from lakebed.retention import DAY_MS
 
 from .files import Lake, Work, in_tasks, whole
 from .packing import Cause, pack_foreign, pack_numbered
@@ -120,6 +121,14 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
         }
     size_bytes = pc.sum(rows["size_bytes"]).as_py() or 0
     return Totals(all=Total(objects=rows.num_rows, size_bytes=size_bytes), **ways)
+
+
+def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
+    """For each row the name of its age (AGES). What is dated after now is young."""
+    days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
+    bounds = [bound for _, bound in handoff.AGES if bound is not None]
+    places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))
+    return pa.array([name for name, _ in handoff.AGES]).take(places)
 
 
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:

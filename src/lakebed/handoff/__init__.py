@@ -42,6 +42,7 @@ from .paths import (
     run_folder,
 )
 from .plans import (
+    AGES,
     STRAYS_MAX,
     CommitCounts,
     Found,
@@ -62,6 +63,7 @@ from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, REFS, TABLES, UNCOMMITTE
 from .why import CommittedName, Fate, Taking, UncommittedName, WhyAnswer, WhyObject
 
 __all__ = [
+    "AGES",
     "COMMITS",
     "CONDEMNED",
     "DATA_PREFIX",

@@ -29,6 +29,11 @@ class PlanMissing(NotFound):
     """The run has no plan: it is another repository's, it is still planning, or it stopped before it was done."""
 
 
+AGES: Final = (("<1d", 1), ("1-7d", 7), ("7-30d", 30), ("30-90d", 90), ("90d-1y", 365), (">1y", None))
+"""How totals by age are called, the youngest first, and below how many days before the run's now each is: by when an
+object was last written or, of committed data, by the newest commit that had it."""
+
+
 class Total(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     size_bytes: int = 0
@@ -38,7 +43,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The doomed objects, counted in several ways; each way adds up to `all`."""
+    """The doomed objects, counted in several ways; each way adds up to `all`. Plans of before had no `by_age`."""
 
     all: Total = Total()
     by_reason: dict[str, Total] = {}
@@ -46,6 +51,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     by_branch: dict[str, Total] = {}
     by_prefix: dict[str, Total] = {}
     by_slice: dict[str, Total] = {}
+    by_age: dict[str, Total] = {}
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

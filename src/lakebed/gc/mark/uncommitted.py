@@ -33,6 +33,7 @@ def mark_unreferenced(
     live: Written,
     folder: str,
     tasks: int,
+    now_ms: int,
     young_since_ms: int | None = None,
 ) -> tuple[Manifest, Totals]:
     """What was listed (CANDIDATES, each slice in one part) and no row of LIVE names, as parts of DOOMED in `folder`.
@@ -42,10 +43,10 @@ def mark_unreferenced(
     missing or differs stops the job, named.
     """
     named = spread(spark, PARTS, rows_of_parts(listed.parts), tasks=tasks)
-    return run_writing(named, lake, _mark(listed.folder, live, folder, young_since_ms), folder=folder)
+    return run_writing(named, lake, _mark(listed.folder, live, folder, now_ms, young_since_ms), folder=folder)
 
 
-def _mark(listed_in: str, live: Written, folder: str, young_since_ms: int | None) -> Work:
+def _mark(listed_in: str, live: Written, folder: str, now_ms: int, young_since_ms: int | None) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
             named = await read_live(store, live)
@@ -53,7 +54,7 @@ def _mark(listed_in: str, live: Written, folder: str, young_since_ms: int | None
                 found = subtract(decode(CANDIDATES, await read_part(store, listed_in, part), part), named)
                 yield found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
 
-        async for part in write_portions(store, folder, verdicts()):
+        async for part in write_portions(store, folder, verdicts(), now_ms=now_ms):
             yield part
 
     return work
