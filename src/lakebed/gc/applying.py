@@ -51,6 +51,7 @@ from .mark import mark_expired
 from .read import live_objects, named_ranges, uncommitted_objects
 from .runs import Plan, Total, read_plan
 from .sweep import Ledger, Swept, sweep
+from .supposing import version_to_condemn_by
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
 
@@ -138,7 +139,7 @@ def _cleared(shop: Workshop, files: Files, plan: Plan, view: RunView | None) -> 
     else:
         shop.progress(f"condemning {_condemned_rows(plan)} commits")
         assert plan.condemned is not None, "committed plans have one"
-        request = Condemn(commits=plan.condemned, rules_version=plan.rules_version)
+        request = Condemn(commits=plan.condemned, rules_version=version_to_condemn_by(shop.live_side, plan))
         rechecked = recheck(shop, files, plan, shop.live_side.condemn(plan.run_id, request))
     shop.live_side.sweeping(plan.run_id, rechecked.doomed, rechecked.commits)
     return rechecked.doomed, rechecked.condemned

@@ -7,6 +7,7 @@ on. A collector asks, and believes an answer only if it is complete: pages must 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -21,6 +22,7 @@ from lakebed.handoff import (
     Part,
     PreparedCommits,
     ReadUncommitted,
+    RulesVersion,
     RunKind,
     RunList,
     RunView,
@@ -28,6 +30,7 @@ from lakebed.handoff import (
     StartRun,
     Sweep,
     UncommittedPage,
+    WhyAnswer,
 )
 
 T = TypeVar("T")
@@ -129,6 +132,18 @@ class LiveSide:
     def runs(self) -> tuple[RunView, ...]:
         """Newest first."""
         return _convert(self._client.call("GET", self._path()), RunList).runs
+
+    def rules(self) -> RulesVersion:
+        """Those in force."""
+        path = api_path("repositories", self.repository, "gc", "rules", "full")
+        return _convert(self._client.call("GET", path), RulesVersion)
+
+    def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """Why an object is there and until when, or which run took it: by an address, or by a ref and a path."""
+        asked = {"address": address, "ref": ref, "path": path}
+        query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
+        route = api_path("repositories", self.repository, "gc", "why")
+        return _convert(self._client.call("GET", f"{route}?{query}"), WhyAnswer)
 
     def _path(self, *rest: str) -> str:
         return api_path("repositories", self.repository, "gc", "runs", *rest)

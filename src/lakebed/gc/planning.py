@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import msgspec
+
 from lakebed.base import LakebedError
 from lakebed.handoff import BadInput, RunKind, StartedRun
 
@@ -21,6 +23,7 @@ from .files import Files
 from .planning_committed import plan_committed
 from .planning_uncommitted import plan_uncommitted
 from .runs import Plan, write_plan
+from .supposing import Supposing
 from .workshop import Workshop
 
 
@@ -42,6 +45,8 @@ def plan_run(shop: Workshop, kind: RunKind) -> Plan:
         else:
             with _abandoned_on_error(shop, run):
                 plan = plan_uncommitted(shop, run, files)
+        if isinstance(shop.live_side, Supposing):
+            plan = msgspec.structs.replace(plan, what_if=True)
         write_plan(files, plan)
     return plan
 

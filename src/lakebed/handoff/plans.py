@@ -93,6 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
     run were not listed (`slices_skipped`).
+
+    `what_if`: it was made by rules that nobody had saved, and has no version of them.
     """
 
     run_id: str
@@ -120,6 +122,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     doomed: Manifest
     totals: Totals
     strays: tuple[str, ...] = ()
+    what_if: bool = False
 
     @property
     def folder(self) -> str:
