@@ -276,8 +276,9 @@ TABLE = [
         json=dict.fromkeys(("access_key_id", "secret_access_key"), "x"),
     ),
     Row("users", "GET", "/auth/users", 200, fields={"results.0": {"email": "", "friendly_name": "", "id": "esti"}}),
-    Row("groups", "GET", "/auth/groups", 501, "Not Implemented"),
-    Row("policies", "GET", "/auth/policies", 501, "Not Implemented"),
+    # The reference has groups and policies only in its paid edition.
+    Row("groups", "GET", "/auth/groups", 200, fields={"results.0": {"id": "Admins"}}),
+    Row("policies", "GET", "/auth/policies", 200, fields={"results.0": {"id": "AllAccess"}}),
     # The reference counts requests; we keep no statistics of our users.
     Row("usage", "GET", "/usage-report/summary", 200, fields={"installation_id": str, "reports": []}),
     # The reference copies objects only in its paid edition.

@@ -79,11 +79,11 @@ async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> N
     assert (await client.get("/repositories/%ff")).status_code == 400
 
 
-OURS = ("/gc/runs", "/gc/rules/full", "/gc/rules/history", "/gc/rules/explain")
+OURS = ("/gc/runs", "/gc/rules/full", "/gc/rules/history", "/gc/rules/explain", "/gc/why", "/gc/plans", "/gc/jobs")
 
 
 def test_every_operation_of_the_contract_has_a_route(state: AppState) -> None:
-    """The contract has 134; ours beside them are those of collection runs and of the retention rules in full."""
+    """The contract has 134; ours beside them are those of collections and of the retention rules in full."""
     everything = {
         (route.method, route.path)
         for resource in RESOURCES

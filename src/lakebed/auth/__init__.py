@@ -1,6 +1,6 @@
-"""Who is calling: set-up, users, their credentials, and the proofs that requests carry.
+"""Who is calling, and what they may do: users, their credentials and proofs of identity; groups, policies, permissions.
 
-Every authenticated user may do everything: there are no groups and policies yet. What is stored: docs/formats/auth.md.
+What is stored: docs/formats/auth.md. What comes built in: built_in.py.
 """
 
 from .accounts import (
@@ -12,24 +12,60 @@ from .accounts import (
     UserExists,
     UserNotFound,
 )
+from .actions import ACTIONS, InvalidAction
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated
+from .authorizer import Authorizer
+from .built_in import ADMINS
 from .keys import ServerKeys, load_server_keys
-from .records import AuthFormat, CredentialsRecord, UserRecord
+from .policies import InvalidPolicy, NotPermitted, Permissions, Statement
+from .records import AuthFormat, CredentialsRecord, GroupRecord, PolicyRecord, UserRecord
+from .roles import (
+    BuiltIn,
+    GroupExists,
+    GroupNotFound,
+    InvalidRole,
+    LastAdministrator,
+    NoAcl,
+    NotGranted,
+    PolicyExists,
+    PolicyNotFound,
+    Roles,
+)
 
 __all__ = [
+    "ACTIONS",
+    "ADMINS",
     "SESSION_COOKIE",
     "TOKEN_LIFETIME_S",
     "Accounts",
     "AlreadyInitialised",
     "AuthFormat",
     "Authenticator",
+    "Authorizer",
+    "BuiltIn",
     "CredentialsNotFound",
     "CredentialsRecord",
+    "GroupExists",
+    "GroupNotFound",
+    "GroupRecord",
     "Identity",
+    "InvalidAction",
+    "InvalidPolicy",
+    "InvalidRole",
     "InvalidUser",
     "IssuedCredentials",
+    "LastAdministrator",
+    "NoAcl",
     "NotAuthenticated",
+    "NotGranted",
+    "NotPermitted",
+    "Permissions",
+    "PolicyExists",
+    "PolicyNotFound",
+    "PolicyRecord",
+    "Roles",
     "ServerKeys",
+    "Statement",
     "UserExists",
     "UserNotFound",
     "UserRecord",

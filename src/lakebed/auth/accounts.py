@@ -9,6 +9,7 @@ alphabet, 240 random bits. It is shown once, when it is made.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ import msgspec
 from lakebed.base import AlreadyExists, Invalid, NotFound, World
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
+from .built_in import ADMINS, UID
+from .grants import grant, grant_key, revoke_all_of_user
 from .keys import ServerKeys
 from .records import (
     CREDENTIALS,
     INSTALLATION,
     PARTITION,
+    USER_GROUPS,
     USERS,
     CredentialsRecord,
+    GrantRecord,
     InstallationRecord,
     UserRecord,
     decode,
@@ -35,7 +40,8 @@ from .records import (
 _KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
-_USER_ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+"""What a user, a group or a policy can be called: it is a part of keys, between slashes."""
 
 
 class AlreadyInitialised(AlreadyExists):
@@ -86,7 +92,7 @@ class Accounts:
     async def set_up(
         self, user_id: str, *, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> IssuedCredentials:
-        """Make the first user, with the key pair given or a fresh one.
+        """Make the first user, who may do everything, with the key pair given or a fresh one.
 
         The installation record says that set-up is over only after user and credentials are stored: after a crash
         in between the operator repeats it.
@@ -103,8 +109,9 @@ class Accounts:
         installation, predicate = await self._begin_set_up(user_id)
         user = UserRecord(id=user_id, uid=installation.first_uid, created_ms=installation.created_ms)
         issued = await self._store_credentials(user, access_key_id, secret_access_key)
+        await grant(self._store, USER_GROUPS, (user.id, user.uid), (ADMINS, UID))
         await self._store.set(PARTITION, USERS + user_id.encode(), encode(user))
-        done = msgspec.structs.replace(installation, is_complete=True)
+        done = msgspec.structs.replace(installation, is_complete=True, has_permissions=True)
         try:
             await self._store.set_if(PARTITION, INSTALLATION, encode(done), predicate)
         except PredicateFailed as error:
@@ -133,6 +140,31 @@ class Accounts:
         except PredicateFailed as error:
             raise AlreadyInitialised("already initialized") from error
         return record, predicate
+
+    async def adopt_users(self) -> None:
+        """Put everybody into Admins whom a release made that had no permissions: nobody loses what they could do.
+
+        Does nothing in an installation that has them, or was never set up; that costs one read. After a crash in
+        between it begins again. Of several at once each does the same.
+        """
+        held = await self._store.get(PARTITION, INSTALLATION)
+        before = decode(InstallationRecord, held.value) if held else None
+        if held is None or before is None or not before.is_complete or before.has_permissions:
+            return
+        async for _, value in scan_prefix(self._store, PARTITION, USERS):
+            user = decode(UserRecord, value)
+            record = GrantRecord(holder_uid=user.uid, granted_uid=UID)
+            await self._adopt(grant_key(USER_GROUPS, user.id, ADMINS), encode(record))
+        with contextlib.suppress(PredicateFailed):  # another process was done first
+            await self._store.set_if(
+                PARTITION, INSTALLATION, encode(msgspec.structs.replace(before, has_permissions=True)), held.predicate
+            )
+
+    async def _adopt(self, key: bytes, value: bytes) -> None:
+        """Not after another process was done with all of it, when an administrator may have changed it again."""
+        held = await self._store.get(PARTITION, INSTALLATION)
+        if held is not None and not decode(InstallationRecord, held.value).has_permissions:
+            await self._store.set(PARTITION, key, value)
 
     # Users
 
@@ -166,7 +198,7 @@ class Accounts:
         return users, False
 
     async def delete_user(self, user_id: str) -> None:
-        """Credentials first, then the user.
+        """Credentials, memberships and attached policies first, then the user.
 
         Raises:
             UserNotFound: there is none.
@@ -174,6 +206,7 @@ class Accounts:
         record = await self.get_user(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
         await self._store.delete_many(PARTITION, stale)
+        await revoke_all_of_user(self._store, user_id)
         await self._store.delete(PARTITION, USERS + user_id.encode())
 
     # Credentials
@@ -259,6 +292,6 @@ class Accounts:
 
 
 def _check_user_id(user_id: str) -> str:
-    if not _USER_ID.fullmatch(user_id):
+    if not ID.fullmatch(user_id):
         raise InvalidUser("a user id has 1 to 128 characters, no control characters and no slash", user=user_id)
     return user_id

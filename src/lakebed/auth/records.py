@@ -2,23 +2,35 @@
 
     users/<id>                  UserRecord
     credentials/<access key>    CredentialsRecord: the secret is encrypted, the user named by id and uid
+    groups/<id>                 GroupRecord; of groups that are not built in
+    policies/<id>               PolicyRecord; of policies that are not built in
+    user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
+                                GrantRecord: both ends by uid
     server/secret               32 random bytes that every key of the server is derived from
     server/installation         InstallationRecord: written by set-up, and by it alone
 
-A user who is deleted and made again gets a new uid, so credentials that a crash left behind never come back to life.
+Whoever is deleted and made again gets a new uid, so credentials and grants that a crash left behind never come back to
+life.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from lakebed.base import Corrupt
 
+from .policies import Statement
+
 PARTITION: Final = b"auth"
 USERS: Final = b"users/"
 CREDENTIALS: Final = b"credentials/"
+GROUPS: Final = b"groups/"
+POLICIES: Final = b"policies/"
+USER_GROUPS: Final = b"user_groups/"
+USER_POLICIES: Final = b"user_policies/"
+GROUP_POLICIES: Final = b"group_policies/"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
 
@@ -47,8 +59,33 @@ class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     created_ms: int
 
 
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`acl` is the contract's access level of the whole group, "" where none was set."""
+
+    id: str
+    uid: str
+    created_ms: int
+    description: str = ""
+    acl: str = ""
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    uid: str
+    created_ms: int
+    statements: tuple[Statement, ...]
+
+
+class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a user is in a group, or that a user or group has a policy: the two, in the order of the key."""
+
+    holder_uid: str
+    granted_uid: str
+
+
 class InstallationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`first_user` is whom set-up makes; `attempt` keeps two set-ups under way apart."""
+    """`first_user` is whom set-up makes; `attempt` keeps two set-ups under way apart. `has_permissions`: users are
+    allowed what policies say; an installation of a release before these has it false until it is adopted."""
 
     id: str
     attempt: str
@@ -56,14 +93,16 @@ class InstallationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
     first_uid: str
     created_ms: int
     is_complete: bool = False
+    has_permissions: bool = False
 
 
-R = TypeVar("R", UserRecord, CredentialsRecord, InstallationRecord)
+Record: TypeAlias = UserRecord | CredentialsRecord | GroupRecord | PolicyRecord | GrantRecord | InstallationRecord
+R = TypeVar("R", UserRecord, CredentialsRecord, GroupRecord, PolicyRecord, GrantRecord, InstallationRecord)
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode(record: UserRecord | CredentialsRecord | InstallationRecord) -> bytes:
+def encode(record: Record) -> bytes:
     return _FORMAT + _encode(record)
 
 

@@ -1,7 +1,8 @@
 """The composition root of one server process: options → drivers → parts → routes → one ASGI application.
 
 Only here the environment is read. `opened` opens everything and closes it again; `create_app` makes the application
-that answers with it: authentication, routing, and the translation of errors stand here, once for all routes.
+that answers with it: authentication, permissions, routing, and the translation of errors stand here, once for all
+routes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lakebed.auth import SESSION_COOKIE, Accounts, Authenticator, load_server_keys
+from lakebed.auth import SESSION_COOKIE, Accounts, Authenticator, Authorizer, NotPermitted, Roles, load_server_keys
 from lakebed.base import LakebedError, RepositoryUid
 from lakebed.blocks import BlockOptions, BlockStore, InvalidNamespace, open_blocks, options_from_environment
 from lakebed.catalog import Catalog
@@ -31,6 +32,7 @@ from lakebed.wire import StorageConfig
 
 from .errors import NoSuchEndpoint, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
+from .needs import guarded
 from .requests import RestRequest
 from .responses import text
 from .rest import (
@@ -44,6 +46,7 @@ from .rest import (
     installation,
     objects,
     repositories,
+    roles,
     staging,
     unimplemented,
 )
@@ -56,6 +59,7 @@ API_ROOT: Final = b"/api/v1/"
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
     identity,
+    roles,
     repositories,
     branches,
     commits,
@@ -129,6 +133,8 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
     world = live_world()
     keys = await load_server_keys(store, world.ids, options.server_secret)
     accounts = Accounts(store, world, keys)
+    await accounts.adopt_users()
+    allowed = Roles(store, world, accounts)
     cache = TreeCache(TREE_CACHE_BYTES)
     owner = Options(owner=world.ids.fresh())
     blocks = options.blocks
@@ -149,7 +155,9 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         world=world,
         catalog=Catalog(store=store, world=world, open_namespace=open_namespace, make_versions=make_versions),
         accounts=accounts,
+        roles=allowed,
         authenticator=Authenticator(accounts, keys, world),
+        authorizer=Authorizer(allowed, world),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
         presign_s=PRESIGN_S if options.blockstore == "s3" else None,
@@ -172,7 +180,7 @@ def create_app(state: AppState, extra: Iterable[Route] = ()) -> App:
     routes = [*extra]
     for resource in RESOURCES:
         routes += resource.routes(state)
-    return App(state, Router(routes))
+    return App(state, Router(guarded(route) for route in routes))
 
 
 class App:
@@ -204,6 +212,10 @@ class App:
         route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
         if not route.is_public:
             request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+            request.permissions = await self._state.authorizer.permissions(request.identity)
+            if route.gate is None:
+                raise NotPermitted(f"insufficient permissions: nobody said what {route.method} {route.path} needs")
+            await route.gate.admit(request, request.permissions)
         return await route.handler(request)
 
     def _answer_outside(self, path: bytes) -> Response:

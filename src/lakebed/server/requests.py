@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.requests import Request
 
-from lakebed.auth import Identity
+from lakebed.auth import Identity, Permissions
 
 from .errors import InvalidBody, InvalidParameter
 
@@ -35,10 +35,14 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 
 
 class RestRequest(Request):
-    """`args` are the decoded path arguments in order, `identity` who is calling (set on all but public routes)."""
+    """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
+    (set on all but public routes).
+    """
 
     args: Sequence[str]
     identity: Identity
+    permissions: Permissions
+    _decoded: object = None
     _query: dict[str, list[str]] | None = None
 
     # Headers: looked up in the raw list, which is short, rather than in an object built for it
@@ -111,11 +115,14 @@ class RestRequest(Request):
     # Body
 
     async def decoded(self, kind: type[T], *, is_optional: bool = False) -> T:
-        """The JSON body as a record. An optional one that is empty, or null, is the record of defaults.
+        """The JSON body as a record. An optional one that is empty, or null, is the record of defaults. What the door
+        has decoded is not decoded again.
 
         Raises:
             InvalidBody: no JSON, not of this schema, or too large.
         """
+        if isinstance(self._decoded, msgspec.Struct) and type(self._decoded) is kind:
+            return self._decoded
         body = await self.small_body(JSON_BODY_BYTES_MAX)
         if is_optional and body.strip() in {b"", b"null"}:
             return kind()
@@ -123,7 +130,7 @@ class RestRequest(Request):
         if decoder is None:
             decoder = _decoders[kind] = msgspec.json.Decoder(kind)
         try:
-            return decoder.decode(body)  # type: ignore[return-value]  # the table's keys say of which type
+            self._decoded = decoder.decode(body)
         except msgspec.ValidationError as error:
             name = getattr(kind, "__name__", str(kind))
             raise InvalidBody(
@@ -131,6 +138,7 @@ class RestRequest(Request):
             ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
+        return self._decoded  # type: ignore[return-value]  # the table's keys say of which type
 
     async def small_body(self, size_bytes_max: int) -> bytes:
         """The whole body.

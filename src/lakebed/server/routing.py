@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from starlette.responses import Response
+
+from lakebed.auth import Permissions
 
 from .errors import InvalidParameter, MethodNotAllowed, NoSuchEndpoint
 from .requests import RestRequest
@@ -20,9 +22,19 @@ from .requests import RestRequest
 Handler: TypeAlias = Callable[[RestRequest], Awaitable[Response]]
 
 
+class Gate(Protocol):
+    async def admit(self, request: RestRequest, permissions: Permissions) -> None:
+        """
+        Raises:
+            NotPermitted: these permissions do not reach as far as this request.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` is relative to the API's root: `/repositories/{repository}`. A public route needs no credentials.
+    """`path` is relative to the API's root: `/repositories/{repository}`. A public route needs no credentials; every
+    other has a gate, put in by needs.py, and lets nobody in while it has none.
 
     Handlers find what stands for `{…}` in `request.args`, decoded, in order.
     """
@@ -31,6 +43,7 @@ class Route:
     path: str
     handler: Handler
     is_public: bool = False
+    gate: Gate | None = None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakebed.auth import Accounts, Authenticator
+from lakebed.auth import Accounts, Authenticator, Authorizer, Roles
 from lakebed.base import World
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
@@ -19,7 +19,9 @@ class AppState:
     world: World
     catalog: Catalog
     accounts: Accounts
+    roles: Roles
     authenticator: Authenticator
+    authorizer: Authorizer
     storage: StorageConfig
     version: str
     presign_s: int | None = None

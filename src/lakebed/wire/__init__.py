@@ -71,8 +71,10 @@ from .repositories import (
     RepositoryMetadataKeys,
     RepositoryMetadataSet,
 )
+from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
 
 __all__ = [
+    "ACL",
     "AuthCapabilities",
     "AuthenticationToken",
     "BranchCreation",
@@ -92,11 +94,15 @@ __all__ = [
     "DiffList",
     "DiffObjectStat",
     "Error",
+    "ErrorNoACL",
     "FindMergeBaseResult",
     "GarbageCollectionConfig",
     "GarbageCollectionPrepareResponse",
     "GarbageCollectionRule",
     "GarbageCollectionRules",
+    "Group",
+    "GroupCreation",
+    "GroupList",
     "LoginConfig",
     "LoginInformation",
     "Merge",
@@ -109,6 +115,8 @@ __all__ = [
     "ObjectStatsList",
     "Pagination",
     "PathList",
+    "Policy",
+    "PolicyList",
     "PrepareGCUncommittedRequest",
     "PrepareGCUncommittedResponse",
     "Ref",
@@ -125,6 +133,7 @@ __all__ = [
     "SetupState",
     "StagingLocation",
     "StagingMetadata",
+    "Statement",
     "StorageConfig",
     "StorageUri",
     "TagCreation",

@@ -8,7 +8,7 @@ from .common import Pagination
 
 
 class LoginConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"rbac": "RBAC"}):
-    rbac: str = "none"
+    rbac: str = "internal"
     login_cookie_names: list[str]
     login_failed_message: str = "The credentials don't match."
     login_url: str = ""

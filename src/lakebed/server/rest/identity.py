@@ -1,4 +1,4 @@
-"""Login, users, credentials. Groups and policies are not here: every authenticated user may do everything."""
+"""Login, users, credentials. What they may do is in roles.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Identities:
     def __init__(self, state: AppState) -> None:
         self._accounts = state.accounts
         self._authenticator = state.authenticator
+        self._authorizer = state.authorizer
+        self._roles = state.roles
 
     async def log_in(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.LoginInformation)
@@ -29,25 +31,28 @@ class Identities:
 
     async def current_user(self, request: RestRequest) -> Response:
         user = await self._accounts.get_user(request.identity.user_id)
-        return answer(wire.CurrentUser(user=_user(user)))
+        return answer(wire.CurrentUser(user=user_record(user)))
 
     async def list_users(self, request: RestRequest) -> Response:
         users, has_more = await self._accounts.list_users(
             prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
         )
         pagination = page_of(users, has_more=has_more, last=users[-1].id if users else "")
-        return answer(wire.UserList(pagination=pagination, results=[_user(user) for user in users]))
+        return answer(wire.UserList(pagination=pagination, results=[user_record(user) for user in users]))
 
     async def create_user(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.UserCreation)
-        return answer(_user(await self._accounts.create_user(body.id)), 201)
+        return answer(user_record(await self._accounts.create_user(body.id)), 201)
 
     async def get_user(self, request: RestRequest) -> Response:
-        return answer(_user(await self._accounts.get_user(request.args[0])))
+        return answer(user_record(await self._accounts.get_user(request.args[0])))
 
     async def delete_user(self, request: RestRequest) -> Response:
-        await self._accounts.delete_user(request.args[0])
+        user = await self._accounts.get_user(request.args[0])
+        await self._roles.check_may_leave(user)
+        await self._accounts.delete_user(user.id)
         self._authenticator.forget_all()
+        self._authorizer.forget_all()
         return nothing()
 
     async def list_credentials(self, request: RestRequest) -> Response:
@@ -102,7 +107,7 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def _user(record: UserRecord) -> wire.User:
+def user_record(record: UserRecord) -> wire.User:
     return wire.User(
         id=record.id,
         creation_date=record.created_ms // 1000,

@@ -1,0 +1,127 @@
+"""The names of what can be done, and the names that stand for one another.
+
+An action is `service:Verb`. Those of the contract's services have the names that its clients send in policies; `gc:` is
+ours, for collections. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lakebed.base import Invalid
+
+from .globs import compile_glob
+
+FS: Final = (
+    "fs:AttachStorageNamespace",
+    "fs:CreateBranch",
+    "fs:CreateCommit",
+    "fs:CreateMetaRange",
+    "fs:CreateRepository",
+    "fs:CreateTag",
+    "fs:DeleteBranch",
+    "fs:DeleteObject",
+    "fs:DeleteRepository",
+    "fs:DeleteTag",
+    "fs:ImportCancel",
+    "fs:ImportFromStorage",
+    "fs:ListBranches",
+    "fs:ListCommits",
+    "fs:ListObjects",
+    "fs:ListRepositories",
+    "fs:ListTags",
+    "fs:ReadBranch",
+    "fs:ReadCommit",
+    "fs:ReadConfig",
+    "fs:ReadObject",
+    "fs:ReadRepository",
+    "fs:ReadTag",
+    "fs:RevertBranch",
+    "fs:UpdateRepository",
+    "fs:WriteObject",
+)
+AUTH: Final = (
+    "auth:AddGroupMember",
+    "auth:AttachPolicy",
+    "auth:CreateCredentials",
+    "auth:CreateGroup",
+    "auth:CreatePolicy",
+    "auth:CreateUser",
+    "auth:CreateUserExternalPrincipal",
+    "auth:DeleteCredentials",
+    "auth:DeleteGroup",
+    "auth:DeletePolicy",
+    "auth:DeleteUser",
+    "auth:DeleteUserExternalPrincipal",
+    "auth:DetachPolicy",
+    "auth:ListCredentials",
+    "auth:ListGroups",
+    "auth:ListPolicies",
+    "auth:ListUsers",
+    "auth:ReadCredentials",
+    "auth:ReadExternalPrincipal",
+    "auth:ReadGroup",
+    "auth:ReadPolicy",
+    "auth:ReadUser",
+    "auth:RemoveGroupMember",
+    "auth:UpdatePolicy",
+)
+OTHERS: Final = (
+    "branches:GetBranchProtectionRules",
+    "branches:SetBranchProtectionRules",
+    "ci:ReadAction",
+    "pr:ListPullRequests",
+    "pr:ReadPullRequest",
+    "pr:WritePullRequest",
+    "retention:GetGarbageCollectionRules",
+    "retention:PrepareGarbageCollectionCommits",
+    "retention:PrepareGarbageCollectionUncommitted",
+    "retention:SetGarbageCollectionRules",
+)
+GC: Final = (
+    "gc:Abandon",
+    "gc:Apply",
+    "gc:Explain",
+    "gc:Plan",
+    "gc:ReadLedger",
+    "gc:ReadRules",
+    "gc:ReadRuns",
+    "gc:Restore",
+    "gc:WriteRules",
+)
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC))
+SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "pr", "retention"})
+
+ALSO: Final[dict[str, str]] = {
+    "gc:ReadRules": "retention:GetGarbageCollectionRules",
+    "gc:WriteRules": "retention:SetGarbageCollectionRules",
+    "retention:GetGarbageCollectionRules": "gc:ReadRules",
+    "retention:SetGarbageCollectionRules": "gc:WriteRules",
+    "retention:PrepareGarbageCollectionCommits": "gc:Plan",
+    "retention:PrepareGarbageCollectionUncommitted": "gc:Plan",
+}
+"""What an action that is needed is also called: a statement over either name counts. Preparing in the contract's words
+is a part of planning, so `gc:Plan` covers it, and not the other way round."""
+
+_PATTERN: Final = re.compile(r"\*|[a-z]+:[A-Za-z*]+")
+
+
+class InvalidAction(Invalid):
+    """No pattern of actions, or one of a service that there is not."""
+
+
+def check_action_pattern(pattern: str, *, must_match: bool) -> str:
+    """`must_match`: for statements that deny, where a name that is nobody's would let pass what it was to stop.
+
+    Raises:
+        InvalidAction: see there.
+    """
+    if not _PATTERN.fullmatch(pattern):
+        raise InvalidAction(f"{pattern!r} is no action: `service:Name`, with * as a wildcard", action=pattern)
+    service = pattern.partition(":")[0]
+    if service != "*" and service not in SERVICES:
+        raise InvalidAction(f"{pattern!r}: there is no service {service!r}", action=pattern)
+    if must_match and not any(map(compile_glob(pattern), sorted(ACTIONS))):
+        raise InvalidAction(f"{pattern!r} denies nothing: there is no such action", action=pattern)
+    return pattern

@@ -1,0 +1,44 @@
+"""What each user may do, remembered for a short while so that a request need not read the store for it.
+
+Permissions that were looked up count for CACHE_MS. Its price is that of remembered proofs (authenticator.py): what is
+changed through *another* process counts here that much later; through this one it counts at once (`forget_all`).
+"""
+
+from __future__ import annotations
+
+from lakebed.base import World
+
+from .accounts import UserNotFound
+from .authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
+from .policies import Permissions
+from .roles import Roles
+
+
+class Authorizer:
+    def __init__(self, roles: Roles, world: World) -> None:
+        self._roles = roles
+        self._world = world
+        self._known: dict[str, tuple[Permissions, int]] = {}
+
+    async def permissions(self, identity: Identity) -> Permissions:
+        """Costs a look-up for a user seen in the last 5 seconds, else that of `Roles.permissions_of`.
+
+        Raises:
+            NotAuthenticated: the user was deleted meanwhile.
+        """
+        known = self._known.get(identity.user_id)
+        now_ms = self._world.clock.now_ms()
+        if known is not None and now_ms < known[1]:
+            return known[0]
+        try:
+            found = await self._roles.permissions_of(identity.user_id)
+        except UserNotFound as error:
+            raise NotAuthenticated("the user is gone") from error
+        if len(self._known) >= CACHE_ENTRIES_MAX:
+            self._known.clear()
+        self._known[identity.user_id] = (found, now_ms + CACHE_MS)
+        return found
+
+    def forget_all(self) -> None:
+        """Forget what was looked up: a user, a group, a policy or who has which was changed."""
+        self._known.clear()

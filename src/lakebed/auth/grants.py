@@ -1,0 +1,58 @@
+"""Who is in which group, and which policies users and groups have: pairs under `<kind>/<holder>/<granted>`.
+
+Found from the holder's side by a scan of few keys, from the other side by a scan of the whole kind: IAM is small. A
+pair counts only while both ends are those that it was made for, which their uids tell.
+"""
+
+from __future__ import annotations
+
+from lakebed.kv import Store, scan_prefix
+
+from .records import PARTITION, USER_GROUPS, USER_POLICIES, GrantRecord, decode, encode
+
+
+async def grant(store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str]) -> None:
+    """Each end is (id, uid). To grant what is granted already changes nothing."""
+    record = GrantRecord(holder_uid=holder[1], granted_uid=granted[1])
+    await store.set(PARTITION, grant_key(kind, holder[0], granted[0]), encode(record))
+
+
+async def grants_of(store: Store, kind: bytes, holder: tuple[str, str]) -> dict[str, str]:
+    """What this holder has: id to the uid it had, ascending by id."""
+    prefix = grant_key(kind, holder[0], "")
+    found: dict[str, str] = {}
+    async for key, value in scan_prefix(store, PARTITION, prefix):
+        record = decode(GrantRecord, value)
+        if record.holder_uid == holder[1]:
+            found[key[len(prefix) :].decode()] = record.granted_uid
+    return found
+
+
+async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dict[str, str]:
+    """Who has this: id to the uid it had, ascending by id."""
+    found: dict[str, str] = {}
+    async for key, value in scan_prefix(store, PARTITION, kind):
+        holder, _, name = key[len(kind) :].decode().partition("/")
+        record = decode(GrantRecord, value)
+        if name == granted[0] and record.granted_uid == granted[1]:
+            found[holder] = record.holder_uid
+    return found
+
+
+async def revoke_all(store: Store, kinds: tuple[bytes, ...], *, holder: str | None = None, granted: str = "") -> None:
+    """Before either end is deleted: everything that names it on that side, whatever its uid."""
+    stale: list[bytes] = []
+    for kind in kinds:
+        prefix = kind if holder is None else grant_key(kind, holder, "")
+        async for key, _ in scan_prefix(store, PARTITION, prefix):
+            if holder is not None or key.endswith(b"/" + granted.encode()):
+                stale.append(key)
+    await store.delete_many(PARTITION, stale)
+
+
+async def revoke_all_of_user(store: Store, user_id: str) -> None:
+    await revoke_all(store, (USER_GROUPS, USER_POLICIES), holder=user_id)
+
+
+def grant_key(kind: bytes, holder: str, granted: str) -> bytes:
+    return kind + f"{holder}/{granted}".encode()

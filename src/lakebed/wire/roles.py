@@ -1,0 +1,61 @@
+"""Groups, policies, and access levels of groups. Dates are Unix seconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .common import Pagination
+
+
+class GroupCreation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    description: str | None = None
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`name` is the id again, for clients that show it."""
+
+    id: str
+    name: str = ""
+    description: str = ""
+    creation_date: int
+
+
+class GroupList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Group]
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`condition` is in the contract; we have none, and refuse statements that need one."""
+
+    effect: Literal["allow", "deny"]
+    resource: str
+    action: list[str]
+    condition: dict[str, dict[str, list[str]]] | None = None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    creation_date: int | None = None
+    statement: list[Statement]
+
+
+class PolicyList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[Policy]
+
+
+class ACL(msgspec.Struct, frozen=True, kw_only=True):
+    """`permission` is Read, Write, Super or Admin."""
+
+    permission: str
+
+
+class ErrorNoACL(msgspec.Struct, frozen=True, kw_only=True):
+    """The group exists, and has no access level."""
+
+    message: str
+    no_acl: bool
