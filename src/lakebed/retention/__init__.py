@@ -14,8 +14,9 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
-from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
+from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
+from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
 from .patterns import InvalidPattern, check_pattern, matches, specificity
 from .rules import (
     KEEP_LAST_MAX,
@@ -38,6 +39,7 @@ __all__ = [
     "FOREVER",
     "KEEP_LAST_MAX",
     "NOTHING_SAVED",
+    "Ancestry",
     "BranchRule",
     "BrokenHistory",
     "CleanRun",
@@ -51,10 +53,14 @@ __all__ = [
     "InvalidPattern",
     "InvalidRules",
     "KeepLast",
+    "MetadataRule",
     "Namespace",
     "RuleChange",
     "Rules",
+    "RunFacts",
     "Saved",
+    "Stay",
+    "StayKind",
     "Trees",
     "Verdict",
     "check_live",
@@ -76,7 +82,9 @@ __all__ = [
     "main_ancestry",
     "matches",
     "most_specific_first",
+    "named_files",
     "new_addresses",
+    "old_runs",
     "optimised_run",
     "parse_duration",
     "read_rules",
@@ -84,5 +92,6 @@ __all__ = [
     "slice_of",
     "specificity",
     "stays_of",
+    "unnamed_files",
     "with_days",
 ]

@@ -1,0 +1,81 @@
+"""Which files of a repository's own nobody needs: range and metarange files that no commit names, folders of old runs.
+
+A commit whose data was swept names nothing, and so does one that nobody can ever publish; every other commit record,
+published or not, keeps its metarange and the ranges in it. A young file stays, for its commit may be on its way: that
+saves somebody the trouble of writing it again under another name, and nothing rests on it (docs/design/protocols.md,
+"A collection of metadata", is what the safety rests on).
+
+A run's folder holds its inputs, its plan and its report. It may go when nobody works on the run, it is old, and there
+are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays, and so does the
+folder of a run whose objects lie in quarantine. The ledger is in nobody's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from lakebed.base import MetarangeId
+
+from .committed import Trees
+from .durations import DAY_MS
+from .history import History
+
+LIVE_STATES = frozenset({"marking", "condemning", "sweeping"})
+"""Somebody may be at work. A run of uncommitted data that is `marked` is a plan; one without record may be one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRule:
+    """Files stay for `file_age_ms_min` after they were written. Of each kind the `runs_newest` newest runs stay, and
+    every run for `run_age_ms_min` after its last file.
+    """
+
+    file_age_ms_min: int = DAY_MS
+    runs_newest: int = 10
+    run_age_ms_min: int = 30 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is known of a run. `state` is that of its record, empty where there is none; `touched_ms` the instant of the
+    last file in its folder, or of its beginning. Ids of runs sort by time.
+    """
+
+    id: str
+    kind: str
+    state: str
+    touched_ms: int
+    has_saved: bool = False
+    has_quarantine: bool = False
+
+
+def named_files(history: History, trees: Trees) -> set[str]:
+    """Ids of every metarange and range that a commit names which was not swept."""
+    metaranges = {commit.metarange_id for commit in history.commits.values() if not commit.swept} - {MetarangeId("")}
+    return {*metaranges, *trees.ranges_of(metaranges)}
+
+
+def unnamed_files(
+    written_ms: Mapping[str, int], named: Collection[str], *, rule: MetadataRule, now_ms: int
+) -> frozenset[str]:
+    """Of the files that were listed (by id, with the instant of each) those that go."""
+    since_ms = now_ms - rule.file_age_ms_min
+    return frozenset(id_ for id_, ms in written_ms.items() if ms < since_ms and id_ not in named)
+
+
+def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> frozenset[str]:
+    """Ids of the runs whose folders go."""
+    by_kind: dict[str, list[RunFacts]] = {}
+    for run in sorted(runs, key=lambda run: run.id, reverse=True):
+        by_kind.setdefault(run.kind, []).append(run)
+    since_ms = now_ms - rule.run_age_ms_min
+    found: set[str] = set()
+    for of_kind in by_kind.values():
+        # What the next run goes on from may be older than many that saved nothing.
+        saved = [run.id for run in of_kind if run.has_saved][: max(1, rule.runs_newest)]
+        for run in of_kind[rule.runs_newest :]:
+            is_needed = run.state in LIVE_STATES or run.has_quarantine or run.id in saved
+            if run.touched_ms < since_ms and not is_needed:
+                found.add(run.id)
+    return frozenset(found)
