@@ -13,24 +13,31 @@ storage namespace is reached from where the tasks run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
+from lakebed import handoff
 from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions
-from lakebed.handoff import RunKind, RunReport, RunView, check_run_id
+from lakebed.handoff import PlanDiff, RunKind, RunReport, RunView, WhyAnswer, check_run_id, diff_plans
+from lakebed.retention import Rules
 
 from .applying import apply_run
 from .files import Files, Lake
+from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
 from .planning import plan_run
 from .runs import Plan, Progress, list_plans, read_plan
+from .supposing import Supposing
 from .verdicts import doomed_objects
-from .workshop import Workshop
+from .workshop import Workshop, read_input
 
 TASKS = 16
+ROWS_SHOWN: Final = 1000
 MARKER: Final = "_lakefs/dummy"
 """Every namespace in use has this file."""
 
@@ -67,15 +74,21 @@ class Collector:
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
 
-    def plan(self, spark: SparkSession, kind: RunKind) -> Plan:
+    def plan(self, spark: SparkSession, kind: RunKind, *, rules: Rules | None = None) -> Plan:
         """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to.
+
+        With `rules` that nobody saved the plan is one to look at (supposing.py): of committed data it may be applied
+        once they are the repository's, of uncommitted data never.
 
         Raises:
             NoRules: committed data, and no rules are set.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
             RunAbandoned: somebody ended the run meanwhile.
         """
-        return plan_run(self._shop(spark), kind)
+        shop = self._shop(spark)
+        if rules is not None:
+            shop = replace(shop, live_side=Supposing(self.client, self.repository, rules))
+        return plan_run(shop, kind)
 
     def apply(self, spark: SparkSession, run_id: str) -> RunReport:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
@@ -102,6 +115,56 @@ class Collector:
     def doomed(self, spark: SparkSession, run_id: str) -> DataFrame:
         """DOOMED: the objects of a plan, one row each."""
         return doomed_objects(spark, self._lake(), self.show(run_id).doomed, tasks=self.tasks)
+
+    def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
+        """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""
+        return spark.createDataFrame(self._commits_of(self.show(run_id)), "id string")
+
+    def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
+        """What only one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
+            DifferentKinds: one is of committed data, the other of uncommitted data.
+        """
+        plans = self.show(a), self.show(b)
+        objects = self._objects_of(plans[0]), self._objects_of(plans[1])
+        commits = self._commits_of(plans[0]), self._commits_of(plans[1])
+        return diff_plans(*plans, objects, commits, limit=limit)
+
+    def differing(self, spark: SparkSession, a: str, b: str) -> DataFrame:
+        """The objects of either plan, each once, as DOOMED has them; `side` is a, b or both."""
+        marked = [
+            self.doomed(spark, run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
+            for place, run_id in enumerate((a, b))
+        ]
+        facts = [name for name in handoff.DOOMED.names() if name != "address"]
+        each = marked[0].unionByName(marked[1]).groupBy("address")
+        row = F.max(F.struct(*facts)).alias("row")
+        either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
+        side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
+        return either.select("address", "row.*", side.alias("side"))
+
+    def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """Why an object is there and until when, or which run took it: by an address in either spelling, or by a path
+        at a ref. The server looks: neither Spark nor access to the object store is needed here.
+        """
+        return self._live_side().why(address=address, ref=ref, path=path)
+
+    def listed(self, *, limit: int = 100) -> list[ListedRun]:
+        """Runs and plans with what they take, the newest first."""
+        with Files(self._lake()) as files:
+            return list_runs(files, self.runs(), limit=limit)
+
+    def _objects_of(self, plan: Plan) -> pa.Table:
+        with Files(self._lake()) as files:
+            return read_input(files, plan.doomed, handoff.DOOMED)
+
+    def _commits_of(self, plan: Plan) -> pa.Table:
+        if plan.condemned is None:
+            return handoff.arrow_schema(handoff.CONDEMNED).empty_table()
+        with Files(self._lake()) as files:
+            return read_input(files, plan.condemned, handoff.CONDEMNED)
 
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""

@@ -1,0 +1,49 @@
+"""The runs of a repository in one list: those that the server knows, and plans that nobody applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lakebed.handoff import Plan, RunKind, RunView
+
+from .files import Files
+from .runs import list_plans, read_plan
+
+
+class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
+    `size_bytes` are what the plan takes, None where there is no finished plan.
+    """
+
+    run_id: str
+    kind: RunKind
+    state: str
+    started_ms: int
+    objects: int | None = None
+    size_bytes: int | None = None
+    what_if: bool = False
+
+
+def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
+    """The newest first, at most `limit`. Costs a listing of the run folders, and one read for each that is shown."""
+    known = {view.run_id: view for view in views}
+    planned = set(list_plans(files))
+    newest = sorted({*known, *planned}, reverse=True)[:limit]
+    return [_listed(id_, known.get(id_), read_plan(files, id_) if id_ in planned else None) for id_ in newest]
+
+
+def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
+    if plan is None:
+        assert view is not None, "a run is listed for its record or for its plan"
+        return ListedRun(run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms)
+    return ListedRun(
+        run_id=run_id,
+        kind=plan.kind,
+        state=view.state.value if view is not None else "supposed" if plan.what_if else "planned",
+        started_ms=plan.now_ms,
+        objects=plan.totals.all.objects,
+        size_bytes=plan.totals.all.size_bytes,
+        what_if=plan.what_if,
+    )
