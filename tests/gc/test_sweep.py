@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 
 from lakebed import handoff
-from lakebed.base import FOREIGN_SLICE, parse_address
 from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
-from lakebed.gc.sweep import BATCH_KEYS, Ledger, sweep_part
+from lakebed.gc.ledger import Ledger
+from lakebed.gc.sweep import BATCH_KEYS, sweep_part
+from tests.gc.doomed import FOLDER, plan_of
 
-FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
 
@@ -39,28 +37,8 @@ def store() -> StubbornBlocks:
     return StubbornBlocks()
 
 
-async def plan_of(store: StubbornBlocks, keys: Sequence[str]) -> handoff.Manifest:
-    places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
-    rows = pa.table(
-        {
-            "address": list(keys),
-            "slice": [place[0] for place in places],
-            "sequence": [place[1] for place in places],
-            "size_bytes": [4] * len(keys),
-            "reason": ["expired"] * len(keys),
-            "rule": ["main: 1 days"] * len(keys),
-            "last_seen_at": [datetime(2026, 1, 1, tzinfo=UTC)] * len(keys),
-            "path": [f"events/{number}" for number in range(len(keys))],
-        }
-    )
-    data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))
-    await store.put(FOLDER + "part-00000.parquet", data)
-    part = handoff.part_of("part-00000.parquet", data, rows=len(keys))
-    return handoff.manifest_of(handoff.DOOMED, FOLDER, [part])
-
-
 async def ledger_of(store: StubbornBlocks, plan: handoff.Manifest) -> dict[str, str]:
-    data = await store.get(LEDGER.key(plan.parts[0]))
+    data = await store.get(LEDGER.key(plan.parts[0].name))
     rows = handoff.decode_part(handoff.LEDGER, data, name="ledger")
     return dict(zip(rows["address"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
@@ -136,7 +114,7 @@ async def test_only_what_failed_is_tried_again(store: StubbornBlocks) -> None:
 
 async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornBlocks) -> None:
     plan = await plan_of(store, ["data/a"])
-    await store.put(LEDGER.key(plan.parts[0]), b"PAR1 half a file")
+    await store.put(LEDGER.key(plan.parts[0].name), b"PAR1 half a file")
 
     await sweep_part(store, plan, plan.parts[0], LEDGER)
 

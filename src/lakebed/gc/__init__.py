@@ -2,11 +2,13 @@
 
 from .api import Collector, NamespaceMissing
 from .applying import RunNotReady
-from .failures import TaskCorrupt, TaskFailed, TaskUnavailable
+from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
+from .fencing import Overtaken
 from .files import Lake
 from .java import Java, NoJava, find_java
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .planning_committed import NoRules
+from .quarantine import BadWindow, PurgeReport
 from .runs import Plan, PlanMissing, Total, Totals
 from .session import (
     BadSessionOptions,
@@ -21,6 +23,7 @@ from .tables import SchemaMismatch
 
 __all__ = [
     "BadSessionOptions",
+    "BadWindow",
     "Collector",
     "Java",
     "Lake",
@@ -29,8 +32,10 @@ __all__ = [
     "NamespaceMissing",
     "NoJava",
     "NoRules",
+    "Overtaken",
     "Plan",
     "PlanMissing",
+    "PurgeReport",
     "RunAbandoned",
     "RunNotReady",
     "SchemaMismatch",
@@ -39,6 +44,7 @@ __all__ = [
     "SparkDidNotStart",
     "TaskCorrupt",
     "TaskFailed",
+    "TaskStopped",
     "TaskUnavailable",
     "Total",
     "Totals",

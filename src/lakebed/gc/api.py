@@ -31,6 +31,7 @@ from .files import Files, Lake
 from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
 from .planning import plan_run
+from .quarantine import PurgeReport, purge_quarantines
 from .runs import Plan, Progress, list_plans, read_plan
 from .supposing import Supposing
 from .verdicts import doomed_objects
@@ -90,18 +91,31 @@ class Collector:
             shop = replace(shop, live_side=Supposing(self.client, self.repository, rules))
         return plan_run(shop, kind)
 
-    def apply(self, spark: SparkSession, run_id: str) -> RunReport:
+    def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
+
+        `quarantine` is a duration (`7d`): for so long objects are kept aside and can be restored.
 
         Raises:
             PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
             RunNotReady, RunAbandoned: the run may not delete.
+            Overtaken, TaskStopped: another apply began in this repository.
         """
-        return apply_run(self._shop(spark), run_id)
+        return apply_run(self._shop(spark), run_id, window=quarantine)
 
-    def run(self, spark: SparkSession, kinds: Sequence[RunKind] = tuple(RunKind)) -> list[RunReport]:
+    def purge(self, spark: SparkSession) -> PurgeReport:
+        """Delete for good what lies in quarantine past its window. After a crash, or where objects failed: again.
+
+        Raises:
+            BadInput, TaskCorrupt: a quarantine's record or ledger is unreadable: nothing of that run was purged.
+        """
+        return purge_quarantines(self._shop(spark))
+
+    def run(
+        self, spark: SparkSession, kinds: Sequence[RunKind] = tuple(RunKind), *, quarantine: str | None = None
+    ) -> list[RunReport]:
         """Plan and apply, one kind after the other."""
-        return [self.apply(spark, self.plan(spark, kind).run_id) for kind in kinds]
+        return [self.apply(spark, self.plan(spark, kind).run_id, quarantine=quarantine) for kind in kinds]
 
     def show(self, run_id: str) -> Plan:
         """

@@ -12,10 +12,11 @@ A *committed* plan was made in private and may be stale, so it is published firs
                  when the plan was made, are let off; what is left is a second table, `doomed.<recheck>`
     sweeping     the server lets the run go on with that table, or refuses; it is asked again by whoever resumes a
                  sweep, for only its answer says that the commits are given up for ever
-    sweep        objects are deleted
+    sweep        objects are deleted, or moved aside (quarantine.py)
     ended        only if every one of them went; else the run stays as it is, and applying it again tries the rest
 
-The run's state is read from the server each time; the files in its folder say how far it came in that state.
+The run's state is read from the server each time; the files in its folder say how far it came in that state. Of
+several applies in one repository, of one run or of many, the one that began last goes on (fencing.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lakebed.handoff import (
     Condemn,
     Condemnation,
     Manifest,
+    Quarantine,
     RunKind,
     RunReport,
     RunState,
@@ -45,13 +47,16 @@ from lakebed.handoff import (
 )
 
 from .failures import told
+from .fencing import Fence, claim
 from .files import Files
 from .history import newly_kept
+from .ledger import Ledger, Swept
 from .mark import mark_expired
+from .quarantine import begin_quarantine, check_window
 from .read import live_objects, named_ranges, uncommitted_objects
 from .runs import Plan, Total, read_plan
-from .sweep import Ledger, Swept, sweep
 from .supposing import version_to_condemn_by
+from .sweep import remove_files, sweep
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
 
@@ -79,16 +84,21 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
 
 
-def apply_run(shop: Workshop, run_id: str) -> RunReport:
+def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunReport:
     """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
 
-    The report says how many objects failed; where any did, the run has not ended and may be applied again.
+    With a `window` objects are moved aside for so long (`7d`) before they are deleted. The report says how many objects
+    failed; where any did, the run has not ended and may be applied again.
 
     Raises:
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         RunNotReady, RunAbandoned: the run may not delete. Nothing was deleted.
+        InvalidDuration, BadWindow: no window that a quarantine can have. Nothing was deleted.
+        Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
     handoff.check_run_id(run_id)
+    if window is not None:
+        check_window(window)
     with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
         view = shop.live_side.run(run_id)
@@ -96,21 +106,31 @@ def apply_run(shop: Workshop, run_id: str) -> RunReport:
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
         began_s = time.perf_counter()
+        fence = _claim(files, run_id)
         doomed, condemned = _cleared(shop, files, plan, view)
+        files.act(fence.check)
         cleared_s = time.perf_counter()
-        shop.progress(f"deleting {doomed.rows} objects")
-        swept = sweep(shop.spark, shop.lake, doomed, _ledger(files, plan), tasks=shop.tasks)
+        ledger = _ledger(files, plan)
+        quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
+        shop.progress(f"{'moving aside' if quarantine else 'deleting'} {doomed.rows} objects")
+        swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
         stages = (
             _stage("recheck", plan.totals.all, cleared_s - began_s),
             _stage("sweep", swept.all, time.perf_counter() - cleared_s),
         )
-        report = _report(plan, doomed, swept, condemned=condemned, stages=stages)
+        report = _report(plan, doomed, swept, quarantine, condemned=condemned, stages=stages)
         # Before the run ends, so that one that has ended always has a report.
         files.write(report_path(plan.kind, RunId(run_id)), handoff.encode_report(report))
         if swept.objects_failed:
             return report
         shop.live_side.ended(run_id)
         return msgspec.structs.replace(report, state=RunState.ENDED)
+
+
+def _claim(files: Files, run_id: str) -> Fence:
+    fence, outdated = files.act(lambda store: claim(store, run_id))
+    files.act(lambda store: remove_files(store, outdated))
+    return fence
 
 
 def _state(view: RunView | None, plan: Plan) -> RunState:
@@ -232,7 +252,13 @@ def _stage(name: str, objects: Total, wall_s: float) -> StageReport:
 
 
 def _report(
-    plan: Plan, doomed: Manifest, swept: Swept, *, condemned: int, stages: tuple[StageReport, ...]
+    plan: Plan,
+    doomed: Manifest,
+    swept: Swept,
+    quarantine: Quarantine | None,
+    *,
+    condemned: int,
+    stages: tuple[StageReport, ...],
 ) -> RunReport:
     inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": doomed}
     return RunReport(
@@ -251,6 +277,9 @@ def _report(
         bytes_doomed=swept.all.size_bytes,
         objects_deleted=swept.objects_deleted,
         bytes_deleted=swept.bytes_deleted,
+        objects_quarantined=swept.objects_quarantined,
+        bytes_quarantined=swept.bytes_quarantined,
+        quarantined_until_ms=quarantine.until_ms if quarantine else None,
         objects_failed=swept.objects_failed,
         commits_condemned=condemned,
         strays=plan.strays,

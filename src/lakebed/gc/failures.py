@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from lakebed.base import Corrupt, LakebedError, Unavailable
+from lakebed.base import Conflict, Corrupt, LakebedError, Unavailable
 
 _MARK: Final = re.compile(r"lakebed task error \((\w+)\): (.*)")
 
@@ -29,7 +29,11 @@ class TaskUnavailable(TaskFailed, Unavailable):
     """A task could not reach the object store."""
 
 
-_FAMILIES: Final = {"Corrupt": TaskCorrupt, "Unavailable": TaskUnavailable}
+class TaskStopped(TaskFailed, Conflict):
+    """A task was not allowed to go on, and stopped where it was. What it did is recorded."""
+
+
+_FAMILIES: Final = {"Conflict": TaskStopped, "Corrupt": TaskCorrupt, "Unavailable": TaskUnavailable}
 
 
 @contextlib.contextmanager
@@ -61,6 +65,5 @@ def told() -> Iterator[None]:
 
 
 def _family(error: LakebedError) -> str:
-    if isinstance(error, Corrupt):
-        return "Corrupt"
-    return "Unavailable" if isinstance(error, Unavailable) else "other"
+    families = {"Conflict": Conflict, "Corrupt": Corrupt, "Unavailable": Unavailable}
+    return next((name for name, family in families.items() if isinstance(error, family)), "other")

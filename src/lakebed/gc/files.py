@@ -8,11 +8,11 @@ BlockStore, so that every storage driver exists once, for the server and for Spa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -68,6 +68,10 @@ class Files:
     def read_all(self, keys: Sequence[str]) -> list[bytes]:
         """In the order of `keys`."""
         return self._runner.run(_read_all(self._store, keys))
+
+    def act(self, work: Callable[[BlockStore], Coroutine[Any, Any, T]]) -> T:
+        """Whatever else is to be done with the store."""
+        return self._runner.run(work(self._store))
 
     def write(self, key: str, data: bytes) -> None:
         self._runner.run(_put(self._store, key, data))

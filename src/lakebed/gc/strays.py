@@ -24,6 +24,8 @@ _KNOWN: Final = re.compile(
     rf"|{GC_PREFIX}{_RUN}/(plan|report|rules|sweep|settled\.[0-9a-z]+|recheck\.[0-9a-f]{{16}})\.json"
     rf"|{GC_PREFIX}{_RUN}/manifests/[0-9a-z.-]+\.json"
     rf"|{GC_PREFIX}{_RUN}/[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.parquet"
+    rf"|{GC_PREFIX}(clock|applying/\d{{12}}|quarantined/[0-9a-z-]+)\.json"
+    rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/data/.+"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet"
 )
 

@@ -1,20 +1,23 @@
 """Sweep: carry out a plan. The only file of the collectors that deletes; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
-in batches, and then writes one ledger file for the part: a row for every deletion tried, and how it went. The ledger
-file is what makes a part *done*. A sweep that is started again leaves done parts alone, except for the keys that
-failed, which it tries once more; a part without ledger file is done again from its start, for deleting twice is
-deleting once.
+in batches of 1,000, 16 at a time, and then writes one ledger file for the part (ledger.py): a row for every deletion
+tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed, which it
+tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
+
+With a quarantine an object is copied aside first and deleted then, so a crash leaves it in at least one of the two
+places. Whoever goes on finds it gone from the first and lying in the second: that is what a moved object looks like.
+`purge_part` later deletes what lies aside, in the same way.
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
-hold, and never a key outside `data/`.
+hold, and never a key outside `data/` or the run's quarantine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -23,161 +26,213 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from lakebed import handoff
-from lakebed.base import LakebedError, NotFound
-from lakebed.blocks import BlockStore, is_block_key
-from lakebed.handoff import LEDGER_PREFIX, LedgerState, Manifest, Part
+from lakebed.base import LakebedError
+from lakebed.blocks import BlockNotFound, BlockStore, is_block_key
+from lakebed.handoff import LedgerState, Manifest, Part, Quarantine
 
-from .files import Lake, Work, in_tasks, whole
+from .fencing import Fence
+from .files import PARALLEL, Lake, in_tasks, whole
+from .ledger import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .parts import parts_of, read_part, rows_of_parts, spread
 from .places import may_be_deleted
-from .runs import Total
 from .tables import PARTS
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
 
-ERRORS_SHOWN: Final = 20
+COPIES_AT_ONCE: Final = 64
+"""A copy is one small request for one object; a task has so many under way."""
+
+_OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
+"""What nearly all addresses look like, found good without a look at each."""
+
+_REFUSED: Final = "not an object that may be deleted"
+
+Act = Callable[[list[str]], Awaitable[Outcomes]]
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """How a sweep, or a part of it, went. `errors` are some of what was said about keys that failed."""
-
-    objects_deleted: int = 0
-    bytes_deleted: int = 0
-    objects_failed: int = 0
-    bytes_failed: int = 0
-    parts_skipped: int = 0
-    errors: tuple[str, ...] = ()
-
-    @property
-    def all(self) -> Total:
-        """What was tried, in this sweep or an earlier one of the run."""
-        return Total(
-            objects=self.objects_deleted + self.objects_failed, size_bytes=self.bytes_deleted + self.bytes_failed
-        )
-
-    def plus(self, more: Swept) -> Swept:
-        return Swept(
-            objects_deleted=self.objects_deleted + more.objects_deleted,
-            bytes_deleted=self.bytes_deleted + more.bytes_deleted,
-            objects_failed=self.objects_failed + more.objects_failed,
-            bytes_failed=self.bytes_failed + more.bytes_failed,
-            parts_skipped=self.parts_skipped + more.parts_skipped,
-            errors=(self.errors + more.errors)[:ERRORS_SHOWN],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
-    """Where a run's deletions are recorded: `date` (YYYY-MM-DD) is that of the day its first sweep began."""
-
-    run_id: str
-    date: str
-
-    def key(self, part: Part) -> str:
-        return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-{part.name}"
-
-
-def sweep(spark: SparkSession, lake: Lake, plan: Manifest, ledger: Ledger, *, tasks: int) -> Swept:
-    """Delete what `plan` (table DOOMED) holds, as far as it is not done, and say how all of it went.
+def sweep(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Manifest,
+    ledger: Ledger,
+    *,
+    tasks: int,
+    fence: Fence,
+    quarantine: Quarantine | None,
+) -> Swept:
+    """Delete what `plan` (table DOOMED) holds, or move it aside, as far as it is not done; and say how all of it went.
 
     Raises:
         BadInput: a part is missing or is not what the manifest says; parts before it may be done.
+        TaskStopped: another apply has begun.
     """
     handoff.check_manifest(plan, name=plan.folder)
-    named = spread(spark, PARTS, rows_of_parts(plan.parts), tasks=tasks)
-    rows = named.mapInArrow(in_tasks(lake, _sweep_parts(plan, ledger), PARTS), PARTS.spark).toArrow()
-    swept = Swept()
-    for note in rows["note"].to_pylist():
-        swept = swept.plus(msgspec.json.decode(note, type=Swept))
-    handoff.check_rows(plan, swept.objects_deleted + swept.objects_failed)
+
+    async def one(store: BlockStore, part: Part) -> Swept:
+        await fence.check(store)
+        return await sweep_part(store, plan, part, ledger, quarantine)
+
+    swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks)
+    handoff.check_rows(plan, swept.all.objects)
     return swept
 
 
-def _sweep_parts(plan: Manifest, ledger: Ledger) -> Work:
+def purge(spark: SparkSession, lake: Lake, quarantine: Quarantine, parts: Sequence[str], *, tasks: int) -> Swept:
+    """Delete for good what the ledger says lies in quarantine. `parts` are the names of the run's ledger parts."""
+
+    async def one(store: BlockStore, part: Part) -> Swept:
+        return await purge_part(store, quarantine, part.name)
+
+    named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
+    return _in_parts(spark, lake, named, one, tasks=tasks)
+
+
+def _in_parts(
+    spark: SparkSession,
+    lake: Lake,
+    parts: Sequence[Part],
+    one: Callable[[BlockStore, Part], Awaitable[Swept]],
+    *,
+    tasks: int,
+) -> Swept:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for part in parts_of(whole(share)):
-            swept = await sweep_part(store, plan, part, ledger)
-            yield rows_of_parts([part], notes=[msgspec.json.encode(swept)])
+            yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, part))])
 
-    return work
+    named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
+    rows = named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow()
+    swept = Swept()
+    for note in rows["note"].to_pylist():
+        swept = swept.plus(msgspec.json.decode(note, type=Swept))
+    return swept
 
 
-async def sweep_part(store: BlockStore, plan: Manifest, part: Part, ledger: Ledger) -> Swept:
+async def sweep_part(
+    store: BlockStore, plan: Manifest, part: Part, ledger: Ledger, quarantine: Quarantine | None = None
+) -> Swept:
     """One part, from reading it to recording it. A plain coroutine: tests run it without Spark."""
     doomed = handoff.read_part(plan, handoff.DOOMED, part, await read_part(store, plan.folder, part))
-    before = await _recorded(store, ledger.key(part), doomed)
-    if before is not None and not _failed(before).num_rows:
-        return _count(before, skipped=1)
-    again = doomed if before is None else _only(doomed, _failed(before)["address"])
-    tried = await _delete(store, again, ledger.run_id)
-    rows = tried if before is None else pa.concat_tables([before.filter(pc.equal(before["error"], "")), tried])
-    await store.put(ledger.key(part), handoff.encode_part(handoff.LEDGER, rows))
-    return _count(rows)
+
+    async def take(objects: pa.Table) -> pa.Table:
+        act = _deleting(store) if quarantine is None else _moving(store, quarantine)
+        outcomes = await _each(objects, act)
+        until_ms = None if quarantine is None else quarantine.until_ms
+        return ledger_rows(
+            objects,
+            outcomes,
+            run_id=ledger.run_id,
+            now_ms=time.time_ns() // 1_000_000,
+            done=LedgerState.DELETED,
+            until_ms=until_ms,
+        )
+
+    return await _carry_out(store, ledger.key(part.name), doomed, take)
 
 
-async def _recorded(store: BlockStore, key: str, doomed: pa.Table) -> pa.Table | None:
-    """The part's ledger, if there is a whole one of just these objects. Else the part counts as not done."""
-    try:
-        rows = handoff.decode_ledger(await store.get(key), name=key)
-    except (NotFound, handoff.BadInput):
-        return None
-    same = pc.all(pc.is_in(rows["address"], value_set=doomed["address"].combine_chunks())).as_py()
-    return rows if rows.num_rows == doomed.num_rows and same in (True, None) else None
+async def purge_part(store: BlockStore, quarantine: Quarantine, part: str) -> Swept:
+    """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it."""
+    ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
+    rows = handoff.decode_ledger(await store.get(ledger.key(part)), name=ledger.key(part))
+    aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
+
+    async def take(objects: pa.Table) -> pa.Table:
+        outcomes = await _each(objects, _deleting(store, place=quarantine.key))
+        now_ms = time.time_ns() // 1_000_000
+        return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=now_ms, done=LedgerState.PURGED)
+
+    return await _carry_out(store, ledger.purge_key(part), aside, take)
 
 
-async def _delete(store: BlockStore, doomed: pa.Table, run_id: str) -> pa.Table:
-    """LEDGER: a row for each of the doomed."""
-    addresses: list[str] = doomed["address"].to_pylist()
-    errors: dict[str, str] = {key: "not an object that may be deleted" for key in addresses if not _may_go(key)}
-    keys = [key for key in addresses if key not in errors]
-    for start in range(0, len(keys), BATCH_KEYS):
-        batch = keys[start : start + BATCH_KEYS]
-        try:
-            failures = await store.delete(batch)
-        except LakebedError as error:
-            # Whether some of them went is not known, and it need not be: failed keys are tried again.
-            errors |= dict.fromkeys(batch, str(error) or type(error).__name__)
-        else:
-            errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
-    said = [errors.get(key, "") for key in addresses]
-    now = pa.scalar(time.time_ns() // 1_000_000, pa.timestamp("ms", tz="UTC"))
-    columns = {
-        "run_id": pa.repeat(pa.scalar(run_id), len(addresses)),
-        "address": doomed["address"],
-        "size_bytes": doomed["size_bytes"],
-        "reason": doomed["reason"],
-        "deleted_at": pa.repeat(now, len(addresses)),
-        "error": pa.array(said, pa.string()),
-        "path": doomed["path"],
-        "rule": doomed["rule"],
-        "state": [LedgerState.FAILED.value if error else LedgerState.DELETED.value for error in said],
-        "kept_until": pa.nulls(len(addresses)),
-    }
-    return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
+async def remove_files(store: BlockStore, keys: Sequence[str]) -> None:
+    """Remove files of our own beside the plans that mean nothing any more. What cannot be removed stays."""
+    assert all(key.startswith(handoff.GC_PREFIX) for key in keys), keys
+    if keys:
+        await store.delete(keys)
+
+
+async def _carry_out(
+    store: BlockStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]]
+) -> Swept:
+    before = await recorded(store, key, objects)
+    if before is not None and not failed(before).num_rows:
+        return count(before, skipped=1)
+    tried = await take(objects if before is None else only(objects, failed(before)["address"]))
+    rows = tried if before is None else pa.concat_tables([settled(before), tried])
+    await store.put(key, handoff.encode_part(handoff.LEDGER, rows))
+    return count(rows)
+
+
+async def _each(objects: pa.Table, act: Act) -> Outcomes:
+    """What came of each object, batch by batch, several at a time."""
+    plain = pc.match_substring_regex(objects["address"], _OURS).to_pylist()
+    addresses: list[str] = objects["address"].to_pylist()
+    good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or _may_go(key)]
+    errors: dict[str, str] = {}
+    if len(good) < len(addresses):
+        errors = dict.fromkeys(set(addresses).difference(good), _REFUSED)
+    states: dict[str, LedgerState] = {}
+    slots = asyncio.Semaphore(PARALLEL)
+
+    async def one(batch: list[str]) -> None:
+        async with slots:
+            outcomes = await act(batch)
+        errors.update(outcomes.errors)
+        states.update(outcomes.states)
+
+    await asyncio.gather(*(one(good[start : start + BATCH_KEYS]) for start in range(0, len(good), BATCH_KEYS)))
+    return Outcomes(errors=errors, states=states)
 
 
 def _may_go(key: str) -> bool:
     return may_be_deleted(key) and is_block_key(key)
 
 
-def _failed(ledger: pa.Table) -> pa.Table:
-    return ledger.filter(pc.not_equal(ledger["error"], ""))
+def _deleting(store: BlockStore, *, place: Callable[[str], str] | None = None) -> Act:
+    """Delete a batch; `place` says where an address lies, if not at itself."""
+
+    async def act(batch: list[str]) -> Outcomes:
+        keys = {place(key): key for key in batch} if place else dict(zip(batch, batch, strict=True))
+        try:
+            failures = await store.delete([*keys])
+        except LakebedError as error:
+            # Whether some of them went is not known, and it need not be: failed keys are tried again.
+            return Outcomes(errors=dict.fromkeys(batch, str(error) or type(error).__name__), states={})
+        errors = {keys[failure.key]: failure.reason or "no reason given" for failure in failures}
+        return Outcomes(errors=errors, states={})
+
+    return act
 
 
-def _only(doomed: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
-    return doomed.filter(pc.is_in(doomed["address"], value_set=addresses.combine_chunks()))
+def _moving(store: BlockStore, quarantine: Quarantine) -> Act:
+    """Copy a batch aside, then delete what is copied."""
+    slots = asyncio.Semaphore(COPIES_AT_ONCE)
+    delete = _deleting(store)
+
+    async def copy(key: str) -> LedgerState | str:
+        async with slots:
+            try:
+                return await _copy_aside(store, quarantine, key)
+            except LakebedError as error:
+                return str(error) or type(error).__name__
+
+    async def act(batch: list[str]) -> Outcomes:
+        copied = dict(zip(batch, await asyncio.gather(*(copy(key) for key in batch)), strict=True))
+        states = {key: state for key, state in copied.items() if isinstance(state, LedgerState)}
+        errors = {key: error for key, error in copied.items() if not isinstance(error, LedgerState)}
+        deleted = await delete([*states])
+        return Outcomes(errors=errors | dict(deleted.errors), states=states)
+
+    return act
 
 
-def _count(ledger: pa.Table, *, skipped: int = 0) -> Swept:
-    failed = _failed(ledger)
-    gone = ledger.filter(pc.equal(ledger["error"], ""))
-    pairs = zip(failed["address"].slice(0, ERRORS_SHOWN).to_pylist(), failed["error"].to_pylist(), strict=False)
-    return Swept(
-        objects_deleted=gone.num_rows,
-        bytes_deleted=pc.sum(gone["size_bytes"]).as_py() or 0,
-        objects_failed=failed.num_rows,
-        bytes_failed=pc.sum(failed["size_bytes"]).as_py() or 0,
-        parts_skipped=skipped,
-        errors=tuple(f"{address}: {error}" for address, error in pairs),
-    )
+async def _copy_aside(store: BlockStore, quarantine: Quarantine, key: str) -> LedgerState:
+    """What becomes of the object when it is deleted now. Copied twice is copied once."""
+    try:
+        await store.copy(key, quarantine.key(key))
+    except BlockNotFound:
+        try:
+            await store.stat(quarantine.key(key))
+        except BlockNotFound:
+            return LedgerState.DELETED  # Somebody took it before us: nothing of it lies anywhere.
+    return LedgerState.QUARANTINED

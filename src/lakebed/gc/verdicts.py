@@ -15,7 +15,6 @@ from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, slice_name
 from lakebed.blocks import BlockStore
 from lakebed.retention import DAY_MS
-from lakebed.retention import DAY_MS
 
 from .files import Lake, Work, in_tasks, whole
 from .packing import Cause, pack_foreign, pack_numbered

@@ -56,6 +56,16 @@ from .plans import (
     encode_plan,
     plan_path,
 )
+from .quarantine import (
+    QUARANTINE_FORMAT,
+    QUARANTINE_PREFIX,
+    QUARANTINED_PREFIX,
+    Quarantine,
+    decode_quarantine,
+    encode_quarantine,
+    quarantine_path,
+    quarantined_run,
+)
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
@@ -75,6 +85,9 @@ __all__ = [
     "LEDGER_PREFIX",
     "MANIFEST_FORMAT",
     "MOVES",
+    "QUARANTINED_PREFIX",
+    "QUARANTINE_FORMAT",
+    "QUARANTINE_PREFIX",
     "REFS",
     "REPORT_FORMAT",
     "SAVED_FORMAT",
@@ -106,6 +119,7 @@ __all__ = [
     "PlanDiff",
     "PlanMissing",
     "PreparedCommits",
+    "Quarantine",
     "RangeCounts",
     "ReadUncommitted",
     "RulesHistory",
@@ -141,12 +155,14 @@ __all__ = [
     "decode_manifest",
     "decode_part",
     "decode_plan",
+    "decode_quarantine",
     "decode_report",
     "decode_saved",
     "diff_plans",
     "encode_manifest",
     "encode_part",
     "encode_plan",
+    "encode_quarantine",
     "encode_report",
     "encode_saved",
     "input_folder",
@@ -158,6 +174,8 @@ __all__ = [
     "part_name",
     "part_of",
     "plan_path",
+    "quarantine_path",
+    "quarantined_run",
     "read_part",
     "report_path",
     "rules_path",

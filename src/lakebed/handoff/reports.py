@@ -28,8 +28,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. `strays` are keys found where nobody expects any: reported, never deleted. `mode`,
-    `based_on`, `token_expiry_ms` and `slices_skipped` are those of the plan.
+    to its manifest's digest. What was moved aside does not count as deleted. `strays` are keys found where nobody
+    expects any: reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of the
+    plan.
     """
 
     format: int = REPORT_FORMAT
@@ -53,6 +54,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     objects_deleted: int
     bytes_deleted: int
     objects_failed: int
+    objects_quarantined: int = 0
+    bytes_quarantined: int = 0
+    quarantined_until_ms: int | None = None
     commits_condemned: int = 0
     strays: tuple[str, ...] = ()
     stages: tuple[StageReport, ...] = ()

@@ -1,0 +1,97 @@
+"""One apply at a time for a repository, without a lock: who begins later is the one that goes on.
+
+    _lakefs/retention/gc/applying/<12 digits>.json
+
+An apply *claims* the next number: a file that only one can make. It may go on for as long as no higher number is
+there, and looks before each step and each part of a plan. So an apply that died holds up nobody, however it died; one
+that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in that
+moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order does.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Conflict
+from lakebed.blocks import BlockExists, BlockNotFound, BlockOutcomeUnknown, BlockStore
+from lakebed.handoff import GC_PREFIX
+
+APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
+ATTEMPTS_MAX: Final = 100
+"""So many applies that begin between our listing and our file are none: the store does not list what is there."""
+
+_CLAIM: Final = re.compile(rf"{APPLYING_PREFIX}\d{{12}}\.json", re.ASCII)
+
+
+class Overtaken(Conflict):
+    """Another apply began later in this repository, and this one has stopped. Facts: `run_id` of the other one."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the file: for people, and for the error of who was overtaken."""
+
+    run_id: str
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Travels to tasks. `key` is the claim's file."""
+
+    key: str
+
+    async def check(self, store: BlockStore) -> None:
+        """One listing, which is empty unless somebody overtook us.
+
+        Raises:
+            Overtaken: somebody did.
+        """
+        newer = await _claims(store, after=self.key)
+        if newer:
+            run_id = await _run_of(store, newer[-1])
+            raise Overtaken(f"another apply has begun, of run {run_id}, and this one stopped", run_id=run_id)
+
+    def outdated(self, claims: Sequence[str]) -> list[str]:
+        """Those of these files that mean nothing beside ours."""
+        return [key for key in claims if key < self.key]
+
+
+async def claim(store: BlockStore, run_id: str) -> tuple[Fence, list[str]]:
+    """From now on every other apply of the repository stops; and the files of those before, which may be removed.
+
+    Raises:
+        Overtaken: others began without end.
+    """
+    data = msgspec.json.encode(Claim(run_id=run_id, started_ms=time.time_ns() // 1_000_000))
+    for _ in range(ATTEMPTS_MAX):
+        there = await _claims(store)
+        fence = Fence(key=f"{APPLYING_PREFIX}{_number(there[-1]) + 1 if there else 1:012d}.json")
+        try:
+            await store.put(fence.key, data, if_absent=True)
+        except (BlockExists, BlockOutcomeUnknown):
+            continue  # One of our own that we do not know of is overtaken like any other.
+        return fence, fence.outdated(there)
+    raise Overtaken(f"{ATTEMPTS_MAX} other applies began before this one could", run_id=run_id)
+
+
+async def _claims(store: BlockStore, *, after: str = "") -> list[str]:
+    """In order of number. A file of somebody else's that lies there is none."""
+    found = [stat.key async for page in store.list(APPLYING_PREFIX, start_after=after) for stat in page]
+    return [key for key in found if _CLAIM.fullmatch(key)]
+
+
+def _number(key: str) -> int:
+    return int(key.removeprefix(APPLYING_PREFIX).removesuffix(".json"))
+
+
+async def _run_of(store: BlockStore, key: str) -> str:
+    try:
+        return msgspec.json.decode(await store.get(key), type=Claim).run_id
+    except (BlockNotFound, msgspec.MsgspecError):
+        return "(unknown)"

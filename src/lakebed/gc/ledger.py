@@ -1,0 +1,154 @@
+"""The ledger as a sweep writes it: a file for each part of a plan, a row for each object, and what rows add up to.
+
+All files of a run lie under the date on which its first sweep began, so that whoever goes on finds what is done:
+
+    date=<date>/<run>-part-…            what became of the part's objects: deleted, quarantined, failed
+    date=<date>/<run>-purge-part-…      of those that were quarantined: purged, failed
+
+The file is what makes a part done; of a done part only the rows with an error are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.base import NotFound
+from lakebed.blocks import BlockStore
+from lakebed.handoff import LEDGER_PREFIX, LedgerState
+
+from .runs import Total
+
+ERRORS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where a run's deletions are recorded: `date` (YYYY-MM-DD) is that of the day its first sweep began."""
+
+    run_id: str
+    date: str
+
+    def key(self, part: str) -> str:
+        return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-{part}"
+
+    def purge_key(self, part: str) -> str:
+        return self.key(f"purge-{part}")
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sweep or a purge, or a part of it, went. `errors` are some of what was said about keys that failed."""
+
+    objects_deleted: int = 0
+    bytes_deleted: int = 0
+    objects_quarantined: int = 0
+    bytes_quarantined: int = 0
+    objects_failed: int = 0
+    bytes_failed: int = 0
+    parts_skipped: int = 0
+    errors: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> Total:
+        """What was tried, now or earlier."""
+        return Total(
+            objects=self.objects_deleted + self.objects_quarantined + self.objects_failed,
+            size_bytes=self.bytes_deleted + self.bytes_quarantined + self.bytes_failed,
+        )
+
+    def plus(self, more: Swept) -> Swept:
+        return Swept(
+            objects_deleted=self.objects_deleted + more.objects_deleted,
+            bytes_deleted=self.bytes_deleted + more.bytes_deleted,
+            objects_quarantined=self.objects_quarantined + more.objects_quarantined,
+            bytes_quarantined=self.bytes_quarantined + more.bytes_quarantined,
+            objects_failed=self.objects_failed + more.objects_failed,
+            bytes_failed=self.bytes_failed + more.bytes_failed,
+            parts_skipped=self.parts_skipped + more.parts_skipped,
+            errors=(self.errors + more.errors)[:ERRORS_SHOWN],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What came of some keys: `errors` of those that failed, `states` of those that are not simply deleted."""
+
+    errors: Mapping[str, str]
+    states: Mapping[str, LedgerState]
+
+
+def ledger_rows(
+    objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int, done: LedgerState, until_ms: int | None = None
+) -> pa.Table:
+    """LEDGER: a row for each object (columns of DOOMED), which is `done` where `outcomes` say nothing else."""
+    addresses: Sequence[str] = objects["address"].to_pylist()
+    errors = [outcomes.errors.get(key, "") for key in addresses]
+    states = [
+        LedgerState.FAILED if error else outcomes.states.get(key, done)
+        for key, error in zip(addresses, errors, strict=True)
+    ]
+    count, moment = len(addresses), pa.timestamp("ms", tz="UTC")
+    columns = {
+        "run_id": pa.repeat(pa.scalar(run_id), count),
+        "address": objects["address"],
+        "size_bytes": objects["size_bytes"],
+        "reason": objects["reason"],
+        "deleted_at": pa.repeat(pa.scalar(now_ms, moment), count),
+        "error": pa.array(errors, pa.string()),
+        "path": objects["path"],
+        "rule": objects["rule"],
+        "state": pa.array([state.value for state in states], pa.string()),
+        "kept_until": pa.array([until_ms if state is LedgerState.QUARANTINED else None for state in states], moment),
+    }
+    return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
+
+
+async def recorded(store: BlockStore, key: str, objects: pa.Table) -> pa.Table | None:
+    """The file's rows, if there is a whole one of just these objects. Else the part counts as not done."""
+    try:
+        rows = handoff.decode_ledger(await store.get(key), name=key)
+    except (NotFound, handoff.BadInput):
+        return None
+    same = pc.all(pc.is_in(rows["address"], value_set=objects["address"].combine_chunks())).as_py()
+    return rows if rows.num_rows == objects.num_rows and same in (True, None) else None
+
+
+def failed(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.not_equal(rows["error"], ""))
+
+
+def settled(rows: pa.Table) -> pa.Table:
+    """All that did not fail."""
+    return rows.filter(pc.equal(rows["error"], ""))
+
+
+def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
+    return objects.filter(pc.is_in(objects["address"], value_set=addresses.combine_chunks()))
+
+
+def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
+    """Of a part's rows. Whatever is gone for good counts as deleted, also when it lay in quarantine before."""
+    wrong, done = failed(rows), settled(rows)
+    is_aside = pc.equal(done["state"], LedgerState.QUARANTINED.value)
+    aside, gone = done.filter(is_aside), done.filter(pc.invert(is_aside))
+    pairs = zip(wrong["address"].slice(0, ERRORS_SHOWN).to_pylist(), wrong["error"].to_pylist(), strict=False)
+    return Swept(
+        objects_deleted=gone.num_rows,
+        bytes_deleted=_bytes(gone),
+        objects_quarantined=aside.num_rows,
+        bytes_quarantined=_bytes(aside),
+        objects_failed=wrong.num_rows,
+        bytes_failed=_bytes(wrong),
+        parts_skipped=skipped,
+        errors=tuple(f"{address}: {error}" for address, error in pairs),
+    )
+
+
+def _bytes(rows: pa.Table) -> int:
+    return pc.sum(rows["size_bytes"]).as_py() or 0

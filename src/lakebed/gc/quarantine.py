@@ -1,0 +1,165 @@
+"""Moving aside instead of deleting: how long a run's objects stay, and when they may be purged.
+
+The end of the window is written down before the first object moves, and a run that began to move objects aside goes on
+so, whoever applies it. Clocks only ever delay: the window counts from the later of two, this machine's and the object
+store's, and is over when both say so. So a clock that has jumped ahead purges nothing alone, and one that shows a time
+before the move purges nothing at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Invalid
+from lakebed.blocks import BlockStore
+from lakebed.handoff import (
+    GC_PREFIX,
+    QUARANTINED_PREFIX,
+    Quarantine,
+    RunState,
+    decode_quarantine,
+    encode_quarantine,
+    quarantine_path,
+    quarantined_run,
+)
+from lakebed.retention import parse_duration
+
+from .failures import told
+from .files import Files
+from .ledger import Swept
+from .sweep import purge, remove_files
+from .workshop import Workshop
+
+CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
+"""Written to learn what time the object store thinks it is."""
+
+Clock = Callable[[], int]
+
+
+class BadWindow(Invalid):
+    """Not a window that a quarantine can have."""
+
+
+class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a purge did. `purged` are the runs whose window is over, `waiting` those whose window is not."""
+
+    purged: tuple[str, ...]
+    waiting: tuple[str, ...]
+    objects_purged: int
+    bytes_purged: int
+    objects_failed: int
+    errors: tuple[str, ...] = ()
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def check_window(window: str) -> None:
+    """
+    Raises:
+        InvalidDuration, BadWindow: not a duration, or one without an end.
+    """
+    _end_of(window, 0)
+
+
+def _end_of(window: str, begin_ms: int) -> int:
+    until_ms = parse_duration(window).over_ms(begin_ms, begin_ms)
+    if until_ms is None:
+        raise BadWindow("a quarantine has an end: say 7d, 36h or 2w", window=window)
+    return until_ms
+
+
+def begin_quarantine(
+    files: Files, run_id: str, *, ledger_date: str, window: str | None, clock: Clock = wall_clock_ms
+) -> Quarantine | None:
+    """The run's quarantine, its window counted from now; None where nobody asked for one, now or before.
+
+    Raises:
+        BadInput: the record of an earlier apply is unreadable.
+    """
+    data = files.find(quarantine_path(run_id))
+    before = None if data is None else decode_quarantine(data, run_id)
+    wanted = window or (before.window if before else None)
+    if wanted is None:
+        return None
+    now_ms = max(clock(), files.act(_store_clock_ms))
+    until_ms = _end_of(wanted, now_ms)
+    quarantine = Quarantine(
+        run_id=run_id,
+        ledger_date=before.ledger_date if before else ledger_date,
+        since_ms=before.since_ms if before else now_ms,
+        until_ms=max(until_ms, before.until_ms) if before else until_ms,
+        window=wanted,
+    )
+    files.write(quarantine_path(run_id), encode_quarantine(quarantine))
+    return quarantine
+
+
+def purge_quarantines(shop: Workshop, *, clock: Clock = wall_clock_ms) -> PurgeReport:
+    """Delete for good what lies in quarantine past its window, with ledger rows of its own. May be started again after
+    any crash; what could not be deleted is tried again by the next one.
+
+    Raises:
+        BadInput: a record, or a run's ledger, is unreadable: nothing of that run was purged.
+    """
+    with told(), Files(shop.lake) as files:
+        there = list_quarantines(files)
+        due = _due(shop, files, there, clock())
+        swept = Swept()
+        for quarantine in due:
+            shop.progress(f"purging what run {quarantine.run_id} moved aside")
+            swept = swept.plus(_purge_run(shop, files, quarantine))
+    return PurgeReport(
+        purged=tuple(quarantine.run_id for quarantine in due),
+        waiting=tuple(quarantine.run_id for quarantine in there if quarantine not in due),
+        objects_purged=swept.objects_deleted,
+        bytes_purged=swept.bytes_deleted,
+        objects_failed=swept.objects_failed,
+        errors=swept.errors,
+    )
+
+
+def list_quarantines(files: Files) -> list[Quarantine]:
+    """One for each run that has, or may have, objects in quarantine; by run."""
+    runs = [run_id for name in files.sizes(QUARANTINED_PREFIX) if (run_id := quarantined_run(name)) is not None]
+    data = files.read_all([quarantine_path(run_id) for run_id in runs])
+    return [decode_quarantine(record, run_id) for run_id, record in zip(runs, data, strict=True)]
+
+
+def _due(shop: Workshop, files: Files, there: Sequence[Quarantine], now_ms: int) -> list[Quarantine]:
+    for quarantine in there:
+        if now_ms < quarantine.since_ms:
+            shop.progress(
+                f"this clock shows a time before run {quarantine.run_id} moved anything aside: all of it stays"
+            )
+    due = [quarantine for quarantine in there if quarantine.until_ms <= now_ms]
+    if not due:
+        return []
+    store_ms = files.act(_store_clock_ms)
+    for quarantine in due:
+        if store_ms < quarantine.until_ms:
+            shop.progress(
+                f"by the object store's clock the window of run {quarantine.run_id} is not over: all of it stays"
+            )
+    return [quarantine for quarantine in due if quarantine.until_ms <= store_ms]
+
+
+def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine) -> Swept:
+    prefix = quarantine.ledger_prefix
+    parts = [f"part-{name}" for name in files.sizes(prefix)]
+    swept = purge(shop.spark, shop.lake, quarantine, parts, tasks=shop.tasks)
+    view = shop.live_side.run(quarantine.run_id)
+    # Until the run has ended somebody may go on with it, and must find that its objects are moved and not deleted.
+    if not swept.objects_failed and view is not None and view.state is RunState.ENDED:
+        files.act(lambda store: remove_files(store, [quarantine_path(quarantine.run_id)]))
+    return swept
+
+
+async def _store_clock_ms(store: BlockStore) -> int:
+    await store.put(CLOCK_KEY, b"{}")
+    return (await store.stat(CLOCK_KEY)).modified_ms

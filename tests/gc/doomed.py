@@ -1,0 +1,35 @@
+"""A plan of one part in a store, as a sweep reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE, parse_address
+from lakebed.blocks import BlockStore
+
+FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
+PART = "part-00000.parquet"
+
+
+async def plan_of(store: BlockStore, keys: Sequence[str], *, part: str = PART) -> handoff.Manifest:
+    """Every object has 4 bytes, and the path `events/<its place>`."""
+    places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
+    rows = pa.table(
+        {
+            "address": list(keys),
+            "slice": [place[0] for place in places],
+            "sequence": [place[1] for place in places],
+            "size_bytes": [4] * len(keys),
+            "reason": ["expired"] * len(keys),
+            "rule": ["main: 1 days"] * len(keys),
+            "last_seen_at": [datetime(2026, 1, 1, tzinfo=UTC)] * len(keys),
+            "path": [f"events/{number}" for number in range(len(keys))],
+        }
+    )
+    data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))
+    await store.put(FOLDER + part, data)
+    return handoff.manifest_of(handoff.DOOMED, FOLDER, [handoff.part_of(part, data, rows=len(keys))])

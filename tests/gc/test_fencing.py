@@ -1,0 +1,118 @@
+"""Of several applies in one repository the one that began last goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakebed.blocks import BlockOutcomeUnknown, MemoryBlocks
+from lakebed.gc.fencing import APPLYING_PREFIX, Overtaken, claim
+
+
+@pytest.fixture
+def store() -> MemoryBlocks:
+    return MemoryBlocks()
+
+
+async def claims(store: MemoryBlocks) -> list[str]:
+    return [stat.key async for page in store.list(APPLYING_PREFIX) for stat in page]
+
+
+async def test_who_is_alone_goes_on(store: MemoryBlocks) -> None:
+    fence, outdated = await claim(store, "r1")
+
+    await fence.check(store)
+
+    assert outdated == []
+
+
+async def test_who_began_earlier_stops_and_is_told_by_which_run(store: MemoryBlocks) -> None:
+    first, _ = await claim(store, "r1")
+    second, _ = await claim(store, "r2")
+
+    await second.check(store)
+    with pytest.raises(Overtaken, match="run r2") as raised:
+        await first.check(store)
+
+    assert raised.value.facts == {"run_id": "r2"}
+
+
+async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal(store: MemoryBlocks) -> None:
+    dead, _ = await claim(store, "r1")
+
+    fence, outdated = await claim(store, "r1")
+    await store.delete(outdated)
+
+    assert outdated == [dead.key]
+    assert await claims(store) == [fence.key]
+    await fence.check(store)
+    with pytest.raises(Overtaken):
+        await dead.check(store)
+
+
+async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryBlocks) -> None:
+    for _ in range(3):
+        fence, outdated = await claim(store, "r1")
+        await store.delete(outdated)
+
+    assert fence.key.endswith("/000000000003.json")
+
+
+async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryBlocks) -> None:
+    fence, _ = await claim(store, "r1")
+    await store.put(APPLYING_PREFIX + "zzz.txt", b"mine")
+
+    await fence.check(store)
+    later, outdated = await claim(store, "r2")
+
+    assert (later.key > fence.key, outdated) == (True, [fence.key])
+
+
+async def test_a_claim_that_cannot_be_read_counts_all_the_same(store: MemoryBlocks) -> None:
+    fence, _ = await claim(store, "r1")
+    later, _ = await claim(store, "r2")
+    await store.put(later.key, b"{")
+
+    with pytest.raises(Overtaken, match="unknown"):
+        await fence.check(store)
+
+
+class Racing(MemoryBlocks):
+    """Somebody else takes a number, or our answer is lost, just as we do."""
+
+    def __init__(self, *, lose: bool) -> None:
+        super().__init__()
+        self.times = 2
+        self._lose = lose
+
+    async def put(self, key: str, body: Any, **options: Any) -> Any:
+        self.times -= 1
+        if self.times >= 0:
+            await super().put(key, b'{"run_id":"other","started_ms":1}')
+            if self._lose:
+                raise BlockOutcomeUnknown("lost")
+        return await super().put(key, body, **options)
+
+
+@pytest.mark.parametrize("lose", [False, True])
+async def test_two_that_begin_at_once_get_different_numbers(lose: bool) -> None:
+    store = Racing(lose=lose)
+
+    fence, outdated = await claim(store, "r1")
+
+    assert len(outdated) == 2
+    await fence.check(store)
+
+
+async def test_a_store_that_does_not_list_what_it_holds_is_given_up(store: MemoryBlocks) -> None:
+    class Blind(MemoryBlocks):
+        async def list(self, prefix: str = "", *, start_after: str = "") -> Any:
+            for _ in ():
+                yield prefix + start_after
+
+    blind = Blind()
+    await claim(blind, "r1")
+
+    with pytest.raises(Overtaken, match="100 other applies"):
+        await claim(blind, "r1")

@@ -1,0 +1,203 @@
+"""Moving a part's objects aside and purging them, stopped anywhere, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lakebed import handoff
+from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.gc.ledger import Ledger
+from lakebed.gc.sweep import purge_part, sweep_part
+from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantined_run
+from tests.gc.doomed import PART, plan_of
+
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+GARBAGE = ["data/a", "data/b", "data/c"]
+
+
+class Stopped(Exception):
+    """The process is gone."""
+
+
+class Mortal(MemoryBlocks):
+    """Dies at its n-th operation that changes something (0: never): before it, or right after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.after = False
+        self.refuses: set[str] = set()
+
+    async def put(self, key: str, body: Any, **options: Any) -> Any:
+        self._before()
+        found = await super().put(key, body, **options)
+        self._done()
+        return found
+
+    async def copy(self, source: str, target: str) -> None:
+        if source in self.refuses:
+            raise BlocksUnavailable("gone fishing")
+        self._before()
+        await super().copy(source, target)
+        self._done()
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        self._before()
+        await super().delete([key for key in keys if key not in self.refuses])
+        self._done()
+        return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
+
+    def _before(self) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Stopped
+
+    def _done(self) -> None:
+        if self.left == 0 and self.after:
+            raise Stopped
+
+
+@pytest.fixture
+async def store() -> Mortal:
+    store = Mortal()
+    for key in [*GARBAGE, "data/kept"]:
+        await MemoryBlocks.put(store, key, key.encode())
+    return store
+
+
+async def keys_in(store: MemoryBlocks, prefix: str = "data/") -> list[str]:
+    return [stat.key async for page in store.list(prefix) for stat in page]
+
+
+async def states_in(store: MemoryBlocks, key: str) -> dict[str, str]:
+    rows = handoff.decode_ledger(await store.get(key), name=key)
+    return dict(zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True))
+
+
+async def test_objects_are_moved_and_not_deleted(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+
+    assert await keys_in(store) == ["data/kept"]
+    assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
+    assert (swept.objects_quarantined, swept.bytes_quarantined, swept.objects_deleted) == (3, 12, 0)
+    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    assert {(row["state"], row["kept_until"].timestamp()) for row in rows} == {("quarantined", 2.0)}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(1, 6))
+async def test_a_process_that_dies_at_any_step_loses_nothing_and_another_goes_on(
+    store: Mortal, step: int, after: bool
+) -> None:
+    """Five steps change something: three copies, a delete, and the ledger."""
+    plan = await plan_of(store, GARBAGE)
+    store.left, store.after = step, after
+    with pytest.raises(Stopped):
+        await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    store.left = 0
+    somewhere = {*await keys_in(store), *(key.partition("r1/")[2] for key in await keys_in(store, "_lakefs/"))}
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+
+    assert somewhere >= set(GARBAGE)
+    assert (swept.objects_quarantined, swept.objects_failed) == (3, 0)
+    assert await keys_in(store) == ["data/kept"]
+    assert await states_in(store, LEDGER.key(PART)) == dict.fromkeys(GARBAGE, "quarantined")
+
+
+async def test_what_cannot_be_copied_is_not_deleted_and_counts_as_failed(store: Mortal) -> None:
+    store.refuses = {"data/b"}
+    plan = await plan_of(store, GARBAGE)
+
+    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+
+    assert await keys_in(store) == ["data/b", "data/kept"]
+    assert (swept.objects_quarantined, swept.objects_failed, swept.errors) == (2, 1, ("data/b: gone fishing",))
+
+
+async def test_what_is_gone_already_is_not_said_to_lie_in_quarantine(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await store.delete(["data/a"])
+
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+
+    assert (await states_in(store, LEDGER.key(PART)))["data/a"] == "deleted"
+
+
+async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+
+    swept = await purge_part(store, ASIDE, PART)
+
+    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await keys_in(store) == ["data/kept"]
+    assert (swept.objects_deleted, swept.bytes_deleted) == (3, 12)
+    assert await states_in(store, LEDGER.purge_key(PART)) == dict.fromkeys(GARBAGE, "purged")
+    assert await states_in(store, LEDGER.key(PART)) == dict.fromkeys(GARBAGE, "quarantined")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [1, 2])
+async def test_a_purge_that_dies_at_any_step_is_gone_on_with(store: Mortal, step: int, after: bool) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    store.left, store.after = step, after
+    with pytest.raises(Stopped):
+        await purge_part(store, ASIDE, PART)
+    store.left = 0
+
+    swept = await purge_part(store, ASIDE, PART)
+
+    assert (swept.objects_deleted, swept.objects_failed) == (3, 0)
+    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+
+
+async def test_a_purge_tries_again_just_what_failed(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    store.refuses = {ASIDE.key("data/b")}
+    first = await purge_part(store, ASIDE, PART)
+    store.refuses = set()
+
+    again = await purge_part(store, ASIDE, PART)
+
+    assert (first.objects_deleted, first.objects_failed, first.errors) == (2, 1, ("data/b: not allowed",))
+    assert (again.objects_deleted, again.objects_failed) == (3, 0)
+
+
+async def test_a_purge_leaves_alone_what_was_deleted_for_good(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER)
+
+    swept = await purge_part(store, ASIDE, PART)
+
+    assert swept.all.objects == 0
+
+
+def test_a_record_survives_its_own_encoding() -> None:
+    assert decode_quarantine(encode_quarantine(ASIDE), "r1") == ASIDE
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "unreadable"),
+        (encode_quarantine(ASIDE).replace(b'"format":1', b'"format":2'), "unknown format 2"),
+        (encode_quarantine(ASIDE).replace(b"r1", b"r2"), "that of run r2"),
+    ],
+)
+def test_a_record_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(handoff.BadInput, match=said):
+        decode_quarantine(data, "r1")
+
+
+@pytest.mark.parametrize(("name", "run"), [("r1.json", "r1"), ("r1", None), ("A b.json", None), (".json", None)])
+def test_a_file_of_somebody_else_is_no_record(name: str, run: str | None) -> None:
+    assert quarantined_run(name) == run
