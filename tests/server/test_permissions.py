@@ -1,0 +1,277 @@
+"""What each route asks of its caller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed import wire
+from lakebed.server import App, AppState
+from lakebed.server.app import RESOURCES
+from lakebed.server.needs import LOGIN, NEEDS
+from lakebed.server.routing import Route
+
+BODIES: dict[type, Any] = {
+    wire.UserCreation: {"id": "x"},
+    wire.GroupCreation: {"id": "x"},
+    wire.Policy: {"id": "x", "statement": []},
+    wire.RepositoryCreation: {"name": "xxx", "storage_namespace": "mem://x"},
+    wire.BranchCreation: {"name": "x", "source": "main"},
+    wire.TagCreation: {"id": "x", "ref": "main"},
+    wire.PathList: {"paths": ["x"]},
+    wire.ObjectCopyCreation: {"src_path": "x"},
+}
+"""Where the resource is named in the body: a body that names some."""
+
+
+@pytest.fixture
+def routes(state: AppState) -> list[Route]:
+    return [route for resource in RESOURCES for route in resource.routes(state)]
+
+
+Login = Callable[..., Awaitable[httpx.AsyncClient]]
+
+
+@pytest.fixture
+async def login(app: App, client: httpx.AsyncClient) -> AsyncIterator[Login]:
+    """Makes a user who is in some groups, and logs them in."""
+    clients: list[httpx.AsyncClient] = []
+
+    async def make(user: str, *groups: str) -> httpx.AsyncClient:
+        assert (await client.post("/auth/users", json={"id": user})).status_code == 201
+        for group in groups:
+            assert (await client.put(f"/auth/groups/{group}/members/{user}")).status_code == 201
+        pair = (await client.post(f"/auth/users/{user}/credentials")).json()
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        auth = (pair["access_key_id"], pair["secret_access_key"])
+        clients.append(httpx.AsyncClient(transport=transport, base_url="http://lake/api/v1", auth=auth))
+        return clients[-1]
+
+    yield make
+    for one in clients:
+        await one.aclose()
+
+
+def allow(*actions: str, resource: str = "*", effect: str = "allow") -> dict[str, Any]:
+    return {"effect": effect, "action": list(actions), "resource": resource}
+
+
+async def give(client: httpx.AsyncClient, user: str, *statements: dict[str, Any]) -> None:
+    """A policy of their own."""
+    answer = await client.post("/auth/policies", json={"id": f"of-{user}", "statement": statements})
+    assert answer.status_code == 201, answer.text
+    assert (await client.put(f"/auth/users/{user}/policies/of-{user}")).status_code == 201
+
+
+def test_every_route_says_what_it_needs_and_every_row_has_a_route(routes: list[Route]) -> None:
+    guarded = {f"{route.method} {route.path}" for route in routes if not route.is_public}
+
+    assert guarded ^ set(NEEDS) == set()
+
+
+def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
+    assert sorted(operation for operation, needs in NEEDS.items() if needs == LOGIN) == [
+        "GET /config",
+        "GET /config/garbage-collection",
+        "GET /config/storage",
+        "GET /config/version",
+        "GET /oidc/callback",
+        "GET /usage-report/summary",
+        "GET /user",
+        "POST /auth/external/principal/login",
+        "POST /statistics",
+        "POST /sts/login",
+    ]
+
+
+async def test_without_permissions_every_route_refuses_and_without_login_too(
+    routes: list[Route], stranger: httpx.AsyncClient, login: Login
+) -> None:
+    nobody = await login("nobody")
+
+    for route in routes:
+        needs = NEEDS.get(f"{route.method} {route.path}", ())
+        bodies = [BODIES[need.body] for need in needs if need.body is not None]
+        path = re.sub(r"\{\w+\}", "x", route.path)
+        for caller, status, words in (
+            (stranger, 401, "error authenticating request"),
+            (nobody, 403, "insufficient permissions: nobody needs "),
+        ):
+            if route.is_public or (needs == LOGIN and caller is nobody):
+                continue
+            answer = await caller.request(route.method, path, params={"path": "x"}, json=bodies[0] if bodies else None)
+            assert answer.status_code == status, (route.method, route.path, answer.text)
+            assert route.method == "HEAD" or answer.json()["message"].startswith(words)
+
+
+async def test_objects_are_allowed_by_path(client: httpx.AsyncClient, repo: str, login: Login) -> None:
+    ann = await login("ann")
+    await give(client, "ann", allow("fs:*Object", resource="arn:lakefs:fs:::repository/lake/object/ann/*"))
+    objects = repo + "/branches/main/objects"
+
+    for path, status in (("ann/a", 201), ("bob/a", 403), ("ann", 403)):
+        answer = await ann.post(objects, params={"path": path}, content=b"x")
+        assert answer.status_code == status, answer.text
+    assert (await ann.get(repo + "/refs/main/objects", params={"path": "ann/a"})).content == b"x"
+    assert (await ann.get(repo + "/refs/main/objects", params={"path": "bob/a"})).status_code == 403
+    assert (await ann.get(repo + "/refs/main/objects/ls")).status_code == 403
+
+
+async def test_every_path_of_a_bulk_deletion_must_be_allowed(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    ann = await login("ann")
+    await give(client, "ann", allow("fs:DeleteObject", resource="arn:lakefs:fs:::repository/lake/object/ann/*"))
+    for path in ("ann/a", "bob/a"):
+        await client.post(repo + "/branches/main/objects", params={"path": path}, content=b"x")
+
+    refused = await ann.post(repo + "/branches/main/objects/delete", json={"paths": ["ann/a", "bob/a"]})
+    done = await ann.post(repo + "/branches/main/objects/delete", json={"paths": ["ann/a"]})
+
+    assert refused.status_code == 403
+    assert (done.status_code, done.json()) == (200, {"errors": []})
+    assert (await client.get(repo + "/refs/main/objects/stat", params={"path": "bob/a"})).status_code == 200
+
+
+async def test_copying_needs_the_source_to_be_readable(client: httpx.AsyncClient, repo: str, login: Login) -> None:
+    ann = await login("ann")
+    await give(
+        client,
+        "ann",
+        allow("fs:WriteObject"),
+        allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/open/*"),
+    )
+    for path in ("open/a", "secret/a"):
+        await client.post(repo + "/branches/main/objects", params={"path": path}, content=b"x")
+
+    for path, status in (("open/a", 201), ("secret/a", 403)):
+        copy = await ann.post(
+            repo + "/branches/main/objects/copy", params={"dest_path": "copy"}, json={"src_path": path}
+        )
+        assert copy.status_code == status, copy.text
+
+
+async def test_a_denial_wins_over_a_groups_permission(client: httpx.AsyncClient, repo: str, login: Login) -> None:
+    ann = await login("ann", "Developers")
+    main = "arn:lakefs:fs:::repository/lake/branch/main"
+    await give(client, "ann", allow("fs:CreateCommit", "fs:DeleteBranch", resource=main, effect="deny"))
+    await ann.post(repo + "/branches", json={"name": "work", "source": "main"})
+
+    for branch, status in (("main", 403), ("work", 201)):
+        commit = await ann.post(f"{repo}/branches/{branch}/commits", json={"message": "m", "allow_empty": True})
+        assert commit.status_code == status, commit.text
+    assert (await ann.delete(repo + "/branches/main")).status_code == 403
+    assert (await ann.post(f"{repo}/refs/work/merge/main")).status_code == 403
+
+
+async def test_a_repository_is_made_where_its_namespace_is_allowed(
+    client: httpx.AsyncClient, namespace: str, login: Login
+) -> None:
+    ann = await login("ann")
+    await give(
+        client,
+        "ann",
+        allow("fs:CreateRepository", resource="arn:lakefs:fs:::repository/ann-*"),
+        allow("fs:AttachStorageNamespace", resource=f"arn:lakefs:fs:::namespace/{namespace}/ann/*"),
+    )
+
+    for name, where, status in (("ann-1", "ann/1", 201), ("ann-2", "bob/2", 403), ("bob-3", "ann/3", 403)):
+        made = await ann.post("/repositories", json={"name": name, "storage_namespace": f"{namespace}/{where}"})
+        assert made.status_code == status, made.text
+
+
+async def test_own_credentials_are_ones_own(client: httpx.AsyncClient, login: Login) -> None:
+    ann = await login("ann", "Viewers")
+
+    made = await ann.post("/auth/users/ann/credentials")
+
+    assert made.status_code == 201
+    assert (await ann.delete(f"/auth/users/ann/credentials/{made.json()['access_key_id']}")).status_code == 204
+    assert (await ann.get("/auth/users/ann")).status_code == 200
+    assert (await ann.get("/user")).json()["user"]["id"] == "ann"
+    for method, path in (("POST", "/auth/users/esti/credentials"), ("PUT", "/auth/groups/Admins/members/ann")):
+        assert (await ann.request(method, path)).status_code == 403
+
+
+async def test_who_is_taken_out_of_a_group_is_refused_at_once(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    ann = await login("ann", "Viewers")
+    assert (await ann.get(repo)).status_code == 200
+
+    await client.delete("/auth/groups/Viewers/members/ann")
+
+    assert (await ann.get(repo)).status_code == 403
+
+
+class TestCollections:
+    """The permissions of collectors are their own."""
+
+    PLAN = ("POST", "/gc/runs", {"kind": "uncommitted"})
+    SEE = (("GET", "/gc/runs"), ("GET", "/gc/rules/full"), ("GET", "/settings/gc_rules"), ("GET", "/gc/why?path=x"))
+    RULES = ("PUT", "/settings/gc_rules", {"default_retention_days": 7, "branches": []})
+
+    async def test_a_viewer_only_looks(self, repo: str, login: Login) -> None:
+        viewer = await login("viewer", "Viewers")
+
+        for method, path in self.SEE:
+            assert (await viewer.request(method, repo + path)).status_code != 403, path
+        for method, path, body in (self.PLAN, self.RULES):
+            assert (await viewer.request(method, repo + path, json=body)).status_code == 403, path
+
+    async def test_a_planner_plans_and_abandons_and_cannot_apply_or_set_rules(self, repo: str, login: Login) -> None:
+        planner = await login("planner", "GCPlanners")
+
+        started = await planner.post(repo + "/gc/runs", json={"kind": "uncommitted"})
+        run = f"{repo}/gc/runs/{started.json()['run_id']}"
+
+        assert started.status_code == 201
+        assert (await planner.get(repo)).status_code == 200, "it asks where the namespace is"
+        assert (await planner.post(run + "/uncommitted")).status_code == 200
+        assert (await planner.post(run + "/commits")).status_code == 200
+        for step in ("condemn", "give-up", "sweeping", "ended"):
+            assert (await planner.post(f"{run}/{step}", json={})).status_code == 403, step
+        assert (await planner.post(run + "/abandoned")).status_code == 200
+        for method, path in self.SEE:
+            assert (await planner.request(method, repo + path)).status_code != 403, path
+        assert (await planner.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 403
+        assert (await planner.put(repo + "/gc/rules/full", json={})).status_code == 403
+        assert (await planner.post(repo + "/gc/prepare_uncommited")).status_code == 201
+
+    async def test_an_operator_plans_applies_and_sets_rules(self, repo: str, login: Login) -> None:
+        operator = await login("operator", "GCOperators")
+
+        assert (await operator.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 204
+        run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
+        for step in ("condemn", "sweeping", "ended"):
+            assert (await operator.post(f"{repo}/gc/runs/{run}/{step}", json={})).status_code not in {401, 403}, step
+        assert (await operator.delete(repo + "/branches/main")).status_code == 403
+
+    async def test_the_contracts_names_suffice_for_the_contracts_routes(
+        self, client: httpx.AsyncClient, repo: str, login: Login
+    ) -> None:
+        old = await login("old")
+        await give(client, "old", allow("retention:*", resource="arn:lakefs:fs:::repository/lake"))
+
+        assert (await old.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 204
+        assert (await old.get(repo + "/gc/rules/full")).status_code == 200
+        assert (await old.post(repo + "/gc/prepare_commits")).status_code == 201
+        assert (await old.post(repo + "/gc/runs", json={"kind": "uncommitted"})).status_code == 403
+
+
+async def test_statements_with_conditions_are_refused(client: httpx.AsyncClient) -> None:
+    statement = {**allow("fs:ReadObject"), "condition": {"IpAddress": {"SourceIp": ["10.0.0.0/8"]}}}
+
+    answer = await client.post("/auth/policies", json={"id": "office", "statement": [statement]})
+
+    assert answer.status_code == 400
+    assert "conditions" in answer.json()["message"]
+
+
+async def test_the_last_administrator_can_neither_leave_nor_be_deleted(client: httpx.AsyncClient) -> None:
+    assert (await client.delete("/auth/groups/Admins/members/esti")).status_code == 409
+    assert (await client.delete("/auth/users/esti")).status_code == 409
