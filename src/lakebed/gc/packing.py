@@ -7,24 +7,27 @@ is one bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from .places import Place
+from lakebed.handoff import Part
+
+from .buckets import BUCKETS, buckets_of
+from .places import Namespace, Place
 from .tables import CANDIDATES, LIVE
 
-FOREIGN_BUCKETS: Final = 256
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 def foreign_bucket(key: str) -> int:
-    return -1 - zlib.crc32(key.encode()) % FOREIGN_BUCKETS
+    return -1 - int(buckets_of(pa.array([key], pa.string()))[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +68,20 @@ def pack_foreign(
     paths: pa.Array | None = None,
 ) -> pa.Table:
     """CANDIDATES of foreign buckets: one row a bucket. The arrays run in parallel, in any order."""
-    buckets = np.array([foreign_bucket(key) for key in keys], np.int64)
+    texts = pa.array(keys, pa.string())
+    buckets = -1 - buckets_of(texts).astype(np.int64)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]
     starts = _starts(buckets)
-    names = [[keys[i] for i in part] for part in np.split(order, starts[1:])] if len(starts) else []
     numbers = [_cuts(np.asarray(array, np.int64)[order], starts, "<i8") for array in (sizes, seen_ms)]
     sequences = [b"" for _ in starts]
     return _candidates(
-        buckets[starts].tolist(), (sequences, *numbers), names, cause, prefix, _lists(paths, order, starts)
+        buckets[starts].tolist(),
+        (sequences, *numbers),
+        _lists(texts, order, starts),
+        cause,
+        prefix,
+        _lists(paths, order, starts),
     )
 
 
@@ -86,17 +94,17 @@ def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
     return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
 
 
-def _lists(paths: pa.Array | None, order: Integers, starts: Integers) -> Any:
+def _lists(texts: pa.Array | None, order: Integers, starts: Integers) -> Any:
     """One list a bucket, in the order in which all else is packed."""
-    if paths is None or not len(paths):
+    if texts is None or not len(texts):
         return [[] for _ in starts]
-    return pa.ListArray.from_arrays(pa.array([*starts, len(order)], pa.int32()), paths.take(pa.array(order)))
+    return pa.ListArray.from_arrays(pa.array([*starts, len(order)], pa.int32()), texts.take(pa.array(order)))
 
 
 def _candidates(
     buckets: list[int],
     packed: Iterable[list[bytes]],
-    addresses: list[list[str]],
+    addresses: Any,
     cause: Cause,
     prefix: str,
     paths: Any,
@@ -124,7 +132,8 @@ class LiveSet:
 
     def __init__(self) -> None:
         self._words: dict[int, npt.NDArray[np.uint64]] = {}
-        self._keys: set[str] = set()
+        self._keys: list[pa.Array] = []
+        self._parts: list[tuple[int, str]] = []
 
     def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
         """The slice's bitmap, at least so many 64-bit words long, to set bits in. Good until the next call."""
@@ -151,33 +160,58 @@ class LiveSet:
             case (slice_, sequence):
                 self.add_numbers(np.array([slice_]), np.array([sequence]))
             case str(key):
-                self._keys.add(key)
+                self._keys.append(pa.array([key], pa.string()))
             case None:
                 pass
 
+    def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
+        """Foreign addresses, as entries have them."""
+        keys, numbers = namespace.places_of(addresses)
+        self._keys.append(keys)
+        for place in numbers:
+            self.add(place)
+
     def add_rows(self, live: pa.Table) -> None:
         """LIVE rows, without nulls."""
-        for bucket, bitmap, keys in zip(*(live[name].to_pylist() for name in LIVE.schema.names), strict=True):
-            if bucket < 0:
-                self._keys.update(keys)
-            else:
+        for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
+            if bucket >= 0:
                 bits = np.frombuffer(bitmap, np.uint8)
                 self.room(bucket, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
+        self._keys += pc.list_flatten(live["addresses"]).chunks
+        labelled = zip(live["bucket"].to_pylist(), live["part"].to_pylist(), strict=True)
+        self._parts += [(bucket, part) for bucket, part in labelled if part]
+
+    @property
+    def keys_held(self) -> int:
+        return sum(map(len, self._keys))
+
+    def take_keys(self) -> pa.Array:
+        """The foreign keys so far, in no order, some several times; they are held no longer."""
+        keys, self._keys = pa.concat_arrays([pa.array([], pa.string()), *self._keys]), []
+        return keys
+
+    def add_part(self, part: Part, *, group: int) -> None:
+        """A file of foreign keys, too many for rows (keys.py). Its row is of a bucket that is its group's own."""
+        self._parts.append((-1 - BUCKETS - group, msgspec.json.encode(part).decode()))
 
     def rows(self) -> pa.Table:
-        """LIVE: one row a bucket, ascending."""
-        foreign: dict[int, list[str]] = {}
-        for key in sorted(self._keys):
-            foreign.setdefault(foreign_bucket(key), []).append(key)
+        """LIVE: one row a bucket, and one for each file of keys."""
+        keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys])).sort()
+        buckets = -1 - buckets_of(keys).astype(np.int64)
+        order = np.argsort(buckets, kind="stable")
+        starts = _starts(buckets[order])
+        in_rows = _live(buckets[order][starts], addresses=_lists(keys, order, starts))
+        labels, parts = zip(*self._parts, strict=True) if self._parts else ((), ())
         slices = sorted(self._words)
-        buckets = sorted(foreign)
-        return LIVE.rows(
-            {
-                "bucket": buckets + slices,
-                "bitmap": [b""] * len(buckets) + [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices],
-                "addresses": [foreign[bucket] for bucket in buckets] + [[] for _ in slices],
-            }
-        )
+        bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
+        return pa.concat_tables([in_rows, _live(labels, part=parts), _live(slices, bitmap=bitmaps)])
+
+
+def _live(buckets: Any, **columns: Any) -> pa.Table:
+    """LIVE rows with one of their columns, the others being empty."""
+    nothing: dict[str, Any] = {"bitmap": b"", "addresses": [], "part": ""}
+    empty = {name: [value] * len(buckets) for name, value in nothing.items()}
+    return LIVE.rows({"bucket": buckets, **empty, **columns})
 
 
 def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

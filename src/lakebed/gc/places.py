@@ -10,12 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from lakebed.base import is_absolute, key_inside, parse_address
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import format_address, is_absolute, key_inside, parse_address
 from lakebed.handoff import is_special
 
 Place: TypeAlias = tuple[int, int] | str | None
 """Slice and sequence; or a key inside the namespace; or None: outside, and so none of our business."""
 
+_NUMBERED_LENGTH: Final = len(format_address(0, 0))
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
 """Schemes under which other tools write addresses of the same store."""
 
@@ -29,6 +34,29 @@ class Namespace:
     def place_of(self, address: str) -> Place:
         key = key_inside(_canonical(address), _canonical(self.uri).rstrip("/"))
         return None if key is None else parse_address(key) or key
+
+    def places_of(self, addresses: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
+        """`place_of` for many (in one array): the keys, and the slices with their sequences, in any order.
+
+        A relative address stands for itself unless it may be a slice and a sequence, which its length tells; so nearly
+        all cost nothing, and only those left are looked at one by one.
+        """
+        if _hold(addresses, b"://"):
+            odd = np.ones(len(addresses), np.bool_)
+        else:
+            odd = pc.binary_length(addresses).to_numpy() == _NUMBERED_LENGTH
+        if not odd.any():
+            return addresses, []
+        places = [self.place_of(address) for address in addresses.filter(pa.array(odd)).to_pylist()]
+        keys = pa.array([place for place in places if isinstance(place, str)], pa.string())
+        numbers = [place for place in places if isinstance(place, tuple)]
+        return pa.concat_arrays([addresses.filter(pa.array(~odd)), keys]), numbers
+
+
+def _hold(texts: pa.Array, what: bytes) -> bool:
+    """False: none of them has these bytes in it. Looks at all of them at once, a byte in a tenth of a nanosecond."""
+    _, _, data = texts.buffers()
+    return data is not None and data.to_pybytes().find(what) >= 0
 
 
 def _canonical(uri: str) -> str:

@@ -130,6 +130,7 @@ LIVE: Final = Table(
         ("bucket", pa.int64()),
         ("bitmap", pa.binary()),  # bit s % 8 of byte s // 8 is sequence s; empty in a foreign bucket
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
+        ("part", pa.string()),  # JSON of a Part: a file with more of them (keys.py); its row says nothing else
     ),
 )
 
@@ -160,6 +161,8 @@ RANGES: Final = Table(
         ("branch", pa.string()),
     ),
 )
+
+RANGE_IDS: Final = Table("a range whose objects a run has taken into account", _required(("range_id", pa.string())))
 
 PARTS: Final = Table(
     "a Parquet part that a task wrote into the run's folder",

@@ -36,6 +36,8 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
     """
     check_whole(candidates, "candidates")
     check_whole(live, "live objects")
+    if pc.any(pc.not_equal(live["part"], "")).as_py():
+        raise BadInput("live objects: some keys are in files of their own, and were not read", input="live objects")
     is_foreign = pc.less(candidates["bucket"], 0)
     found = [VERDICTS.schema.empty_table()]
     if pc.any(is_foreign).as_py():

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark c
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
 from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
+from lakebed.gc.keys import HELD_MAX, write_held
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign, pack_numbered
 from lakebed.gc.parts import spread
 from lakebed.gc.places import Namespace, may_be_deleted
@@ -29,6 +30,7 @@ from lakebed.gc.tables import CANDIDATES, LIVE, METARANGES, RANGES
 from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
+    SliceSummary,
     decode_metarange,
     decode_range,
     footer_size,
@@ -62,10 +64,13 @@ def named_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks
     return RANGES.of(each.select("range_id", "count", "file_bytes", "is_live", "newest.*"))
 
 
-def live_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
-    """LIVE: everything that the ranges (RANGES) name, whether marked live or not."""
+def live_objects(
+    spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int, keys_into: str | None = None
+) -> DataFrame:
+    """LIVE: everything that the ranges (RANGES) name, whether marked live or not. Foreign keys are in the rows, or are
+    written as files into the folder `keys_into` (gc/keys.py)."""
     named = spread(spark, RANGES, ranges, tasks=tasks)
-    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_live(lake.uri), LIVE), LIVE.spark))
+    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_live(lake.uri, keys_into), LIVE), LIVE.spark))
 
 
 def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
@@ -103,7 +108,7 @@ async def _get_range(store: BlockStore, id_: RangeId, *, start: int = 0) -> byte
         raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
 
 
-def reading_live(uri: str) -> Work:
+def reading_live(uri: str, keys_into: str | None = None) -> Work:
     """The work of `live_objects`: from RANGES to LIVE, a bucket of the share in one row."""
     namespace = Namespace(uri)
 
@@ -113,16 +118,20 @@ def reading_live(uri: str) -> Work:
         starts = dict(zip(ids, (max(0, size - TAIL_BYTES) for size in table["file_bytes"].to_pylist()), strict=True))
         live = LiveSet()
 
-        async def tail(name: str) -> bytes:
-            return await _get_tail(store, RangeId(name), starts[name])
+        async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
+            id_ = RangeId(name)
+            summary = summary_of(id_, await _get_tail(store, id_, starts[name]))
+            return summary, await _foreign_addresses(store, id_) if summary.foreign else None
 
-        async for name, data in ahead(ids, tail):
-            summary = summary_of(RangeId(name), data)
+        async for _, (summary, addresses) in ahead(ids, read):
             for bitmap in summary.bitmaps:
                 bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
-            if summary.foreign:
-                for address in await _foreign_addresses(store, RangeId(name)):
-                    live.add(namespace.place_of(address))
+            if addresses is not None:
+                live.add_addresses(addresses, namespace)
+                if keys_into is not None:
+                    await write_held(store, keys_into, live, most=HELD_MAX)
+        if keys_into is not None:
+            await write_held(store, keys_into, live)
         yield live.rows()
 
     return work
@@ -136,10 +145,12 @@ async def _get_tail(store: BlockStore, id_: RangeId, start: int) -> bytes:
     return data
 
 
-async def _foreign_addresses(store: BlockStore, id_: RangeId) -> list[str]:
+async def _foreign_addresses(store: BlockStore, id_: RangeId) -> pa.Array:
     rows = decode_range(id_, await _get_range(store, id_), ["slice", "address"])
-    addresses: list[str] = rows.filter(pc.equal(rows["slice"], FOREIGN_SLICE))["address"].to_pylist()
-    return addresses
+    is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
+    if not pc.all(is_foreign).as_py():
+        rows = rows.filter(is_foreign)
+    return rows["address"].combine_chunks()
 
 
 def _read_expired(uri: str) -> Work:

@@ -16,21 +16,26 @@ from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE
 from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, in_tasks, whole
+from lakebed.gc.keys import HELD_MAX, write_held
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.parts import parts_of, read_part, rows_of_parts, spread
 from lakebed.gc.places import Namespace
 from lakebed.gc.tables import LIVE, PARTS
 
 
-def uncommitted_objects(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
-    """LIVE: every address in the input, relative or absolute.
+def uncommitted_objects(
+    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, keys_into: str | None = None
+) -> DataFrame:
+    """LIVE: every address in the input, relative or absolute. `keys_into`: as for `live_objects`.
 
     Raises:
         BadInput: the manifest is not one of the table UNCOMMITTED. Parts that differ from it stop the job.
     """
     check_table(manifest, handoff.UNCOMMITTED)
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
-    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_uncommitted(manifest, lake.uri), LIVE), LIVE.spark))
+    return LIVE.of(
+        named.mapInArrow(in_tasks(lake, reading_uncommitted(manifest, lake.uri, keys_into), LIVE), LIVE.spark)
+    )
 
 
 def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
@@ -38,7 +43,7 @@ def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
         raise handoff.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
 
 
-def reading_uncommitted(manifest: handoff.Manifest, uri: str) -> Work:
+def reading_uncommitted(manifest: handoff.Manifest, uri: str, keys_into: str | None = None) -> Work:
     """The work of `uncommitted_objects`: from PARTS of the input to LIVE."""
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
@@ -50,6 +55,10 @@ def reading_uncommitted(manifest: handoff.Manifest, uri: str) -> Work:
                 # Texts are most of the bytes, and only foreign addresses need theirs.
                 rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data)
             add_named(live, rows, Namespace(uri))
+            if keys_into is not None:
+                await write_held(store, keys_into, live, most=HELD_MAX)
+        if keys_into is not None:
+            await write_held(store, keys_into, live)
         yield live.rows()
 
     return work
@@ -63,5 +72,7 @@ def add_named(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
     live.add_numbers(slices[numbered], rows["sequence"].to_numpy()[numbered])
     if numbered.all():
         return
-    for address in rows["address"].filter(pa.array(~numbered)).to_pylist():
-        live.add(namespace.place_of(address))
+    addresses = rows["address"]
+    if numbered.any():
+        addresses = addresses.filter(pa.array(~numbered))
+    live.add_addresses(addresses.combine_chunks(), namespace)
