@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 from lakebed import handoff
 from lakebed.base import RunId
 from lakebed.gc import SessionOptions, local_session
-from lakebed.gc.mark import mark_unreferenced
-from lakebed.gc.parts import Written
+from lakebed.gc.mark import Live, Places, mark_unreferenced
 from lakebed.gc.read import live_objects, uncommitted_objects, write_live
 
 from .http import family, peak_mib
-from .mark_inputs import Inputs, lake_in
+from .mark_inputs import NOW_MS, Inputs, lake_in
 
 CORES = 2
 TASKS = 4 * CORES
@@ -48,18 +47,21 @@ def family_cpu_s() -> float:
 def main(folder: Path) -> list[Took]:
     inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=Inputs)
     ranges, lake = pq.read_table(folder / "ranges.parquet"), lake_in(folder)
-    listed = Written(folder=inputs.listed_in, parts=inputs.listed)
+    listed = handoff.Pieces(folder=inputs.listed_in, parts=inputs.listed)
     took = []
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         for number in range(2):
             into = handoff.input_folder(handoff.RunKind.UNCOMMITTED, RunId(f"bench{number}"), handoff.DOOMED.name)
             cpu, wall = family_cpu_s(), time.perf_counter()
-            live = live_objects(session.spark, lake, ranges, tasks=TASKS).unionByName(
-                uncommitted_objects(session.spark, lake, inputs.uncommitted, tasks=TASKS)
+            committed = live_objects(session.spark, lake, ranges, tasks=TASKS)
+            uncommitted = uncommitted_objects(session.spark, lake, inputs.uncommitted, tasks=TASKS)
+            live = Live(
+                committed=write_live(committed, lake, folder=into.replace(handoff.DOOMED.name, "committed")),
+                uncommitted=write_live(uncommitted, lake, folder=into.replace(handoff.DOOMED.name, "uncommitted")),
             )
-            named = write_live(live, lake, folder=into.replace(handoff.DOOMED.name, "live"))
-            manifest, totals = mark_unreferenced(
-                session.spark, lake, listed=listed, live=named, folder=into, tasks=TASKS, now_ms=0
+            places = Places(doomed=into, kept=into.replace(handoff.DOOMED.name, "kept"))
+            manifest, totals, _ = mark_unreferenced(
+                session.spark, lake, candidates=[listed], live=live, into=places, tasks=TASKS, now_ms=NOW_MS
             )
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert manifest.rows == totals.all.objects == inputs.garbage, (manifest.rows, inputs.garbage)

@@ -35,9 +35,9 @@ from lakebed.base import (
 from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
-from lakebed.gc.mark import mark_expired, mark_unreferenced
+from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_unreferenced
 from lakebed.gc.packing import Cause, pack_numbered
-from lakebed.gc.parts import Written, encode, parts_of
+from lakebed.gc.parts import decode, encode, parts_of
 from lakebed.gc.read import (
     expired_objects,
     list_slices,
@@ -48,6 +48,7 @@ from lakebed.gc.read import (
 )
 from lakebed.gc.tables import CANDIDATES, LIVE, SETTLED, SchemaMismatch
 from lakebed.gc.verdicts import doomed_objects
+from lakebed.handoff import Pieces
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.retention import (
     DAY_MS,
@@ -79,6 +80,8 @@ OTHERS = [
     "_lakefs/dummy",
 ]
 ADDRESSES = [*NUMBERED, *OTHERS]
+INTO = Places(doomed="_lakefs/doomed/", kept="_lakefs/kept/")
+NOTHING = Pieces(folder="_lakefs/nothing/")
 
 ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=5), min_size=1, max_size=4)
 
@@ -258,21 +261,36 @@ def test_the_uncommitted_mark_equals_its_specification(
     ).doomed
     listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
     ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
-    live = live_objects(spark, built.lake, ranges, tasks=2).unionByName(
-        uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1)
-    )
-    doomed, totals = mark_unreferenced(
+    uncommitted = uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1)
+    marked = mark_unreferenced(
         spark,
         built.lake,
-        listed=Written(folder="_lakefs/listed/", parts=parts_of(listing)),
-        live=write_live(live, built.lake, folder="_lakefs/live/"),
-        folder="_lakefs/doomed/",
+        candidates=[Pieces(folder="_lakefs/listed/", parts=tuple(parts_of(listing)))],
+        live=Live(
+            committed=write_live(live_objects(spark, built.lake, ranges, tasks=2), built.lake, folder="_lakefs/live/"),
+            uncommitted=write_live(uncommitted, built.lake, folder="_lakefs/others/"),
+        ),
+        into=INTO,
         tasks=2,
         now_ms=0,
     )
 
-    assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == specified
-    assert totals.all.objects == doomed.rows == len(specified)
+    assert addresses_of(doomed_objects(spark, built.lake, marked.doomed, tasks=2)) == specified
+    assert marked.totals.all.objects == marked.doomed.rows == len(specified)
+    assert kept_in(built.lake, marked) == {
+        key for key in NUMBERED if built.namespace.may_take(key)
+    } - specified - built.namespace.keys_of(committed)
+
+
+def kept_in(lake: Lake, marked: Marked) -> set[str]:
+    with Files(lake) as files:
+        parts = [decode(CANDIDATES, files.read(marked.kept.folder + part.name), part) for part in marked.kept.parts]
+    return {
+        format_address(row["bucket"], sequence)
+        for part in parts
+        for row in part.to_pylist()
+        for sequence in np.frombuffer(row["sequences"], "<u4").tolist()
+    }
 
 
 def addresses_of(verdicts: DataFrame) -> set[str]:
@@ -317,11 +335,17 @@ def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession,
             if name != broken:
                 files.write(f"_lakefs/{name}/some.parquet", bytes_)
             part = handoff.part_of("some.parquet", bytes_, rows=int(name == "listed"))
-            written[name] = Written(folder=f"_lakefs/{name}/", parts=[part])
+            written[name] = Pieces(folder=f"_lakefs/{name}/", parts=(part,))
 
     with pytest.raises(Exception, match=f"_lakefs/{broken}/some.parquet is missing"):
         mark_unreferenced(
-            spark, lake, listed=written["listed"], live=written["live"], folder="_lakefs/doomed/", tasks=1, now_ms=0
+            spark,
+            lake,
+            candidates=[written["listed"]],
+            live=Live(committed=written["live"], uncommitted=NOTHING),
+            into=INTO,
+            tasks=1,
+            now_ms=0,
         )
 
 
@@ -331,11 +355,18 @@ def test_what_is_too_young_stays(spark: SparkSession, tmp_path: Path) -> None:
     data = encode(CANDIDATES, pack_numbered(slices, sequences, sizes, np.array([9, 10, 11]), Cause(reason="x")))
     with Files(lake) as files:
         files.write("_lakefs/listed/some.parquet", data)
-    listed = Written(folder="_lakefs/listed/", parts=[handoff.part_of("some.parquet", data, rows=1)])
-    nothing = Written(folder="_lakefs/live/", parts=[])
+    listed = Pieces(folder="_lakefs/listed/", parts=(handoff.part_of("some.parquet", data, rows=1),))
 
-    doomed, _ = mark_unreferenced(
-        spark, lake, listed=listed, live=nothing, folder="_lakefs/doomed/", tasks=1, now_ms=0, young_since_ms=10
+    marked = mark_unreferenced(
+        spark,
+        lake,
+        candidates=[listed],
+        live=Live(committed=NOTHING, uncommitted=NOTHING),
+        into=INTO,
+        tasks=1,
+        now_ms=0,
+        young_since_ms=10,
     )
 
-    assert addresses_of(doomed_objects(spark, lake, doomed, tasks=1)) == {format_address(SLICES[0], 0)}
+    assert addresses_of(doomed_objects(spark, lake, marked.doomed, tasks=1)) == {format_address(SLICES[0], 0)}
+    assert kept_in(lake, marked) == {format_address(SLICES[0], 1), format_address(SLICES[0], 2)}

@@ -7,9 +7,11 @@ from .fencing import Overtaken
 from .files import Lake
 from .java import Java, NoJava, find_java
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
+from .modes import Mode, UncommittedOptions
 from .planning_committed import NoRules
 from .quarantine import BadWindow, PurgeReport
 from .runs import Plan, PlanMissing, Total, Totals
+from .saving import NoSavedState
 from .session import (
     BadSessionOptions,
     LocalSession,
@@ -29,9 +31,11 @@ __all__ = [
     "Lake",
     "LiveSide",
     "LocalSession",
+    "Mode",
     "NamespaceMissing",
     "NoJava",
     "NoRules",
+    "NoSavedState",
     "Overtaken",
     "Plan",
     "PlanMissing",
@@ -48,6 +52,7 @@ __all__ = [
     "TaskUnavailable",
     "Total",
     "Totals",
+    "UncommittedOptions",
     "UnknownAnswer",
     "find_java",
     "local_session",

@@ -30,6 +30,7 @@ from .applying import apply_run
 from .files import Files, Lake
 from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
+from .modes import Mode, UncommittedOptions
 from .planning import plan_run
 from .quarantine import PurgeReport, purge_quarantines
 from .runs import Plan, Progress, list_plans, read_plan
@@ -60,6 +61,7 @@ class Collector:
     blocks: BlockOptions = field(default_factory=BlockOptions)
     tasks: int = TASKS
     progress: Progress = silent
+    uncommitted: UncommittedOptions = field(default_factory=UncommittedOptions)
 
     def check(self) -> None:
         """Find what would fail later before anything slow begins: one request and one small read.
@@ -75,21 +77,24 @@ class Collector:
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
 
-    def plan(self, spark: SparkSession, kind: RunKind, *, rules: Rules | None = None) -> Plan:
-        """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to.
+    def plan(self, spark: SparkSession, kind: RunKind, *, mode: Mode | None = None, rules: Rules | None = None) -> Plan:
+        """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to. `mode` is for
+        uncommitted data, and takes the place of that in `uncommitted`.
 
         With `rules` that nobody saved the plan is one to look at (supposing.py): of committed data it may be applied
         once they are the repository's, of uncommitted data never.
 
         Raises:
             NoRules: committed data, and no rules are set.
+            NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
             RunAbandoned: somebody ended the run meanwhile.
         """
+        options = self.uncommitted if mode is None else replace(self.uncommitted, mode=mode)
         shop = self._shop(spark)
         if rules is not None:
             shop = replace(shop, live_side=Supposing(self.client, self.repository, rules))
-        return plan_run(shop, kind)
+        return plan_run(shop, kind, options)
 
     def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
@@ -112,10 +117,16 @@ class Collector:
         return purge_quarantines(self._shop(spark))
 
     def run(
-        self, spark: SparkSession, kinds: Sequence[RunKind] = tuple(RunKind), *, quarantine: str | None = None
+        self,
+        spark: SparkSession,
+        kinds: Sequence[RunKind] = tuple(RunKind),
+        *,
+        mode: Mode | None = None,
+        quarantine: str | None = None,
     ) -> list[RunReport]:
         """Plan and apply, one kind after the other."""
-        return [self.apply(spark, self.plan(spark, kind).run_id, quarantine=quarantine) for kind in kinds]
+        plans = (self.plan(spark, kind, mode=mode) for kind in kinds)
+        return [self.apply(spark, plan.run_id, quarantine=quarantine) for plan in plans]
 
     def show(self, run_id: str) -> Plan:
         """

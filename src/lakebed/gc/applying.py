@@ -55,6 +55,7 @@ from .mark import mark_expired
 from .quarantine import begin_quarantine, check_window
 from .read import live_objects, named_ranges, uncommitted_objects
 from .runs import Plan, Total, read_plan
+from .saving import save
 from .supposing import version_to_condemn_by
 from .sweep import remove_files, sweep
 from .verdicts import doomed_again, write_verdicts
@@ -114,6 +115,8 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunR
         quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {doomed.rows} objects")
         swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
+        ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
+        save(files, plan, ledger_keys, objects_failed=swept.objects_failed)
         stages = (
             _stage("recheck", plan.totals.all, cleared_s - began_s),
             _stage("sweep", swept.all, time.perf_counter() - cleared_s),
@@ -270,6 +273,10 @@ def _report(
         run_start_time_ms=plan.now_ms,
         run_end_time_ms=time.time_ns() // 1_000_000,
         dry_run=False,
+        mode=plan.mode,
+        based_on=plan.based_on,
+        token_expiry_ms=plan.token_expiry_ms,
+        slices_skipped=plan.slices_skipped,
         last_read_slice=plan.last_read_slice,
         slices_listed=plan.listing.slices if plan.listing else 0,
         inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -21,13 +21,8 @@ from lakebed.blocks import BlockStore
 
 from .tables import PARTS, Table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """Parts of one table in a folder of the namespace, which ends with a slash."""
-
-    folder: str
-    parts: Sequence[handoff.Part]
+Written: TypeAlias = handoff.Pieces
+"""Parts of one table in a folder of the namespace."""
 
 
 async def write_part(store: BlockStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:

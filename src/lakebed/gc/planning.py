@@ -20,6 +20,7 @@ from lakebed.handoff import BadInput, RunKind, StartedRun
 
 from .failures import told
 from .files import Files
+from .modes import UncommittedOptions
 from .planning_committed import plan_committed
 from .planning_uncommitted import plan_uncommitted
 from .runs import Plan, write_plan
@@ -27,11 +28,12 @@ from .supposing import Supposing
 from .workshop import Workshop
 
 
-def plan_run(shop: Workshop, kind: RunKind) -> Plan:
+def plan_run(shop: Workshop, kind: RunKind, options: UncommittedOptions) -> Plan:
     """Start a run, plan it and write the plan. Deletes nothing.
 
     Raises:
         NoRules: a committed run, and there are no rules.
+        NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
         BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         TaskUnavailable: the object store cannot be reached.
         RunAbandoned: somebody ended the run meanwhile.
@@ -44,7 +46,7 @@ def plan_run(shop: Workshop, kind: RunKind) -> Plan:
             plan = plan_committed(shop, run, files)
         else:
             with _abandoned_on_error(shop, run):
-                plan = plan_uncommitted(shop, run, files)
+                plan = plan_uncommitted(shop, run, files, options)
         if isinstance(shop.live_side, Supposing):
             plan = msgspec.structs.replace(plan, what_if=True)
         write_plan(files, plan)

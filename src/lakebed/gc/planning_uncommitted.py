@@ -1,71 +1,246 @@
-"""Plan a collection of uncommitted data: listed, and named by nothing.
+"""Plan a collection of uncommitted data: there, and named by nothing.
 
-The order of docs/design/protocols.md is what makes it safe: the run's record and the settled slices, then the listing,
-then what is staged, uploaded and copied (the server reads these in an order of its own), then every commit record, and
-at the end the record says `marked`, unless somebody abandoned the run meanwhile: then everything here is thrown away.
+The order of docs/design/protocols.md is what makes it safe: the run's record, the settled slices and the addresses
+handed out, then the listing, then what is staged, uploaded and copied (the server reads these in an order of its own),
+then every commit record, and at the end the record says `marked`, unless somebody abandoned the run meanwhile: then
+everything here is thrown away.
+
+A *clean* run lists every settled slice and reads every commit. An *optimised* one goes on from what an earlier run
+saved: it lists slices that are new, reads commits whose ids and ranges that are new, and looks again at what was kept
+(docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
+What an optimised run has to read is mostly a few files: then the driver reads them, and no job is started.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import RunId
-from lakebed.handoff import StartedRun, input_folder
+from lakebed.base import RunId, slice_name, slice_opened_at_ms
+from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
+from .here import BYTES_HERE, FILES_HERE, run_here
 from .history import check_live, metaranges_of_all
-from .mark import mark_unreferenced
-from .parts import Written, parts_of
-from .read import Found, list_slices, live_objects, named_ranges, uncommitted_objects, write_live
+from .mark import Live, Places, mark_unreferenced
+from .modes import UncommittedOptions, choose
+from .packing import LiveSet
+from .parts import parts_of, rows_of_parts
+from .read import (
+    Found,
+    Issued,
+    list_slices,
+    listing_into,
+    live_objects,
+    named_ranges,
+    read_metaranges,
+    reading_live,
+    reading_uncommitted,
+    uncommitted_objects,
+    write_live,
+)
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .saving import Base, write_piece
 from .strays import find_strays
+from .tables import LIVE, PARTS, RANGE_IDS, RANGES, SETTLED
 from .workshop import Workshop, read_input, slice_numbers
 
 
-def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files) -> Plan:
-    """The clean run of docs/design/0001-uncommitted-gc.md, up to and with `marked`."""
-    slices = slice_numbers(run.settled_slices)
-    shop.progress(f"listing {len(slices)} settled slices")
-    listed_in = input_folder(run.kind, RunId(run.run_id), "listed")
-    listing = list_slices(shop.spark, shop.lake, slices, folder=listed_in, tasks=shop.tasks).toArrow()
-    found = Found()
-    for note in listing["note"].to_pylist():
-        found = found.plus(msgspec.json.decode(note, type=Found))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One run while it is planned. `base` is None in a clean run."""
+
+    shop: Workshop
+    run: StartedRun
+    files: Files
+    base: Base | None
+
+    def folder(self, name: str) -> str:
+        return input_folder(self.run.kind, RunId(self.run.run_id), name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Those to be listed; and how many settled ones are left to a later run for their age."""
+
+    listed: list[int]
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What commits name. `commits` are all records, `new_ranges` the ids of the ranges that were read now."""
+
+    commits: pa.Table
+    new_ranges: pa.Array
+    live: Pieces
+
+
+def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
+    """A clean or an optimised run, up to and with `marked`.
+
+    Raises:
+        NoSavedState: an optimised run was asked for and cannot be.
+    """
+    choice = choose(shop, files, run, options)
+    shop.progress(f"{choice.mode.value} run: {choice.note}")
+    desk = Desk(shop=shop, run=run, files=files, base=choice.base)
+    slices = _slices(desk, options)
+    listed, found = _list(desk, slices.listed)
     shop.progress(f"reading what is not committed; {found.objects} objects listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
     prepared = shop.live_side.commits(run.run_id)
-    commits = read_input(files, prepared.commits, handoff.COMMITS)
-    metaranges = metaranges_of_all(commits)
-    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
-    check_live(metaranges, ranges.num_rows)
-    shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
-    live = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks).unionByName(
-        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks)
-    )
-    named = write_live(live, shop.lake, folder=input_folder(run.kind, RunId(run.run_id), "live"))
-    listed = Written(folder=listed_in, parts=parts_of(listing))
-    doomed, totals = mark_unreferenced(
+    committed = _read_commits(desk, prepared)
+    earlier = [] if desk.base is None else [desk.base.saved.keeps.kept, desk.base.saved.failed]
+    marked = mark_unreferenced(
         shop.spark,
         shop.lake,
-        listed=listed,
-        live=named,
-        folder=input_folder(run.kind, RunId(run.run_id), "doomed"),
+        candidates=[listed, *earlier],
+        live=Live(committed=committed.live, uncommitted=_read_uncommitted(desk, uncommitted)),
+        into=Places(doomed=desk.folder("doomed"), kept=desk.folder("kept"), bytes_here=BYTES_HERE if desk.base else 0),
         tasks=shop.tasks,
         now_ms=run.now_ms,
         young_since_ms=prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None,
     )
-    shop.live_side.marked(run.run_id, doomed)
-    swept = int(pc.sum(commits["swept"]).as_py() or 0)
+    keeps = _keep(desk, slices.listed, prepared, committed, marked.kept)
+    shop.live_side.marked(run.run_id, marked.doomed)
+    swept = int(pc.sum(committed.commits["swept"]).as_py() or 0)
+    count = committed.commits.num_rows
     return Plan(
         **plan_frame(run, prepared, shop.live_side.repository),
         uncommitted=uncommitted,
         listing=found,
-        last_read_slice=max(run.settled_slices, default=""),
-        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-        range_counts=RangeCounts(live=ranges.num_rows, expired=0),
-        doomed=doomed,
-        totals=totals,
-        strays=found.strays + find_strays(files),
+        mode=choice.mode,
+        mode_note=choice.note,
+        based_on=choice.base.saved.run_id if choice.base else "",
+        keeps=keeps,
+        token_expiry_ms=options.token_expiry_ms,
+        slices_skipped=slices.skipped,
+        last_read_slice=_last_read_slice(desk, slices.listed),
+        commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(live=len(committed.new_ranges), expired=0),
+        doomed=marked.doomed,
+        totals=marked.totals,
+        # The special folders hold as much as all commits: they are looked through by clean runs.
+        strays=found.strays + (() if desk.base else find_strays(files)),
     )
+
+
+def _slices(desk: Desk, options: UncommittedOptions) -> Slices:
+    """Those that nobody listed yet. Slices are told apart by name: their order says nothing of age."""
+    settled = np.array(slice_numbers(desk.run.settled_slices), np.int64)
+    if desk.base is not None:
+        settled = np.setdiff1d(settled, desk.base.slices)
+    after_ms = desk.run.now_ms - options.token_expiry_ms
+    listed = [
+        number for number in settled.tolist() if slice_opened_at_ms(number) <= after_ms or not options.token_expiry_ms
+    ]
+    return Slices(listed=listed, skipped=len(settled) - len(listed))
+
+
+def _list(desk: Desk, slices: list[int]) -> tuple[Pieces, Found]:
+    shop, folder = desk.shop, desk.folder("listed")
+    issued = _issued(desk, slices)
+    shop.progress(f"listing {len(slices)} settled slices")
+    if desk.base is not None and len(slices) <= FILES_HERE:
+        work = listing_into(folder, issued)
+        written = run_here(shop.lake, work, SETTLED.rows({"bucket": slices}), PARTS)
+    else:
+        written = list_slices(shop.spark, shop.lake, slices, folder=folder, tasks=shop.tasks, issued=issued).toArrow()
+    found = Found()
+    for note in written["note"].to_pylist():
+        found = found.plus(msgspec.json.decode(note, type=Found))
+    return Pieces(folder=folder, parts=tuple(parts_of(written))), found
+
+
+def _issued(desk: Desk, slices: list[int]) -> Issued:
+    """The addresses that were handed out in these slices, as the server read them before they are listed.
+
+    Raises:
+        BadInput: it did not.
+    """
+    if desk.run.uploads is None:
+        raise BadInput("the server did not say which addresses are handed out", input="uploads")
+    rows = read_input(desk.files, desk.run.uploads, handoff.UNCOMMITTED)
+    rows = rows.filter(pc.is_in(rows["slice"], value_set=pa.array(slices, pa.int64()))).sort_by("slice")
+    numbers, starts = np.unique(rows["slice"].to_numpy(), return_index=True)
+    sequences = np.split(rows["sequence"].to_numpy().astype(np.int64), starts[1:])
+    issued_ms = np.split(rows["creation_date"].cast(pa.int64()).to_numpy(), starts[1:])
+    return {number: (of_it, at) for number, of_it, at in zip(numbers.tolist(), sequences, issued_ms, strict=False)}
+
+
+def _read_uncommitted(desk: Desk, manifest: Manifest) -> Pieces:
+    """LIVE of what is staged, uploaded or copied."""
+    shop, folder = desk.shop, desk.folder("uncommitted.live")
+    if manifest.size_bytes > BYTES_HERE:
+        rows = uncommitted_objects(shop.spark, shop.lake, manifest, tasks=shop.tasks)
+        return write_live(rows, shop.lake, folder=folder)
+    work = reading_uncommitted(manifest, shop.lake.uri)
+    return write_piece(
+        desk.files, folder, "bucket-all.parquet", LIVE, run_here(shop.lake, work, rows_of_parts(manifest.parts), LIVE)
+    )
+
+
+def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
+    shop, base = desk.shop, desk.base
+    commits = read_input(desk.files, prepared.commits, handoff.COMMITS)
+    new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
+    metaranges = metaranges_of_all(new)
+    if base is not None and metaranges.num_rows <= FILES_HERE:
+        ranges = run_here(shop.lake, read_metaranges, metaranges, RANGES)
+    else:
+        ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    check_live(metaranges, ranges.num_rows)
+    if base is not None:
+        ranges = ranges.filter(pc.invert(pc.is_in(ranges["range_id"], value_set=base.ranges)))
+    shop.progress(f"marking against {new.num_rows} commits in {ranges.num_rows} ranges")
+    ids = ranges["range_id"].combine_chunks()
+    return Committed(commits=commits, new_ranges=ids, live=_live_of(desk, ranges))
+
+
+def _live_of(desk: Desk, ranges: pa.Table) -> Pieces:
+    """LIVE of what these ranges name, and of what the base's commits do."""
+    shop, folder = desk.shop, desk.folder("committed")
+    if desk.base is None:
+        return write_live(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks), shop.lake, folder=folder)
+    live = LiveSet()
+    live.add_rows(desk.base.committed)
+    if ranges.num_rows <= FILES_HERE:
+        live.add_rows(run_here(shop.lake, reading_live(shop.lake.uri), ranges, LIVE))
+    else:
+        live.add_rows(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks).toArrow())
+    return write_piece(desk.files, folder, "bucket-all.parquet", LIVE, live.rows())
+
+
+def _keep(desk: Desk, listed: list[int], prepared: PreparedCommits, committed: Committed, kept: Pieces) -> Keeps:
+    """What a later run may go on from, once the plan is carried out."""
+    base, ranges, slices = desk.base, committed.new_ranges, np.array(listed, np.int64)
+    clean_run, clean_ms, since = desk.run.run_id, desk.run.now_ms, 0
+    if base is not None:
+        before = base.saved.keeps
+        clean_run, clean_ms, since = before.clean_run, before.clean_ms, before.runs_since_clean + 1
+        ranges, slices = pa.concat_arrays([base.ranges, ranges]), np.union1d(base.slices, slices)
+    names = RANGE_IDS.rows({"range_id": ranges})
+    numbers = SETTLED.rows({"bucket": slices})
+    return Keeps(
+        kept=kept,
+        committed=committed.live,
+        ranges=write_piece(desk.files, desk.folder("ranges"), handoff.part_name(0), RANGE_IDS, names),
+        slices=write_piece(desk.files, desk.folder("slices"), handoff.part_name(0), SETTLED, numbers),
+        commits=prepared.commits,
+        clean_run=clean_run,
+        clean_ms=clean_ms,
+        runs_since_clean=since,
+    )
+
+
+def _last_read_slice(desk: Desk, listed: list[int]) -> str:
+    """The newest by name: where the document's optimised run would stop. For people."""
+    if listed:
+        return slice_name(min(listed))
+    return desk.base.saved.last_read_slice if desk.base else ""

@@ -27,13 +27,14 @@ ROWS_PER_PART: Final = 100_000
 
 
 def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str, now_ms: int) -> tuple[handoff.Manifest, Totals]:
-    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written. Ages are as of `now_ms`."""
-    return run_writing(VERDICTS.of(verdicts), lake, _write_into(folder, now_ms), folder=folder)
+    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written. Ages are by `now_ms`."""
+    work = in_tasks(lake, _write_into(folder, now_ms), PARTS)
+    return sum_parts(PARTS.of(VERDICTS.of(verdicts).mapInArrow(work, PARTS.spark)).toArrow(), folder)
 
 
-def run_writing(rows: DataFrame, lake: Lake, work: Work, *, folder: str) -> tuple[handoff.Manifest, Totals]:
-    """Run a job whose tasks end in `write_portions`, into `folder`."""
-    parts = PARTS.of(rows.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark)).toArrow().sort_by("name")
+def sum_parts(written: pa.Table, folder: str) -> tuple[handoff.Manifest, Totals]:
+    """Of the PARTS that `write_portions` wrote into `folder` in all tasks."""
+    parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
     return handoff.manifest_of(handoff.DOOMED, folder, parts_of(parts)), totals
 
@@ -120,14 +121,6 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
         }
     size_bytes = pc.sum(rows["size_bytes"]).as_py() or 0
     return Totals(all=Total(objects=rows.num_rows, size_bytes=size_bytes), **ways)
-
-
-def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
-    """For each row the name of its age (AGES). What is dated after now is young."""
-    days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
-    bounds = [bound for _, bound in handoff.AGES if bound is not None]
-    places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))
-    return pa.array([name for name, _ in handoff.AGES]).take(places)
 
 
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:

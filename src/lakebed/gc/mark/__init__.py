@@ -2,6 +2,6 @@
 
 from .committed import mark_expired
 from .subtract import subtract
-from .uncommitted import mark_unreferenced
+from .uncommitted import Live, Marked, Places, mark_unreferenced
 
-__all__ = ["mark_expired", "mark_unreferenced", "subtract"]
+__all__ = ["Live", "Marked", "Places", "mark_expired", "mark_unreferenced", "subtract"]

@@ -6,58 +6,135 @@ settled slices were listed, and before anything else was read: what a later uplo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from lakebed.base import NotFound
 from lakebed.blocks import BlockStore
 from lakebed.gc.failures import marked
-from lakebed.gc.files import Lake, Work, whole
-from lakebed.gc.parts import Written, decode, parts_of, read_part, rows_of_parts, spread
-from lakebed.gc.read import read_live
+from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
+from lakebed.gc.here import run_here
+from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.read import SIZE_UNKNOWN, read_live
 from lakebed.gc.runs import Totals
 from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS
-from lakebed.gc.verdicts import run_writing, write_portions
-from lakebed.handoff import Manifest
+from lakebed.gc.verdicts import sum_parts, write_portions
+from lakebed.handoff import Manifest, Part, Pieces
 
+from .keeping import kept_of
 from .subtract import subtract
+
+_KEPT: Final = msgspec.json.encode("kept")
+"""The note of a part that holds what stays; that of a part of doomed objects is its totals."""
+
+
+class Marked(NamedTuple):
+    """The doomed objects, as parts of the table DOOMED, and what stays for a later run to look at (keeping.py)."""
+
+    doomed: Manifest
+    totals: Totals
+    kept: Pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """All that is named, as parts of LIVE: by commits, and by whatever is in no commit."""
+
+    committed: Pieces
+    uncommitted: Pieces
 
 
 def mark_unreferenced(
     spark: SparkSession,
     lake: Lake,
     *,
-    listed: Written,
-    live: Written,
-    folder: str,
+    candidates: Sequence[Pieces],
+    live: Live,
+    into: Places,
     tasks: int,
     now_ms: int,
     young_since_ms: int | None = None,
-) -> tuple[Manifest, Totals]:
-    """What was listed (CANDIDATES, each slice in one part) and no row of LIVE names, as parts of DOOMED in `folder`.
+) -> Marked:
+    """What of the candidates (CANDIDATES, all there are of an object in one part) nothing names.
 
     What was written at or after `young_since_ms` stays for its age. Reading, subtracting and writing are one task's
     work: neither what was listed nor what is doomed crosses a shuffle, or passes through the JVM. A part that is
     missing or differs stops the job, named.
     """
-    named = spread(spark, PARTS, rows_of_parts(listed.parts), tasks=tasks)
-    return run_writing(named, lake, _mark(listed.folder, live, folder, now_ms, young_since_ms), folder=folder)
+    rows = rows_of_parts([_whole_key(pieces.folder, part) for pieces in candidates for part in pieces.parts])
+    work = _mark(live, into, now_ms, young_since_ms)
+    if sum(pieces.size_bytes for pieces in candidates) <= into.bytes_here:
+        written = run_here(lake, work, rows, PARTS)
+    else:
+        written = spread(spark, PARTS, rows, tasks=tasks).mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow()
+    is_kept = pc.equal(written["note"], _KEPT)
+    doomed, totals = sum_parts(written.filter(pc.invert(is_kept)), into.doomed)
+    kept = parts_of(written.filter(is_kept).sort_by("name"))
+    return Marked(doomed, totals, Pieces(folder=into.kept, parts=tuple(kept)))
 
 
-def _mark(listed_in: str, live: Written, folder: str, now_ms: int, young_since_ms: int | None) -> Work:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The folders that a mark writes to, and how much it may read through on the driver."""
+
+    doomed: str
+    kept: str
+    bytes_here: int = 0
+
+
+def _whole_key(folder: str, part: Part) -> Part:
+    return msgspec.structs.replace(part, name=folder + part.name)
+
+
+def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        async def verdicts() -> AsyncIterator[pa.Table]:
-            named = await read_live(store, live)
-            for part in parts_of(whole(share)):
-                found = subtract(decode(CANDIDATES, await read_part(store, listed_in, part), part), named)
-                yield found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
+        kept: list[pa.Table] = []
 
-        async for part in write_portions(store, folder, verdicts(), now_ms=now_ms):
-            yield part
+        async def verdicts() -> AsyncIterator[pa.Table]:
+            committed, uncommitted = [await read_live(store, named) for named in (live.committed, live.uncommitted)]
+            named = pa.concat_tables([committed, uncommitted])
+            for part in parts_of(whole(share)):
+                candidates = decode(CANDIDATES, await read_part(store, "", part), part)
+                stays = kept_of(candidates, committed, uncommitted, young_since_ms=young_since_ms)
+                if stays.num_rows:
+                    name = part.name.rpartition("/")[2]
+                    data = encode(CANDIDATES, stays)
+                    kept.append(await write_part(store, into.kept, name, data, rows=stays.num_rows, note="kept"))
+                found = subtract(candidates, named)
+                found = found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
+                yield await _with_sizes(store, found)
+
+        async for row in write_portions(store, into.doomed, verdicts(), now_ms=now_ms):
+            yield row
+        for row in kept:
+            yield row
 
     return work
+
+
+async def _with_sizes(store: BlockStore, verdicts: pa.Table) -> pa.Table:
+    """Those whose size is not known because nothing lay there when it was looked: they are looked for once more."""
+    is_known = pc.not_equal(verdicts["size_bytes"], SIZE_UNKNOWN)
+    if pc.all(is_known, min_count=0).as_py():
+        return verdicts
+    unknown = verdicts.filter(pc.invert(is_known))
+    sizes = [size async for _, size in ahead(unknown["address"].to_pylist(), lambda key: _size_of(store, key))]
+    place = unknown.schema.get_field_index("size_bytes")
+    told = unknown.set_column(place, unknown.schema.field("size_bytes"), pa.array(sizes, pa.int64()))
+    return pa.concat_tables([verdicts.filter(is_known), told.filter(pc.is_valid(told["size_bytes"]))])
+
+
+async def _size_of(store: BlockStore, key: str) -> int | None:
+    try:
+        return (await store.stat(key)).size_bytes
+    except NotFound:
+        return None
 
 
 def without_young(verdicts: pa.Table, *, since_ms: int) -> pa.Table:

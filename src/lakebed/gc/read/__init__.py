@@ -2,13 +2,14 @@
 
 from lakebed.handoff import Found
 
-from .listing import SIZE_UNKNOWN, Issued, list_slices, listing_into
+from .listing import SIZE_UNKNOWN, UNREFERENCED, Issued, list_slices, listing_into
 from .live import read_live, write_live
 from .ranges import expired_objects, live_objects, named_ranges, read_metaranges, reading_live
 from .uncommitted import check_table, reading_uncommitted, uncommitted_objects
 
 __all__ = [
     "SIZE_UNKNOWN",
+    "UNREFERENCED",
     "Found",
     "Issued",
     "check_table",

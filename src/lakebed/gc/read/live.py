@@ -14,18 +14,19 @@ from pyspark.sql import DataFrame
 from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.packing import LiveSet
-from lakebed.gc.parts import Written, decode, encode, parts_of, read_part, write_part
+from lakebed.gc.parts import decode, encode, parts_of, read_part, write_part
 from lakebed.gc.tables import LIVE, PARTS, check_whole
+from lakebed.handoff import Pieces
 
 
-def write_live(live: DataFrame, lake: Lake, *, folder: str) -> Written:
+def write_live(live: DataFrame, lake: Lake, *, folder: str) -> Pieces:
     """Run the job: LIVE rows become parts in `folder`, each bucket in one row of one of them. One small shuffle."""
     together = LIVE.of(live).repartition("bucket")
     rows = PARTS.of(together.mapInArrow(in_tasks(lake, _write_into(folder), PARTS), PARTS.spark)).toArrow()
-    return Written(folder=folder, parts=parts_of(rows.sort_by("name")))
+    return Pieces(folder=folder, parts=tuple(parts_of(rows.sort_by("name"))))
 
 
-async def read_live(store: BlockStore, live: Written) -> pa.Table:
+async def read_live(store: BlockStore, live: Pieces) -> pa.Table:
     """LIVE.
 
     Raises:

@@ -1,0 +1,88 @@
+"""How a run of uncommitted data is to be made: from everything, or from what an earlier run saved.
+
+An optimised run leaves a little behind: what a collection of committed data gave up meanwhile, what came to an address
+after it had expired, what somebody restored. A clean run finds it; so one is made now and then. When, is counted in
+runs and in days for people's sake; nothing that is safe or unsafe hangs on it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.handoff import BadInput, RunMode, StartedRun
+from lakebed.retention import DAY_MS
+
+from .files import Files
+from .saving import Base, NoSavedState, read_base
+from .workshop import Workshop
+
+CLEAN_EVERY: Final = 10
+CLEAN_AFTER_MS: Final = 7 * DAY_MS
+OLD_LAYOUT_AGE_MS: Final = 7 * DAY_MS
+
+
+class Mode(enum.StrEnum):
+    """What is asked for. `automatic`: optimised if there is a saved state and a clean run is not due, else clean."""
+
+    AUTOMATIC = "automatic"
+    CLEAN = "clean"
+    OPTIMISED = "optimised"
+    OLD_LAYOUT = "old-layout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncommittedOptions:
+    """`clean_every`: of so many automatic runs one is clean, and none is optimised once the last clean one began
+    `clean_after_ms` ago. `token_expiry_ms`: slices opened within so long are left to a later run (the cut-off of
+    docs/design/0001-uncommitted-gc.md; only settled slices are looked at in any case). `old_layout_age_ms`: how long
+    ago an object outside slices must have been written before it may go.
+    """
+
+    mode: Mode = Mode.AUTOMATIC
+    clean_every: int = CLEAN_EVERY
+    clean_after_ms: int = CLEAN_AFTER_MS
+    token_expiry_ms: int = 0
+    old_layout_age_ms: int = OLD_LAYOUT_AGE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`note` says, for people, why it is this mode. `base` where it is the optimised one."""
+
+    mode: RunMode
+    note: str
+    base: Base | None = None
+
+
+def choose(shop: Workshop, files: Files, run: StartedRun, options: UncommittedOptions) -> Choice:
+    """
+    Raises:
+        NoSavedState: nothing but an optimised run was asked for, and it cannot be.
+    """
+    match options.mode:
+        case Mode.CLEAN:
+            return Choice(mode=RunMode.CLEAN, note="asked for")
+        case Mode.OLD_LAYOUT:
+            return Choice(mode=RunMode.OLD_LAYOUT, note="asked for")
+    try:
+        base = read_base(shop, files, run)
+    except BadInput as error:
+        if options.mode is Mode.OPTIMISED:
+            raise NoSavedState(f"no optimised run can be made: {error}") from error
+        return Choice(mode=RunMode.CLEAN, note=str(error))
+    due = _why_clean(base, run, options)
+    if due and options.mode is Mode.AUTOMATIC:
+        return Choice(mode=RunMode.CLEAN, note=due)
+    return Choice(mode=RunMode.OPTIMISED, note=f"goes on from run {base.saved.run_id}", base=base)
+
+
+def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
+    """Empty: no clean run is due."""
+    keeps = base.saved.keeps
+    if keeps.runs_since_clean + 1 >= options.clean_every:
+        return f"{keeps.runs_since_clean} optimised runs since clean run {keeps.clean_run}"
+    if run.now_ms - keeps.clean_ms >= options.clean_after_ms:
+        return f"clean run {keeps.clean_run} is {(run.now_ms - keeps.clean_ms) // DAY_MS} days old"
+    return ""
