@@ -13,6 +13,7 @@ import pytest
 from lakebed.blocks import (
     BlockOptions,
     InvalidNamespace,
+    environment_of,
     namespaces_overlap,
     normalise_namespace,
     open_blocks,
@@ -215,3 +216,22 @@ async def test_a_forked_child_has_threads_of_its_own(tmp_path: Path) -> None:
     child.join(20)
     assert child.exitcode == 0
     assert [[stat.key for stat in page] async for page in blocks.list()] == [["child", "parent"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BlockOptions(),
+        BlockOptions(local_root=Path("/srv/lake"), allow_absolute_local=True),
+        BlockOptions(
+            s3_endpoint="http://127.0.0.1:9000",
+            s3_region="eu-north-1",
+            s3_access_key_id="key",
+            s3_secret_access_key="secret",
+            s3_session_token="token",
+            s3_virtual_hosted=True,
+        ),
+    ],
+)
+def test_options_go_to_another_process_as_its_environment(options: BlockOptions) -> None:
+    assert options_from_environment(environment_of(options)) == options

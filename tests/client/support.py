@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-from lakebed.client import Client, Credentials, Retries
+from lakebed.client import Client, Credentials, Retries, Token
 
+PAIR = Credentials(access_key_id="AKIAJTEST", secret_access_key="secret")
 Answer = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
 
 
@@ -28,11 +29,11 @@ class Script:
         return answer if isinstance(answer, httpx.Response) else answer(request)
 
 
-def client_of(script: Script, *, attempts: int = 3) -> Client:
+def client_of(script: Script, credentials: Credentials | Token = PAIR, *, attempts: int = 3) -> Client:
     """A client of that server, which notes its waits instead of waiting."""
     return Client(
         "http://lake.test",
-        Credentials(access_key_id="AKIAJTEST", secret_access_key="secret"),
+        credentials,
         retries=Retries(attempts=attempts),
         transport=httpx.MockTransport(script),
         sleep=script.waits.append,

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from lakebed.base import Corrupt, Invalid
-from lakebed.client import BadSegment, api_path
+from lakebed.client import BadSegment, Token, api_path
 from tests.client.support import Script, client_of
 
 NOTHING = httpx.Response(204)
@@ -26,6 +26,15 @@ def test_every_request_carries_the_credentials() -> None:
     client_of(script).objects.delete("lake", "main", "a")
 
     assert script.requests[0].headers["Authorization"].startswith("Basic ")
+
+
+def test_a_token_goes_in_place_of_a_key_pair() -> None:
+    script = Script(NOTHING)
+
+    client_of(script, Token(token="secret")).objects.delete("lake", "main", "a")
+
+    assert script.requests[0].headers["Authorization"] == "Bearer secret"
+    assert "secret" not in repr(Token(token="secret"))
 
 
 @pytest.mark.parametrize("path", ["a b", "a+b", "a//b", "a/", "%2B", "ä/ß", "a?b=c&d#e", "../../etc", "~^@"])

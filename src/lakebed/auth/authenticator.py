@@ -96,9 +96,17 @@ class Authenticator:
             NotAuthenticated: no such pair.
         """
         identity = await self.check_key_pair(access_key_id, secret_access_key)
+        return await self.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
+
+    async def issue_token(self, identity: Identity, *, lifetime_s: int) -> tuple[str, int]:
+        """A token for somebody who is logged in, and when it ends (Unix seconds).
+
+        Raises:
+            UserNotFound: they were deleted meanwhile.
+        """
         user = await self._accounts.get_user(identity.user_id)
         now_s = self._world.clock.now_ms() // 1000
-        expires_s = now_s + TOKEN_LIFETIME_S
+        expires_s = now_s + lifetime_s
         claims = {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s, "aud": "login"}
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
 

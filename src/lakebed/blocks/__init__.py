@@ -2,7 +2,14 @@
 
 from .drivers.memory import MemoryBlocks
 from .keys import BLOCK_KEY_BYTES_MAX, check_block_key, is_block_key
-from .opening import BlockOptions, namespaces_overlap, normalise_namespace, open_blocks, options_from_environment
+from .opening import (
+    BlockOptions,
+    environment_of,
+    namespaces_overlap,
+    normalise_namespace,
+    open_blocks,
+    options_from_environment,
+)
 from .store import (
     CHUNK_BYTES,
     BlockCorrupt,
@@ -39,6 +46,7 @@ __all__ = [
     "ShortBody",
     "Stored",
     "check_block_key",
+    "environment_of",
     "is_block_key",
     "namespaces_overlap",
     "normalise_namespace",

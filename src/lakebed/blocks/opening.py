@@ -77,6 +77,22 @@ def options_from_environment(environment: Mapping[str, str]) -> BlockOptions:
     )
 
 
+def environment_of(options: BlockOptions) -> dict[str, str]:
+    """The variables from which `options_from_environment` makes these options again, in another process. What they
+    leave open is left out, and so are timeouts and retries."""
+    values = {
+        "LAKEBED_BLOCKS_LOCAL_ROOT": options.local_root and str(options.local_root),
+        "LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL": "1" if options.allow_absolute_local else None,
+        "LAKEBED_S3_ENDPOINT": options.s3_endpoint,
+        "LAKEBED_S3_REGION": options.s3_region,
+        "LAKEBED_S3_ACCESS_KEY_ID": options.s3_access_key_id,
+        "LAKEBED_S3_SECRET_ACCESS_KEY": options.s3_secret_access_key,
+        "LAKEBED_S3_SESSION_TOKEN": options.s3_session_token,
+        "LAKEBED_S3_VIRTUAL_HOSTED": "1" if options.s3_virtual_hosted else None,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
 def open_blocks(uri: str, options: BlockOptions = BlockOptions()) -> BlockStore:
     """The store of a namespace. Nothing is read or written: a folder is made by its first put, a bucket never.
 

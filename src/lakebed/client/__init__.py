@@ -1,7 +1,7 @@
 """A typed, synchronous HTTP client: what the command line and the collectors speak to a server with."""
 
 from .client import Client
-from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, api_path
+from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, api_path
 from .errors import (
     AnswerLost,
     BadAnswer,
@@ -40,6 +40,7 @@ __all__ = [
     "ServerFault",
     "Strategy",
     "Taken",
+    "Token",
     "Unreachable",
     "api_path",
 ]

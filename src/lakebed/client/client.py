@@ -12,7 +12,7 @@ import msgspec
 
 from lakebed.wire import Config, CredentialsWithSecret, CurrentUser, Setup, SetupState
 
-from .connection import Connection, Credentials, Query, Retries, api_path, decode
+from .connection import Connection, Credentials, Query, Retries, Token, api_path, decode
 from .errors import BadAnswer
 from .history import History
 from .objects import Objects
@@ -22,7 +22,7 @@ from .transfers import Files
 
 
 class Client:
-    """A Lakebed server, spoken to over HTTP with Basic authentication. Synchronous; may be shared by threads.
+    """A Lakebed server, spoken to over HTTP with a key pair or a token. Synchronous; may be shared by threads.
 
     A context manager: leaving it closes the connections. No request is made before the first call.
     `transport` and `sleep` are for tests.
@@ -34,7 +34,7 @@ class Client:
     def __init__(
         self,
         endpoint: str,
-        credentials: Credentials | None = None,
+        credentials: Credentials | Token | None = None,
         *,
         retries: Retries = Retries(),
         timeout_s: float = 60.0,

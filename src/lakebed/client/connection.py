@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -54,6 +54,13 @@ class BadSegment(Invalid):
 class Credentials:
     access_key_id: str
     secret_access_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What a login answers with, in place of a key pair."""
+
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class Connection:
     def __init__(
         self,
         endpoint: str,
-        credentials: Credentials | None = None,
+        credentials: Credentials | Token | None = None,
         *,
         retries: Retries = Retries(),
         timeout_s: float = 60.0,
@@ -114,12 +121,17 @@ class Connection:
         self._retries = retries
         self._sleep = sleep
         self._http = httpx.Client(
-            auth=(credentials.access_key_id, credentials.secret_access_key) if credentials else None,
+            auth=(credentials.access_key_id, credentials.secret_access_key)
+            if isinstance(credentials, Credentials)
+            else None,
             timeout=httpx.Timeout(timeout_s, connect=10.0, pool=None),
             limits=httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S),
             follow_redirects=True,
             transport=transport,
-            headers={"User-Agent": "lakebed"},
+            headers={
+                "User-Agent": "lakebed",
+                **({"Authorization": f"Bearer {credentials.token}"} if isinstance(credentials, Token) else {}),
+            },
         )
 
     def close(self) -> None:

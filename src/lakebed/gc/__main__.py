@@ -5,8 +5,9 @@
     spark-submit … lakebed/gc/__main__.py run lakefs://lake
 
 Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
-server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, the access
-to the object store from the variables that the server reads too. Results go to stdout as JSON, a record a line.
+server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, or
+LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. Results
+go to stdout as JSON, a record a line.
 
 Only this file of the collectors reads the environment. It ends with 0 when all is done, 1 when it failed or objects
 could not be deleted, 2 when it was misused.
@@ -17,30 +18,35 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from lakebed.base import LakebedError
 from lakebed.blocks import options_from_environment
-from lakebed.client import Client, Credentials
+from lakebed.client import Client, Credentials, Token
 from lakebed.gc import Collector, local_session, session_options
 from lakebed.handoff import RunKind, RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PATIENCE_S: Final = 20.0
+"""How long what is under way may take to end."""
+FORCED: Final = 1
+
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     options = _parser().parse_args(arguments)
-    credentials = Credentials(
-        access_key_id=environ.get("LAKEBED_ACCESS_KEY_ID", ""),
-        secret_access_key=environ.get("LAKEBED_SECRET_ACCESS_KEY", ""),
-    )
+    if options.attended:
+        _end_with_input()
     try:
-        with Client(environ.get("LAKEBED_ENDPOINT", "http://127.0.0.1:8000"), credentials) as client:
+        with Client(environ.get("LAKEBED_ENDPOINT", "http://127.0.0.1:8000"), _credentials(environ)) as client:
             collector = Collector(
                 client=client,
                 repository=options.repository,
@@ -55,6 +61,30 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except LakebedError as error:
         _note(f"error: {error}")
         return 1
+
+
+def _credentials(environ: Mapping[str, str]) -> Credentials | Token:
+    token = environ.get("LAKEBED_TOKEN", "")
+    if token:
+        return Token(token=token)
+    return Credentials(
+        access_key_id=environ.get("LAKEBED_ACCESS_KEY_ID", ""),
+        secret_access_key=environ.get("LAKEBED_SECRET_ACCESS_KEY", ""),
+    )
+
+
+def _end_with_input() -> None:
+    """End as on Ctrl-C when standard input ends, which is when whoever holds its other end closes it or dies."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None, "it runs"
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        time.sleep(PATIENCE_S)
+        os._exit(FORCED)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
@@ -113,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--kind", choices=[kind.value for kind in RunKind], help="default: one after the other")
         action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
+        action.add_argument("--attended", action="store_true", help="end when standard input does")
     return parser
 
 
