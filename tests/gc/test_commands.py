@@ -8,23 +8,25 @@ from pathlib import Path
 import pytest
 
 from lakebed import handoff
-from lakebed.cli.gc import _kinds, _objects_in, plan_text
+from lakebed.cli.gc_session import kinds_asked, objects_in
+from lakebed.cli.gc_text import plan_text
 from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, session_options
 from lakebed.gc.__main__ import _say, main
 from lakebed.gc.runs import CommitCounts, RangeCounts
 from lakebed.handoff import RunKind
 
 
-def test_both_kinds_are_meant_unless_one_is_named() -> None:
-    assert _kinds(False, False) == _kinds(True, True) == list(RunKind)
-    assert _kinds(True, False) == [RunKind.COMMITTED]
-    assert _kinds(False, True) == [RunKind.UNCOMMITTED]
+def test_all_kinds_are_meant_unless_some_are_named() -> None:
+    assert kinds_asked(False, False) == list(RunKind)
+    assert kinds_asked(True, True) == [RunKind.UNCOMMITTED, RunKind.COMMITTED]
+    assert kinds_asked(True, False) == [RunKind.COMMITTED]
+    assert kinds_asked(False, True) == [RunKind.UNCOMMITTED]
 
 
 def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:
     (tmp_path / "server" / "objects").mkdir(parents=True)
 
-    assert _objects_in(tmp_path / "server") == _objects_in(tmp_path / "server" / "objects")
+    assert objects_in(tmp_path / "server") == objects_in(tmp_path / "server" / "objects")
 
 
 def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> None:

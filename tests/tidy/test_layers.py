@@ -35,7 +35,12 @@ COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
-    "cli/gc.py": {"gc", "blocks", "handoff", "retention"},
+    "cli/gc.py": {"handoff"},
+    "cli/gc_diff.py": {"handoff"},
+    "cli/gc_report.py": {"handoff"},
+    "cli/gc_session.py": {"gc", "blocks", "handoff", "retention"},
+    "cli/gc_text.py": {"gc", "handoff"},
+    "cli/gc_why.py": {"gc", "handoff", "retention"},
     "cli/gc_rules.py": {"handoff", "retention"},
     "cli/gc_rules_text.py": {"handoff", "retention"},
     "cli/quickstart_collect.py": {"gc", "blocks", "handoff"},

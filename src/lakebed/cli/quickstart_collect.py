@@ -21,7 +21,7 @@ from lakebed.client import Client
 from lakebed.handoff import RunKind, RunReport
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
-from .gc import plan_text
+from .gc_text import plan_text
 from .output import count_of, human_size
 from .progress import bar
 from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate

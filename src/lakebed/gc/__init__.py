@@ -6,6 +6,7 @@ from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
 from .java import Java, NoJava, find_java
+from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .modes import Mode, UncommittedOptions
 from .planning_committed import NoRules
@@ -21,7 +22,9 @@ from .session import (
     local_session,
     session_options,
 )
+from .supposing import NotTheRules
 from .tables import SchemaMismatch
+from .unforeseen import SparkFailed, unforeseen
 
 __all__ = [
     "BadSessionOptions",
@@ -29,6 +32,7 @@ __all__ = [
     "Collector",
     "Java",
     "Lake",
+    "ListedRun",
     "LiveSide",
     "LocalSession",
     "Mode",
@@ -36,6 +40,7 @@ __all__ = [
     "NoJava",
     "NoRules",
     "NoSavedState",
+    "NotTheRules",
     "Overtaken",
     "Plan",
     "PlanMissing",
@@ -46,6 +51,7 @@ __all__ = [
     "SessionOptions",
     "SessionRunning",
     "SparkDidNotStart",
+    "SparkFailed",
     "TaskCorrupt",
     "TaskFailed",
     "TaskStopped",
@@ -57,4 +63,5 @@ __all__ = [
     "find_java",
     "local_session",
     "session_options",
+    "unforeseen",
 ]

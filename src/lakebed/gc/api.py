@@ -23,7 +23,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark c
 from lakebed import handoff
 from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions
-from lakebed.handoff import PlanDiff, RunKind, RunReport, RunView, WhyAnswer, check_run_id, diff_plans
+from lakebed.handoff import (
+    PlanDiff,
+    RunKind,
+    RunReport,
+    RunView,
+    WhyAnswer,
+    check_run_id,
+    decode_report,
+    diff_plans,
+    report_path,
+)
 from lakebed.retention import Rules
 
 from .applying import apply_run
@@ -140,6 +150,17 @@ class Collector:
     def doomed(self, spark: SparkSession, run_id: str) -> DataFrame:
         """DOOMED: the objects of a plan, one row each."""
         return doomed_objects(spark, self._lake(), self.show(run_id).doomed, tasks=self.tasks)
+
+    def report(self, run_id: str) -> RunReport | None:
+        """What came of a plan; None where it was not applied.
+
+        Raises:
+            BadInput: the report is unreadable.
+        """
+        name = report_path(self.show(run_id).kind, check_run_id(run_id))
+        with Files(self._lake()) as files:
+            data = files.find(name)
+        return None if data is None else decode_report(data, name=name)
 
     def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
         """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""

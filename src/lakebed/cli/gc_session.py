@@ -1,0 +1,115 @@
+"""What the commands of `lakebed gc` share: their options, a collector, and a Spark of this machine.
+
+A composition root. Where the bytes of a `local://` repository lie is said by --data or LAKEBED_BLOCKS_LOCAL_ROOT; that
+is checked before Spark is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .failures import Misuse
+from .output import human_duration
+from .session import Session
+from .uris import parse_repository
+
+if TYPE_CHECKING:
+    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.gc import Collector, LocalSession
+    from lakebed.handoff import RunKind
+    from lakebed.retention import Rules
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
+CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
+UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+RootOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."
+    ),
+]
+
+
+def kinds_asked(committed: bool, uncommitted: bool) -> list[RunKind]:
+    """All, unless some are asked for."""
+    from lakebed.handoff import RunKind
+
+    asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted}
+    return [kind for kind in RunKind if asked.get(kind) or not (committed or uncommitted)]
+
+
+def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
+    """For what reads or writes the namespace: a mistake in where it lies is told before Spark is started.
+
+    Raises:
+        Misuse: nobody said where local:// repositories lie.
+    """
+    from lakebed.blocks import InvalidNamespace
+
+    collector = collector_of(session, uri, local_root)
+    try:
+        collector.check()
+    except InvalidNamespace as error:
+        if collector.blocks.local_root is None and str(error.facts["uri"]).startswith("local://"):
+            raise Misuse("say where local:// repositories lie: --data with the server's data folder") from error
+        raise
+    return collector
+
+
+def collector_of(session: Session, uri: str, local_root: Path | None = None) -> Collector:
+    """For what only asks the server."""
+    from dataclasses import replace
+
+    from lakebed.blocks import options_from_environment
+    from lakebed.gc import Collector
+
+    repository = parse_repository(uri)
+    blocks = options_from_environment(session.environment)
+    if local_root is not None:
+        blocks = replace(blocks, local_root=objects_in(local_root))
+    return Collector(client=session.client, repository=repository, blocks=blocks, progress=timed(session.note))
+
+
+def objects_in(folder: Path) -> Path:
+    """The folder of repositories itself, or where a server keeps it in its data folder."""
+    objects = folder.absolute() / "objects"
+    return objects if objects.is_dir() else folder.absolute()
+
+
+def timed(note: Callable[[str], None]) -> Callable[[str], None]:
+    """Stages as they begin, each with how long the command has been at work."""
+    began_s = time.monotonic()
+
+    def say(line: str) -> None:
+        note(f"[{human_duration(time.monotonic() - began_s)}] {line}")
+
+    return say
+
+
+def rules_file(path: Path | None) -> Rules | None:
+    """Rules as `gc rules get -o json` shows them.
+
+    Raises:
+        InvalidRules: no such file's content, or rules that the server would refuse.
+    """
+    from lakebed.retention import read_rules
+
+    return None if path is None else read_rules(path.read_bytes(), name=str(path))
+
+
+@contextlib.contextmanager
+def local_spark(session: Session) -> Iterator[LocalSession]:
+    """Spark on this machine, while the block runs. What it says when something is wrong that nobody foresaw goes to a
+    file, and one line of it to the terminal.
+    """
+    from lakebed.gc import local_session, session_options, unforeseen
+
+    session.note("starting Spark")
+    with unforeseen(), local_session(session_options(session.environment), session.environment) as running:
+        yield running

@@ -1,0 +1,152 @@
+"""How `lakebed gc` tells plans, runs and reports to people: tables with bars of plain characters."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .output import count_of, fields, human_size, human_time, printable, table
+
+if TYPE_CHECKING:
+    from lakebed.gc import ListedRun
+    from lakebed.handoff import Plan, RunReport, RunView, Total
+
+TOP: Final = 10
+"""How many branches and folders are named; the others are summed."""
+NAME_MAX: Final = 40
+BAR_MIN: Final = 8
+BAR_MAX: Final = 40
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def amount(total: Total) -> str:
+    return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
+
+
+def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
+    for found in plans:
+        yield from plan_text(found)
+
+
+def plan_text(plan: Plan, *, width: int | None = None) -> Iterator[str]:
+    """A plan: what goes and why, then what that rests on. `width` in characters, else that of the terminal."""
+    commits = plan.commit_counts
+    facts: list[tuple[str, str]] = [
+        ("plan", f"{plan.run_id} ({plan.kind})"),
+        ("made", human_time(plan.now_ms // 1000)),
+        ("goes", amount(plan.totals.all)),
+        ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
+        ("ranges", f"{plan.range_counts.live:,} stay, {plan.range_counts.expired:,} go"),
+    ]
+    if plan.what_if:
+        facts.insert(1, ("supposed", "by rules that nobody saved"))
+    if plan.listing:
+        listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
+        facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
+    if plan.strays:
+        facts.append(("strays", f"{len(plan.strays):,}, reported and never deleted"))
+    yield from fields(facts)
+    totals = plan.totals
+    for title, sums in (
+        ("reason", totals.by_reason),
+        ("rule", totals.by_rule),
+        ("age", in_order_of_age(totals.by_age)),
+        ("branch", totals.by_branch),
+        ("folder", totals.by_prefix),
+    ):
+        if any(sums):
+            yield ""
+            yield from bars(title, sums, width=width)
+    yield from (f"stray: {printable(key)}" for key in plan.strays[:TOP])
+
+
+def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
+    """Youngest first."""
+    from lakebed.handoff import AGES
+
+    return {name: sums[name] for name, _ in AGES if name in sums}
+
+
+def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:
+    """A table of totals, each with a bar of its bytes as long as there is room for; none in a narrow terminal."""
+    shown = list(sums.items())
+    if len(shown) > TOP:
+        rest = shown[TOP:]
+        counted = sum(total.objects for _, total in rest), sum(total.size_bytes for _, total in rest)
+        rows = [(name, total.objects, total.size_bytes) for name, total in shown[:TOP]]
+        rows.append((f"({len(rest):,} more)", *counted))
+    else:
+        rows = [(name, total.objects, total.size_bytes) for name, total in shown]
+    cells = [(shortened(name), f"{objects:,}", human_size(size)) for name, objects, size in rows]
+    header = (title, "objects", "size")
+    used = sum(max(len(row[column]) for row in [header, *cells]) + 2 for column in range(3))
+    room = min(BAR_MAX, (width or terminal_width()) - used)
+    if room < BAR_MIN:
+        return (yield from table(header, cells))
+    largest = max(size for _, _, size in rows) or 1
+    drawn = [bar(size / largest, room) for _, _, size in rows]
+    yield from table((*header, ""), [(*cell, line) for cell, line in zip(cells, drawn, strict=True)])
+    return None
+
+
+def bar(share: float, width: int) -> str:
+    """`share` of `width` characters, to an eighth where the terminal can show that."""
+    if not _shows_blocks():
+        return "#" * round(share * width)
+    whole, part = divmod(round(share * width * 8), 8)
+    return "█" * whole + (_EIGHTHS[part] if part else "")
+
+
+def _shows_blocks() -> bool:
+    try:
+        "█▏".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def terminal_width() -> int:
+    """80 where nobody watches."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def shortened(name: str) -> str:
+    text = printable(name) or "(none)"
+    return text if len(text) <= NAME_MAX else f"{text[: NAME_MAX - 20]}…{text[-19:]}"
+
+
+def report_text(report: RunReport) -> str:
+    gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if not report.objects_failed:
+        return f"{report.run_id} ({report.kind}): {gone}"
+    return (
+        f"{report.run_id} ({report.kind}): {gone}; {count_of(report.objects_failed, 'object')} could not be deleted: "
+        f"apply the run again"
+    )
+
+
+def view_text(view: RunView) -> Iterator[str]:
+    facts: list[tuple[str, Any]] = [
+        ("run", f"{view.run_id} ({view.kind})"),
+        ("state", view.state),
+        ("started", human_time(view.started_ms // 1000)),
+        ("condemns", count_of(view.condemned, "commit")),
+    ]
+    return fields(facts)
+
+
+def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
+    rows: Sequence[tuple[str, ...]] = [
+        (
+            run.run_id,
+            human_time(run.started_ms // 1000),
+            run.kind,
+            run.state,
+            "-" if run.objects is None else f"{run.objects:,}",
+            "-" if run.size_bytes is None else human_size(run.size_bytes),
+        )
+        for run in runs
+    ]
+    return table(("run", "began", "kind", "state", "objects", "size"), rows) if rows else ()

@@ -1,0 +1,137 @@
+"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks; no Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from .failures import Misuse
+from .output import count_of, fields, human_size, human_time, printable, table
+from .session import Session, connect
+from .uris import parse_object, parse_repository
+
+if TYPE_CHECKING:
+    from lakebed.handoff import Taking, WhyAnswer, WhyObject
+    from lakebed.retention import Stay
+
+SHOWN: Final = 10
+TIMEOUT_S: Final = 3600.0
+"""How long the server may look in silence: it reads the contents of all commits."""
+
+WhyArgument = Annotated[
+    str, typer.Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
+]
+AddressArgument = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="data/…, or a full URI; both spellings are one object.")
+]
+
+
+def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
+    """Say what keeps an object, until when, or which run took it, when, and by which rule."""
+    from lakebed.gc import LiveSide
+
+    if address:
+        repository, asked = parse_repository(uri), {"address": address}
+    elif "/" not in uri.removeprefix("lakefs://"):
+        raise Misuse(f"{uri}: say a path in it, or an address behind it")
+    else:
+        target = parse_object(uri)
+        repository, asked = target.repository, {"ref": target.ref, "path": target.path}
+    with contextlib.closing(connect(session.settings, attempts=1, timeout_s=TIMEOUT_S)) as client:
+        session.show(LiveSide(client, repository).why(**asked), why_text)
+
+
+def why_text(answer: WhyAnswer) -> Iterator[str]:
+    if answer.path and not answer.at_ref:
+        yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; what was ever there:"
+        yield ""
+    if not answer.objects:
+        yield "no commit and no ledger knows it"
+    for place, found in enumerate(answer.objects):
+        if place:
+            yield ""
+        yield from _object_text(found, answer)
+    if answer.objects_count > len(answer.objects):
+        yield f"… and {count_of(answer.objects_count - len(answer.objects), 'object')} more"
+
+
+def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
+    facts = [("object", printable(found.address)), ("why", _verdict(found, answer))]
+    if found.size_bytes is not None and found.modified_ms is not None:
+        facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
+    for name in found.uncommitted[:SHOWN]:
+        where = f" at {printable(name.path)}" if name.path else ""
+        facts.append((name.source, f"branch {name.branch}{where}, since {human_time(name.since_ms // 1000)}"))
+    facts += [
+        ("kept by" if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer))
+        for stay in found.stays[:SHOWN]
+    ]
+    if found.stays_count > SHOWN:
+        facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
+    facts += [("run", _taking(taking)) for taking in found.taken[:SHOWN]]
+    if found.slice_settled is False and found.size_bytes is not None:
+        facts.append(("slice", "not settled: no run looks at it before uploads into it have ended"))
+    yield from fields(facts)
+    if found.commits:
+        yield ""
+        rows = [
+            (name.commit[:16], human_time(name.created_ms // 1000), printable(name.path), name.run)
+            for name in found.commits[:SHOWN]
+        ]
+        yield from table(("commit", "made", "path", "condemned by"), rows)
+        if found.commits_count > len(rows):
+            yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
+
+
+def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
+    date = "" if found.goes_ms is None else human_time(found.goes_ms // 1000)
+    match found.fate.value:
+        case "kept" if found.uncommitted:
+            return "stays for as long as it is staged, being uploaded or copied"
+        case "kept" if not answer.has_rules:
+            return "stays: no retention rules are set, so nothing that was committed goes"
+        case "kept":
+            return f"stays until {date}, if nothing changes" if date else "stays while what keeps it is there"
+        case "expired":
+            return "goes with the next run of committed data: only commits that expired name it"
+        case "unreferenced":
+            return "goes with the next run of uncommitted data: nothing names it"
+        case "young":
+            return f"nothing names it; it stays for its age {f'until {date}' if date else 'for ever'}"
+        case "taken":
+            return "a run took it"
+        case "missing":
+            return "is named, and is not in the object store: no run of ours is known to have taken it"
+        case "outside":
+            return "is no object of this namespace that a run could take"
+        case _:
+            return "is not in the object store, nothing names it, and no ledger knows it"
+
+
+def _stay(stay: Stay, answer: WhyAnswer) -> str:
+    what = {
+        "head": f"the head of branch {stay.name}, while it is there",
+        "keep_last": f"branch {stay.name}, by rule {stay.rule}",
+        "tag": f"tag {stay.name}, while it is there",
+        "hold": f"{stay.name}, which is about to name its commit",
+    }.get(stay.kind.value)
+    if what is not None:
+        return f"{what} (commit {stay.commit[:12]})"
+    who = f"branch {stay.name}" if stay.name else "a commit on no branch"
+    if not answer.has_rules or stay.counted_ms is None:
+        return f"{who} (commit {stay.commit[:12]})"
+    since = f"{human_time(stay.counted_ms // 1000)} (commit {stay.counted_by[:12]})"
+    if not stay.keeps_at(answer.now_ms):
+        return f"{who}, by rule {stay.rule} from {since}"
+    until = "for ever" if stay.until_ms is None else f"until {human_time(stay.until_ms // 1000)}"
+    return f"{who} {until}, by rule {stay.rule} from {since}"
+
+
+def _taking(taking: Taking) -> str:
+    rule = f", by rule {taking.rule}" if taking.rule else ""
+    path = f", at {printable(taking.path)}" if taking.path else ""
+    failed = f": {printable(taking.error)}" if taking.error else ""
+    return f"{taking.run_id}: {taking.state} {human_time(taking.at_ms // 1000)}, {taking.reason}{rule}{path}{failed}"

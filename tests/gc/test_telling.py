@@ -1,0 +1,318 @@
+"""How plans are told: bars in a terminal, a page of HTML, differences, and the one line of an unforeseen failure."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from py4j.protocol import Py4JError
+
+from lakebed import handoff
+from lakebed.base import CommitId
+from lakebed.cli.gc_diff import diff_text
+from lakebed.cli.gc_report import plan_html
+from lakebed.cli.gc_text import bar, bars, plan_text, runs_text
+from lakebed.cli.gc_why import why_text
+from lakebed.cli.output import human_time
+from lakebed.gc import ListedRun, SparkFailed, unforeseen
+from lakebed.gc.unforeseen import telling_line
+from lakebed.handoff import (
+    CommitCounts,
+    CommitsDiffer,
+    CommittedName,
+    DifferingObject,
+    Fate,
+    Found,
+    OnlyIn,
+    Plan,
+    PlanDiff,
+    RangeCounts,
+    RunKind,
+    Side,
+    Taking,
+    Total,
+    Totals,
+    UncommittedName,
+    WhyAnswer,
+    WhyObject,
+)
+from lakebed.retention import DAY_MS, Rules, Stay, StayKind
+
+HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
+NOW = 1_790_000_000_000
+
+
+def plan(**more: object) -> Plan:
+    manifest = handoff.manifest_of(handoff.COMMITS, "_lakefs/x/", [])
+    small, large = Total(objects=3, size_bytes=10 << 20), Total(objects=1000, size_bytes=30 << 20)
+    found = Plan(
+        run_id="r1",
+        kind=RunKind.COMMITTED,
+        repository="repo",
+        namespace="local://lake/repo",
+        now_ms=NOW,
+        settled_slices=2,
+        rules=Rules(default="7d"),
+        rules_version=3,
+        commits=manifest,
+        refs=manifest,
+        condemned=manifest,
+        commit_counts=CommitCounts(all=30, kept=20, expired=9, swept=1),
+        range_counts=RangeCounts(live=4, expired=5),
+        doomed=manifest,
+        totals=Totals(
+            all=Total(objects=1003, size_bytes=40 << 20),
+            by_reason={"expired": large, "dangling": small},
+            by_age={">1y": small, "7-30d": large},
+            by_prefix={"logs/": large, HOSTILE: small},
+        ),
+    )
+    return msgspec.structs.replace(found, **more)
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page: its elements, and its words."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: set[str] = set()
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_shows_every_way_in_which_a_plan_is_counted() -> None:
+    words = Reader(plan_html(plan())).words
+
+    for said in ("1,003", "40 MiB", "expired", "dangling", "7-30d", "logs/", "9", "commits expire", "all others 7d"):
+        assert said in words
+
+
+def test_names_of_other_people_put_no_element_and_no_control_into_the_page() -> None:
+    page = plan_html(plan(strays=(HOSTILE,), repository=HOSTILE))
+
+    reader = Reader(page)
+
+    assert "script" not in reader.elements
+    assert not {name for name in reader.attributes if name.startswith("on")}
+    assert "<script>alert(1)" in reader.words, "shown as it is named"
+    assert not {"\x1b", "\u202e", "\ud800"} & set(page)
+    page.encode()
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    page = plan_html(plan(listing=Found(objects=2000, size_bytes=1 << 30, slices=3)))
+
+    reader = Reader(page)
+
+    assert not {"script", "link", "img", "iframe", "object", "form", "a"} & set(reader.elements)
+    assert not {"src", "href"} & reader.attributes
+    assert "default-src 'none'" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_page_says_when_its_rules_were_only_supposed() -> None:
+    assert "nobody had saved" in plan_html(plan(what_if=True))
+    assert "nobody had saved" not in plan_html(plan())
+
+
+def test_a_plan_of_before_without_ages_has_a_page() -> None:
+    totals = Totals(all=Total(objects=1, size_bytes=1), by_reason={"expired": Total(objects=1, size_bytes=1)})
+
+    assert "By age" not in plan_html(plan(totals=totals))
+
+
+def test_bars_fill_the_width_and_no_line_is_wider() -> None:
+    sums = {"logs/": Total(objects=5, size_bytes=100), "x" * 90: Total(objects=1, size_bytes=50)}
+
+    for width in (20, 60, 100, 200):
+        lines = [*bars("folder", sums, width=width)]
+        assert len(lines) == 3
+        if width > 80:
+            assert max(map(len, lines)) <= width
+            assert lines[1].count("█") == 2 * lines[2].count("█") > 0
+
+
+def test_a_terminal_that_cannot_show_blocks_gets_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain:
+        encoding = "ascii"
+
+    monkeypatch.setattr("sys.stdout", Plain())
+
+    assert bar(0.5, 10) == "#####"
+
+
+def test_what_is_beyond_the_first_names_is_summed() -> None:
+    sums = {f"{number:02}/": Total(objects=1, size_bytes=1) for number in range(15)}
+
+    lines = [*bars("folder", sums, width=100)]
+
+    assert len(lines) == 12
+    assert lines[-1].startswith("(5 more)  5 ")
+
+
+def test_ages_are_told_youngest_first_and_names_without_control_characters() -> None:
+    text = "\n".join(plan_text(plan(), width=100))
+
+    assert text.index("7-30d") < text.index(">1y")
+    assert "\x1b" not in text
+
+
+def test_runs_are_listed_with_what_they_take() -> None:
+    runs = [
+        ListedRun(run_id="r2", kind=RunKind.UNCOMMITTED, state="marking", started_ms=NOW),
+        ListedRun(run_id="r1", kind=RunKind.COMMITTED, state="planned", started_ms=NOW, objects=1200, size_bytes=2048),
+    ]
+
+    lines = [*runs_text(runs)]
+
+    assert lines[0].split() == ["RUN", "BEGAN", "KIND", "STATE", "OBJECTS", "SIZE"]
+    assert lines[1].split()[-2:] == ["-", "-"]
+    assert "1,200" in lines[2]
+    assert "2.0 KiB" in lines[2]
+
+
+def test_a_difference_is_told_by_objects_bytes_and_commits() -> None:
+    found = PlanDiff(
+        a="r1",
+        b="r2",
+        kind=RunKind.COMMITTED,
+        only_a=OnlyIn(),
+        only_b=OnlyIn(all=Total(objects=2, size_bytes=2048), by_rule={"main: 1d": Total(objects=2, size_bytes=2048)}),
+        both=Total(objects=7, size_bytes=70),
+        commits=CommitsDiffer(a=0, b=4, both=9),
+        by_branch={"main": (Total(objects=7), Total(objects=9))},
+        objects=(
+            DifferingObject(
+                side=Side.B, address="data/x", size_bytes=9, reason="r", rule="main: 1d", last_seen_ms=NOW, path=HOSTILE
+            ),
+        ),
+    )
+
+    text = "\n".join(diff_text(found))
+
+    assert "only r2  2        2.0 KiB  4" in text
+    assert "main: 1d" in text
+    assert "\x1b" not in text
+
+
+def why(found: WhyObject, **more: object) -> str:
+    answer = WhyAnswer(
+        repository_uri="local://lake/repo",
+        now_ms=NOW,
+        rules_version=1,
+        has_rules=True,
+        objects=(found,),
+        objects_count=1,
+    )
+    return "\n".join(why_text(msgspec.structs.replace(answer, **more)))
+
+
+def test_why_says_who_keeps_it_until_when_and_by_which_rule() -> None:
+    stay = Stay(
+        kind=StayKind.BRANCH,
+        name="main",
+        commit=CommitId("c" * 64),
+        rule="main: 20d",
+        period="20d",
+        counted_by=CommitId("d" * 64),
+        counted_ms=NOW - 10 * DAY_MS,
+        until_ms=NOW + 10 * DAY_MS,
+    )
+    name = CommittedName(commit="c" * 64, created_ms=NOW, path=HOSTILE)
+    found = WhyObject(
+        address="data/x", fate=Fate.KEPT, goes_ms=NOW + 10 * DAY_MS, stays=(stay,), stays_count=1, commits=(name,)
+    )
+
+    text = why(found)
+
+    assert "stays until 2026-10-01" in text
+    assert "branch main until 2026-10-01" in text
+    assert "by rule main: 20d from 2026-09-11" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (WhyObject(address="x", fate=Fate.EXPIRED, goes_ms=NOW), "next run of committed data"),
+        (WhyObject(address="x", fate=Fate.UNREFERENCED, goes_ms=NOW), "next run of uncommitted data"),
+        (WhyObject(address="x", fate=Fate.YOUNG, goes_ms=NOW), "stays for its age until 2026-09-21"),
+        (WhyObject(address="x", fate=Fate.MISSING), "is not in the object store"),
+        (WhyObject(address="x", fate=Fate.UNKNOWN), "no ledger knows it"),
+        (WhyObject(address="x", fate=Fate.OUTSIDE), "no object of this namespace"),
+        (
+            WhyObject(
+                address="x",
+                fate=Fate.KEPT,
+                uncommitted=(UncommittedName(source="staging", branch="dev", path="p", since_ms=NOW),),
+            ),
+            "branch dev at p",
+        ),
+        (
+            WhyObject(
+                address="x",
+                fate=Fate.TAKEN,
+                taken=(
+                    Taking(
+                        run_id="r7",
+                        address="x",
+                        path="p",
+                        size_bytes=1,
+                        reason="expired",
+                        rule="main: 1d",
+                        state="deleted",
+                        at_ms=NOW,
+                        error="",
+                    ),
+                ),
+            ),
+            f"r7: deleted {human_time(NOW // 1000)}, expired, by rule main: 1d, at p",
+        ),
+    ],
+)
+def test_why_says_what_becomes_of_it(found: WhyObject, said: str) -> None:
+    assert said in why(found)
+
+
+def test_why_says_that_nothing_committed_goes_without_rules() -> None:
+    assert "no retention rules are set" in why(WhyObject(address="x", fate=Fate.KEPT), has_rules=False)
+
+
+TRACE = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+  File "job.py", line 7, in work
+    raise ValueError("no such thing")
+ValueError: no such thing
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:581)
+Caused by: org.apache.spark.SparkException: Job aborted
+"""
+
+
+def test_of_an_unforeseen_failure_the_workers_own_error_is_told() -> None:
+    assert telling_line(TRACE) == "ValueError: no such thing"
+    assert telling_line("java.lang.OutOfMemoryError: Java heap space\n\tat x") == "OutOfMemoryError: Java heap space"
+    assert telling_line("") == "no reason given"
+    assert len(telling_line("x" * 9000)) == 300
+
+
+def test_an_unforeseen_failure_is_one_line_and_a_file_with_all_of_it(tmp_path: Path) -> None:
+    with pytest.raises(SparkFailed, match=r"^Spark failed: ValueError: no such thing") as told, unforeseen(tmp_path):
+        raise Py4JError(TRACE)
+
+    (log,) = tmp_path.iterdir()
+    assert str(log) in str(told.value)
+    assert "PythonRunner.scala:581" in log.read_text()
+    assert "\n" not in str(told.value)
