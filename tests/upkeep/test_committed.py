@@ -35,7 +35,7 @@ from lakebed.upkeep import (
     StalePlan,
     UpkeepOptions,
 )
-from lakebed.upkeep.collector import _plan
+from lakebed.upkeep.collector import plan_of
 from lakebed.upkeep.inputs import Inputs
 from lakebed.versions import BranchRecord, Commit, Condemned, HoldRecord, decode_record, encode_record, keys
 
@@ -87,7 +87,7 @@ class Run:
 
     async def sweep(self, answer: Condemnation, *doomed: str) -> Manifest:
         assert answer.commits is not None
-        plan = await self.inputs.write_table(DOOMED, DOOMED.name, _plan(frozenset(doomed), reason="expired"))
+        plan = await self.inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
         await self.upkeep.sweep(self.id, Sweep(plan=plan, commits=answer.commits))
         return plan
 

@@ -30,10 +30,12 @@ from lakebed.versions import (
     BranchRecord,
     CopyRecord,
     CopyState,
+    Salts,
     UploadRefused,
     decode_record,
     encode_record,
     keys,
+    no_salts,
 )
 
 if TYPE_CHECKING:
@@ -535,12 +537,12 @@ async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_ov
     apply = committer.trees.apply
     new: list[str] = []
 
-    async def apply_late(metarange: MetarangeId, changes: pa.Table) -> Applied:
+    async def apply_late(metarange: MetarangeId, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
         if not new:
             new.append(await lake.put("main", "a", "2", server=writer))
             run = await lake.collector().collect_uncommitted()
             assert run.doomed == {old}
-        return await apply(metarange, changes)
+        return await apply(metarange, changes, salts=salts)
 
     committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing
     await committer.commit("main", message="m", committer="me")

@@ -15,6 +15,9 @@ A *committed* plan was made in private and may be stale, so it is published firs
     sweep        objects are deleted, or moved aside (quarantine.py)
     ended        only if every one of them went; else the run stays as it is, and applying it again tries the rest
 
+A plan of *metadata* goes the same way, but for what is published and rechecked (applying_metadata.py), and is never
+moved aside: nobody could use what was restored.
+
 The run's state is read from the server each time; the files in its folder say how far it came in that state. Of
 several applies in one repository, of one run or of many, the one that began last goes on (fencing.py).
 """
@@ -46,6 +49,7 @@ from lakebed.handoff import (
     report_path,
 )
 
+from .applying_metadata import recheck_metadata
 from .failures import told
 from .fencing import Fence, claim
 from .files import Files
@@ -112,6 +116,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunR
         files.act(fence.check)
         cleared_s = time.perf_counter()
         ledger = _ledger(files, plan)
+        window = None if plan.kind is RunKind.METADATA else window
         quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {doomed.rows} objects")
         swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
@@ -138,7 +143,7 @@ def _claim(files: Files, run_id: str) -> Fence:
 
 def _state(view: RunView | None, plan: Plan) -> RunState:
     """Where the run stands, if that is a place from which it may go on with this plan."""
-    if plan.kind is RunKind.COMMITTED:
+    if plan.kind is not RunKind.UNCOMMITTED:
         state = RunState.PLANNING if view is None else view.state
         allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
     else:
@@ -159,6 +164,9 @@ def _cleared(shop: Workshop, files: Files, plan: Plan, view: RunView | None) -> 
         return plan.doomed, 0
     if view is not None and view.state is RunState.SWEEPING:
         rechecked = _recheck_of(files, plan, view)
+    elif plan.kind is RunKind.METADATA:
+        doomed, commits = recheck_metadata(shop, files, plan)
+        rechecked = _write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=0))
     else:
         shop.progress(f"condemning {_condemned_rows(plan)} commits")
         assert plan.condemned is not None, "committed plans have one"
@@ -200,7 +208,11 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
     )
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")
     doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=plan.now_ms)
-    rechecked = Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned)
+    return _write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned))
+
+
+def _write_recheck(files: Files, plan: Plan, rechecked: Rechecked) -> Rechecked:
+    name = rechecked.commits.digest()[:16]
     files.write(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(rechecked))
     return rechecked
 

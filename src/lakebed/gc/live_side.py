@@ -17,9 +17,12 @@ from lakebed.handoff import (
     BadInput,
     Condemn,
     Condemnation,
+    GivenUp,
+    GiveUp,
     Manifest,
     Mark,
     Part,
+    PrepareCommits,
     PreparedCommits,
     ReadUncommitted,
     RulesVersion,
@@ -85,6 +88,21 @@ class LiveSide:
 
     def commits(self, run_id: str) -> PreparedCommits:
         return self._post(None, PreparedCommits, run_id, "commits")
+
+    def commits_for_metadata(self, run_id: str) -> PreparedCommits:
+        """The same, where a commit counts as swept only if that was longer ago than readers are given."""
+        return self._post(PrepareCommits(kind=RunKind.METADATA), PreparedCommits, run_id, "commits")
+
+    def give_up(self, run_id: str, request: GiveUp) -> GivenUp:
+        """Publishes what a run of metadata wants: from here on nobody writes a file under one of these ids.
+
+        Raises:
+            RunAbandoned: the run is over, or another one gave up its plan.
+        """
+        try:
+            return self._post(request, GivenUp, run_id, "give-up")
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
     def marked(self, run_id: str, plan: Manifest) -> RunView:
         """

@@ -22,6 +22,7 @@ from .failures import told
 from .files import Files
 from .modes import UncommittedOptions
 from .planning_committed import plan_committed
+from .planning_metadata import plan_metadata
 from .planning_uncommitted import plan_uncommitted
 from .runs import Plan, write_plan
 from .supposing import Supposing
@@ -44,6 +45,8 @@ def plan_run(shop: Workshop, kind: RunKind, options: UncommittedOptions) -> Plan
     with told(), Files(shop.lake) as files:
         if kind is RunKind.COMMITTED:
             plan = plan_committed(shop, run, files)
+        elif kind is RunKind.METADATA:
+            plan = plan_metadata(shop, run, files)
         else:
             with _abandoned_on_error(shop, run):
                 plan = plan_uncommitted(shop, run, files, options)

@@ -10,7 +10,8 @@ places. Whoever goes on finds it gone from the first and lying in the second: th
 `purge_part` later deletes what lies aside, in the same way.
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
-hold, and never a key outside `data/` or the run's quarantine.
+hold, and never a key outside `data/` or the run's quarantine; of a plan of metadata, never one that is not the file of
+a range, a metarange or a run.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from pyspark.sql import SparkSession
 from lakebed import handoff
 from lakebed.base import LakebedError
 from lakebed.blocks import BlockNotFound, BlockStore, is_block_key
-from lakebed.handoff import LedgerState, Manifest, Part, Quarantine
+from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
 
 from .fencing import Fence
 from .files import PARALLEL, Lake, in_tasks, whole
 from .ledger import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .parts import parts_of, read_part, rows_of_parts, spread
 from .places import may_be_deleted
+from .strays import run_file, tree_file
 from .tables import PARTS
 
 BATCH_KEYS: Final = 1000
@@ -46,6 +48,7 @@ COPIES_AT_ONCE: Final = 64
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
 
+_METADATA_PLANS: Final = f"{GC_PREFIX}{RunKind.METADATA.value}/"
 _REFUSED: Final = "not an object that may be deleted"
 
 Act = Callable[[list[str]], Awaitable[Outcomes]]
@@ -116,7 +119,7 @@ async def sweep_part(
 
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
-        outcomes = await _each(objects, act)
+        outcomes = await _each(objects, act, of_metadata=plan.folder.startswith(_METADATA_PLANS))
         until_ms = None if quarantine is None else quarantine.until_ms
         return ledger_rows(
             objects,
@@ -163,11 +166,14 @@ async def _carry_out(
     return count(rows)
 
 
-async def _each(objects: pa.Table, act: Act) -> Outcomes:
+async def _each(objects: pa.Table, act: Act, *, of_metadata: bool = False) -> Outcomes:
     """What came of each object, batch by batch, several at a time."""
-    plain = pc.match_substring_regex(objects["address"], _OURS).to_pylist()
     addresses: list[str] = objects["address"].to_pylist()
-    good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or _may_go(key)]
+    if of_metadata:
+        good = [key for key in addresses if tree_file(key) or run_file(key)]
+    else:
+        plain = pc.match_substring_regex(objects["address"], _OURS).to_pylist()
+        good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or _may_go(key)]
     errors: dict[str, str] = {}
     if len(good) < len(addresses):
         errors = dict.fromkeys(set(addresses).difference(good), _REFUSED)

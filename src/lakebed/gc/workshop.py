@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakebed import handoff
 from lakebed.base import parse_slice_name
 from lakebed.handoff import BadInput, Manifest
+from lakebed.retention import MetadataRule
 
 from .files import Files, Lake
 from .live_side import LiveSide
@@ -30,6 +31,7 @@ class Workshop:
     lake: Lake
     tasks: int
     progress: Progress
+    metadata: MetadataRule = field(default_factory=MetadataRule)
 
     def settled(self, names: Sequence[str]) -> DataFrame:
         """SETTLED: the slices in which objects may be doomed."""

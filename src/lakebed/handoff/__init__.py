@@ -18,7 +18,10 @@ from .manifests import (
 from .messages import (
     Condemn,
     Condemnation,
+    GivenUp,
+    GiveUp,
     Mark,
+    PrepareCommits,
     PreparedCommits,
     ReadUncommitted,
     RunList,
@@ -70,7 +73,7 @@ from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encod
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
-from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
+from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
 from .why import CommittedName, Fate, Taking, UncommittedName, WhyAnswer, WhyObject
 
 __all__ = [
@@ -83,6 +86,7 @@ __all__ = [
     "GC_PREFIX",
     "LEDGER",
     "LEDGER_PREFIX",
+    "LEFTOVERS",
     "MANIFEST_FORMAT",
     "MOVES",
     "QUARANTINED_PREFIX",
@@ -106,6 +110,8 @@ __all__ = [
     "DifferingObject",
     "Fate",
     "Found",
+    "GiveUp",
+    "GivenUp",
     "InvalidRunId",
     "Keeps",
     "LedgerState",
@@ -118,6 +124,7 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "PlanMissing",
+    "PrepareCommits",
     "PreparedCommits",
     "Quarantine",
     "RangeCounts",

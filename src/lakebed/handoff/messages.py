@@ -4,9 +4,10 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
 
     POST runs                      StartRun          -> StartedRun
     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
-    POST runs/{id}/commits         (empty)           -> PreparedCommits
+    POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
     POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
+    POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
     POST runs/{id}/sweeping        Sweep             -> RunView
     POST runs/{id}/ended           (empty)           -> RunView
     POST runs/{id}/abandoned       (empty)           -> RunView
@@ -75,6 +76,14 @@ class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest | None = None
 
 
+class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` counts for a run without a record: its folder goes by it. For metadata, `swept` is said only of commits
+    that were swept longer ago than readers are given.
+    """
+
+    kind: RunKind = RunKind.COMMITTED
+
+
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Condemn`.
 
@@ -118,6 +127,23 @@ class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
     settled_slices: tuple[str, ...] = ()
     condemned: int = 0
     taken_out: int = 0
+
+
+class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`leftovers` (table LEFTOVERS) lies in the run's folder. The same list again after a crash, never another."""
+
+    leftovers: Manifest
+
+
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` is the table COMMITS as read after the list was published and every branch touched: files that a row
+    names which is not swept must stay. So must the folders of `runs_alive`.
+    """
+
+    run_id: str
+    commits: Manifest
+    refs: Manifest
+    runs_alive: tuple[str, ...]
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,8 @@ class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict and all it rests on. `condemned` and `rules` are for committed runs, these for uncommitted ones:
+    """A verdict and all it rests on. `condemned` and `rules` are for committed runs, `leftovers` (what is wanted) for
+    those of metadata, these for uncommitted ones:
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
@@ -109,6 +110,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refs: Manifest
     uncommitted: Manifest | None = None
     condemned: Manifest | None = None
+    leftovers: Manifest | None = None
     listing: Found | None = None
     mode: RunMode = RunMode.CLEAN
     mode_note: str = ""

@@ -7,9 +7,11 @@ makes it; who loses throws its work away.
 
     uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
     committed:    (planning) ──► condemning ──► sweeping ──► ended      condemning ──► abandoned | ended
+    metadata:     as committed
 
-`planning` is not a stored state: planning of committed data publishes nothing, so such a run has an id and a folder
-but no record. `marked` and `sweeping` cannot be abandoned: deletes may have begun, so such a run is resumed.
+`planning` is not a stored state: planning of committed data or of metadata publishes nothing, so such a run has an id
+and a folder but no record. `marked` and `sweeping` cannot be abandoned: deletes may have begun, so such a run is
+resumed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from lakebed.base import Invalid, RunId
 class RunKind(enum.StrEnum):
     UNCOMMITTED = "uncommitted"
     COMMITTED = "committed"
+    METADATA = "metadata"
 
 
 class RunState(enum.StrEnum):
@@ -39,6 +42,14 @@ class InvalidRunId(Invalid):
     """Not a name that a run of ours can have."""
 
 
+_PUBLISHED: Final = {
+    RunState.PLANNING: frozenset({RunState.CONDEMNING}),
+    RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
+    RunState.SWEEPING: frozenset({RunState.ENDED}),
+    RunState.ENDED: frozenset(),
+    RunState.ABANDONED: frozenset(),
+}
+
 MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
     RunKind.UNCOMMITTED: {
         RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
@@ -46,13 +57,8 @@ MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
         RunState.ENDED: frozenset(),
         RunState.ABANDONED: frozenset(),
     },
-    RunKind.COMMITTED: {
-        RunState.PLANNING: frozenset({RunState.CONDEMNING}),
-        RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
-        RunState.SWEEPING: frozenset({RunState.ENDED}),
-        RunState.ENDED: frozenset(),
-        RunState.ABANDONED: frozenset(),
-    },
+    RunKind.COMMITTED: _PUBLISHED,
+    RunKind.METADATA: _PUBLISHED,
 }
 
 DELETES_ALLOWED: Final = frozenset({RunState.MARKED, RunState.SWEEPING})

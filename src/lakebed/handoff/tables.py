@@ -92,6 +92,16 @@ CONDEMNED: Final = Table(
     columns=_columns(("id", "string")),
 )
 
+LEFTOVERS: Final = Table(
+    name="leftovers",
+    version=1,
+    meaning="one file of metadata, or folder of a run, that a metadata run wants to take; each once",
+    columns=_columns(
+        ("kind", "string"),  # file (a range or a metarange) or run
+        ("id", "string"),
+    ),
+)
+
 DOOMED: Final = Table(
     name="doomed",
     version=2,
@@ -124,4 +134,4 @@ LEDGER: Final = Table(
     + (Column(name="kept_until", type="timestamp_ms", nullable=True, since=2),),  # of what lies in quarantine
 )
 
-TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, DOOMED, LEDGER)}
+TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, LEFTOVERS, DOOMED, LEDGER)}

@@ -112,7 +112,7 @@ class Collector:
             young_since_ms=young_since_ms,
             uploaded_ms=listing if young_since_ms is None else await self._ages(listing, base.kept | uploads),
         )
-        plan = await inputs.write_table(DOOMED, DOOMED.name, _plan(found.doomed, reason="unreferenced"))
+        plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(found.doomed, reason="unreferenced"))
         await self._upkeep.mark(started.run_id, Mark(plan=plan))
         failed = await self._sweep(found.doomed)
         await self._upkeep.end(started.run_id)
@@ -188,7 +188,7 @@ class Collector:
             uncommitted=await self._addresses(inputs, answer.uncommitted),
             namespace=Namespace(uri=namespace, settled=frozenset(answer.settled_slices)),
         )
-        plan = await inputs.write_table(DOOMED, DOOMED.name, _plan(frozenset(doomed), reason="expired"))
+        plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
         await self._upkeep.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
         failed = await self._sweep(frozenset(doomed))
         await self._upkeep.end(run_id)
@@ -269,7 +269,7 @@ def _address(row: dict[str, Any]) -> str:
     return row["address"] if row["slice"] == FOREIGN_SLICE else format_address(row["slice"], row["sequence"])
 
 
-def _plan(doomed: frozenset[str], *, reason: str) -> pa.Table:
+def plan_of(doomed: frozenset[str], *, reason: str) -> pa.Table:
     keys = sorted(doomed)
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     count = len(keys)

@@ -3,12 +3,14 @@
 Refs are read before commits, because a commit is written before it is named. Swept records are read before all else: a
 commit that was swept when we began can never be named again, so whoever skips it skips nothing that a later operation
 could bring back.
+
+A commit that is void (void.py) is said to be swept: it keeps nothing either, and its files are gone too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from lakebed.versions import (
 )
 
 from .records import records
+from .void import find_void
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,4 +107,18 @@ async def read_snapshot(versions: Versions) -> Snapshot:
     ]
     commits = [(CommitId(name), record) async for name, record in records(versions, Commit, keys.COMMIT)]
     commits.sort(key=lambda item: (item[1].generation, item[0]))
-    return Snapshot(refs=refs, commits=commits, swept=swept)
+    there = [item for item in commits if item[0] not in swept]
+    void = await find_void(versions, there, heads=[commit for _, _, commit, _ in refs])
+    return Snapshot(refs=refs, commits=commits, swept=swept | void)
+
+
+async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:
+    """The same, where `swept` leaves out what was swept by a run that began less than `grace_ms` ago: somebody may be
+    reading a listing of it. A run whose record is gone began before that."""
+    snapshot = await read_snapshot(versions)
+    since_ms = versions.world.clock.now_ms() - grace_ms
+    young = {run for run, record in await versions.runs() if record.started_ms > since_ms}
+    if not young:
+        return snapshot
+    late = {name async for name, swept in records(versions, SweptRecord, keys.SWEPT) if swept.run in young}
+    return replace(snapshot, swept=snapshot.swept - late)

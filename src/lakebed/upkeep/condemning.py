@@ -62,7 +62,7 @@ class Condemning:
         """One page: the first publishes and touches, all read staging, the last looks again and says what is left.
 
         Raises:
-            RunMoved: the run sweeps, ended or was abandoned.
+            RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata gave up its plan.
             RulesChanged: the run ended because the rules are not those of the plan.
             BadInput: the list of commits is not what its manifest says, or names what is no commit.
             BadContinuation: the token is of another attempt, or none of ours.
@@ -110,6 +110,7 @@ class Condemning:
             # Not published before its list is whole: from the record on, every commit of it is condemned at once.
             await self._add_condemned(run_id, commits)
             await self._runs.write(run_id, record, None)
+            await self._runs.check_not_given_up(run_id)
             return record
         record = replace(record, started_ms=before.started_ms)
         await self._runs.write(run_id, record, held)
@@ -193,7 +194,8 @@ class Condemning:
         return snapshot.kept(current.rules, now_ms=self._versions.world.clock.now_ms())
 
     async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
-        """Steps 6 and 7: after this the plan may be carried out, and what is condemned stays so for ever.
+        """Steps 6 and 7: after this the plan may be carried out, and what is condemned stays so for ever. A run of
+        metadata, which condemns no commits, goes the same way.
 
         Raises:
             RunMoved: the run is not condemning (or sweeping this very plan).
@@ -203,10 +205,11 @@ class Condemning:
         check_manifest(body.plan, name="plan")
         if body.plan.table != DOOMED.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
-        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING, RunState.SWEEPING)
+        kind = RunKind.METADATA if await self._is_of_metadata(run_id) else RunKind.COMMITTED
+        record, held = await self._runs.read_as(run_id, kind, RunState.CONDEMNING, RunState.SWEEPING)
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
-        inputs = Inputs(self._versions.blocks, RunKind.COMMITTED, run_id)
+        inputs = Inputs(self._versions.blocks, kind, run_id)
         condemned = _condemned_in(await inputs.read_table(COMMITS, body.commits))
         if record.state is StoredState.CONDEMNING:
             record = replace(record, state=StoredState.SWEEPING, plan=body.plan.digest())
@@ -216,6 +219,9 @@ class Condemning:
         await self._write_swept(run_id, condemned)
         await self._drop(run_id, set(await self.condemned(run_id)) - set(condemned))
         return record
+
+    async def _is_of_metadata(self, run_id: RunId) -> bool:
+        return (await self._runs.read(run_id))[0].kind is StoredKind.METADATA
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
         value = encode_record(SweptRecord(run=run_id))

@@ -14,7 +14,8 @@ class UpkeepOptions:
 
     `dead_owner_age_ms`: a slice that was opened so long ago and never settled has lost its owner; it is given up when
     a run begins. An owner that lives after all notices and goes on in a fresh slice. `dead_run_age_ms`: a run that
-    still marks after so long was left behind, and is abandoned.
+    still marks after so long was left behind, and is abandoned. `readers_grace_ms`: for so long after a run began that
+    swept a commit, the commit's ranges stay, for somebody may be listing it.
     """
 
     part_bytes: int = 20_000_000
@@ -23,3 +24,4 @@ class UpkeepOptions:
     scan_page: int = 5_000
     dead_owner_age_ms: int = 24 * HOUR_MS
     dead_run_age_ms: int = 7 * 24 * HOUR_MS
+    readers_grace_ms: int = 24 * HOUR_MS

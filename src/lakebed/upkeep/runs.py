@@ -82,6 +82,15 @@ class RunBook:
             return found
         return Held(value, now)
 
+    async def check_not_given_up(self, run_id: RunId) -> None:
+        """For a run whose record was just written: a collection of metadata takes plans that were never applied.
+
+        Raises:
+            RunMoved: it does, and the run is abandoned.
+        """
+        if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+            raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
+
     async def views(self) -> list[RunView]:
         """Newest first."""
         return [view(run_id, record) for run_id, record in reversed(await self._versions.runs())]

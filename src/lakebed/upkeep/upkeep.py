@@ -21,7 +21,10 @@ from lakebed.handoff import (
     BadInput,
     Condemn,
     Condemnation,
+    GivenUp,
+    GiveUp,
     Mark,
+    PrepareCommits,
     PreparedCommits,
     ReadUncommitted,
     RunKind,
@@ -40,10 +43,11 @@ from lakebed.handoff import (
 )
 from lakebed.versions import RunRecord, Versions
 
-from .commits import read_snapshot
+from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
 from .condemning import Condemning
 from .errors import BadContinuation, RulesNotFound, RunMoved, RunNotFound, WrongKind
 from .inputs import Inputs
+from .metadata import MetadataRuns
 from .options import UpkeepOptions
 from .reading import Cursor, Reading, decode_cursor, encode_cursor
 from .rules import RuleBook
@@ -55,12 +59,13 @@ class Upkeep:
     """Any number of these, in any number of processes, may serve one repository."""
 
     def __init__(self, versions: Versions, options: UpkeepOptions | None = None) -> None:
-        options = options or UpkeepOptions()
+        self._options = options = options or UpkeepOptions()
         self._versions = versions
         self._runs = RunBook(versions, options)
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
         self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
+        self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
 
     # Beginning
@@ -75,7 +80,7 @@ class Upkeep:
         else:
             run_id = RunId(self._versions.world.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.world.clock.now_ms()
-        settled = await self._runs.settled_slices()
+        settled = () if body.kind is RunKind.METADATA else await self._runs.settled_slices()
         uploads = None
         if body.kind is RunKind.UNCOMMITTED:
             uploads = await self._reading.read_uploads(Inputs(self._versions.blocks, body.kind, run_id))
@@ -119,7 +124,7 @@ class Upkeep:
             manifest=page.whole,
         )
 
-    async def prepare_commits(self, run_id: str) -> PreparedCommits:
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
         """Every commit record and ref, and the rules, written into the run's folder.
 
         Raises:
@@ -127,12 +132,12 @@ class Upkeep:
             OutOfOrder: a run of uncommitted data has not read that to its end yet.
         """
         id_ = check_run_id(run_id)
-        kind = await self._kind_of(id_)
+        kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
         if kind is RunKind.UNCOMMITTED:
             # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
             await Inputs(self._versions.blocks, kind, id_).check_complete(UNCOMMITTED.name)
         current = await self.rules.read()
-        snapshot = await read_snapshot(self._versions)
+        snapshot = await self._snapshot(kind)
         inputs = Inputs(self._versions.blocks, kind, id_)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
         commits = await inputs.write_table(COMMITS, COMMITS.name, snapshot.commits_table())
@@ -141,12 +146,17 @@ class Upkeep:
             run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
         )
 
-    async def _kind_of(self, run_id: RunId) -> RunKind:
-        """A run that plans committed data has no record: whoever has one must still be marking."""
+    async def _snapshot(self, kind: RunKind) -> Snapshot:
+        if kind is RunKind.METADATA:
+            return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
+        return await read_snapshot(self._versions)
+
+    async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
+        """A run that plans committed data or metadata has no record: whoever has one must still be marking."""
         try:
             await self._runs.read_as(run_id, RunKind.UNCOMMITTED, RunState.MARKING)
         except RunNotFound:
-            return RunKind.COMMITTED
+            return RunKind.METADATA if planned is RunKind.METADATA else RunKind.COMMITTED
         return RunKind.UNCOMMITTED
 
     # Moving
@@ -178,6 +188,10 @@ class Upkeep:
             raise RulesNotFound("no retention rules are set for this repository")
         return await self._condemning.condemn(id_, body)
 
+    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
+        """See `MetadataRuns.give_up`."""
+        return await self._metadata.give_up(check_run_id(run_id), body)
+
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """See `Condemning.sweep`."""
         id_ = check_run_id(run_id)
@@ -188,7 +202,10 @@ class Upkeep:
         Raises:
             RunMoved: it still marks.
         """
-        return await self._finish(check_run_id(run_id), RunState.ENDED)
+        ended = await self._finish(check_run_id(run_id), RunState.ENDED)
+        if ended.kind is RunKind.METADATA:
+            await self._metadata.forget_runs()
+        return ended
 
     async def abandon(self, run_id: str) -> RunView:
         """

@@ -166,7 +166,7 @@ class Committing(Tracking):
         between fails the publication."""
         base = await self._metarange(record.commit_id)
         changes = await self._changes([sealed.token for sealed in left])
-        metarange = (await self.trees.apply(base, changes, salts=self._salts)).metarange_id
+        metarange = (await self.trees.apply(base, changes, salts=self.given_up)).metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.

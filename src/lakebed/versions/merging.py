@@ -124,7 +124,7 @@ class Merging(Committing):
             source=await self._metarange(source),
             destination=await self._metarange(head),
             strategy=strategy,
-            salts=self._salts,
+            salts=self.given_up,
         )
         if merged.conflicts:
             raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)

@@ -201,6 +201,7 @@ class HoldRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class RunKind(StrEnum):
     COMMITTED = "committed"
     UNCOMMITTED = "uncommitted"
+    METADATA = "metadata"
 
 
 class RunState(StrEnum):

@@ -43,8 +43,11 @@ class Runs(Repo):
             if held is not None:
                 raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
 
-    async def _salts(self, ids: Sequence[str]) -> list[str]:
-        """As `Salts` has it. One `get_many`, which must begin after the branch was read that the files are for."""
+    async def given_up(self, ids: Sequence[str]) -> list[str]:
+        """For each id of a file nothing, or the run that gave it up: then the file is written with that for a salt.
+
+        One `get_many`, which for a writer must begin after the branch was read that the files are for.
+        """
         found = await self.store.get_many(keys.given_up_partition(self.uid), [id_.encode() for id_ in ids])
         return ["" if held is None else held.value.decode() for held in found]
 

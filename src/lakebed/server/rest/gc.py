@@ -12,7 +12,9 @@ from lakebed import wire
 from lakebed.base import RunId
 from lakebed.handoff import (
     Condemn,
+    GiveUp,
     Mark,
+    PrepareCommits,
     ReadUncommitted,
     RunKind,
     StartRun,
@@ -107,7 +109,9 @@ class Runs:
         return answer(await upkeep.read_uncommitted(request.args[1], body))
 
     async def commits(self, request: RestRequest) -> Response:
-        return answer(await (await self._upkeep(request)).prepare_commits(request.args[1]))
+        upkeep = await self._upkeep(request)
+        body = await request.decoded(PrepareCommits, is_optional=True)
+        return answer(await upkeep.prepare_commits(request.args[1], body))
 
     async def marked(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
@@ -116,6 +120,10 @@ class Runs:
     async def condemn(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
         return answer(await upkeep.condemn(request.args[1], await request.decoded(Condemn)))
+
+    async def give_up(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.give_up(request.args[1], await request.decoded(GiveUp)))
 
     async def sweeping(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
@@ -144,6 +152,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", run + "/commits", runs.commits),
         Route("POST", run + "/marked", runs.marked),
         Route("POST", run + "/condemn", runs.condemn),
+        Route("POST", run + "/give-up", runs.give_up),
         Route("POST", run + "/sweeping", runs.sweeping),
         Route("POST", run + "/ended", runs.ended),
         Route("POST", run + "/abandoned", runs.abandoned),

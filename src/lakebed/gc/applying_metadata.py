@@ -1,0 +1,71 @@
+"""The recheck of a collection of metadata: what its plan wants, less what has come to need it.
+
+The server gives up every id of the list for ever, ends the plans in it that were never applied, touches every branch,
+and only then reads every commit record again (docs/design/protocols.md, "A collection of metadata"). Commits that stay
+now and did not when the plan was made are all that can name a file of the plan: their metaranges are read, and what
+they name stays. So does the folder of a run that somebody works on.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.base import MetarangeId, RangeId, RunId
+from lakebed.blocks import BlockStore
+from lakebed.handoff import GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
+from lakebed.ranges import metarange_key, range_key
+
+from .files import Files
+from .history import newly_kept
+from .parts import read_part
+from .read import named_ranges
+from .runs import Plan
+from .workshop import Workshop, read_input
+
+
+def recheck_metadata(shop: Workshop, files: Files, plan: Plan) -> tuple[Manifest, Manifest]:
+    """What may be deleted (table DOOMED), written down under a name of this recheck, and the commits it was made with.
+
+    Raises:
+        RunAbandoned: the server refused the list.
+    """
+    assert plan.leftovers is not None, "plans of metadata have one"
+    shop.progress(f"giving up {plan.leftovers.rows} files and runs")
+    answer = shop.live_side.give_up(plan.run_id, GiveUp(leftovers=plan.leftovers))
+    spared = _named_since(shop, files, plan, answer)
+    folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{answer.commits.digest()[:16]}")
+    alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
+    parts = files.act(lambda store: _filter(store, plan, folder, spared, alive))
+    return handoff.manifest_of(handoff.DOOMED, folder, parts), answer.commits
+
+
+def _named_since(shop: Workshop, files: Files, plan: Plan, answer: GivenUp) -> pa.Array:
+    """Keys of the files that commits name which the plan did not know, or counted as swept."""
+    before = read_input(files, plan.commits, handoff.COMMITS)
+    now = read_input(files, answer.commits, handoff.COMMITS)
+    new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
+    if not new.num_rows:
+        return pa.array([], pa.string())
+    shop.progress(f"rechecking against {new.num_rows} new metaranges")
+    ranges = named_ranges(shop.spark, shop.lake, new, tasks=shop.tasks).toArrow()
+    keys = [metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()]
+    return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())
+
+
+async def _filter(store: BlockStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
+    """The plan's objects that nothing spares, part by part."""
+    written: list[Part] = []
+    for part in plan.doomed.parts:
+        data = await read_part(store, plan.doomed.folder, part)
+        rows = handoff.read_part(plan.doomed, handoff.DOOMED, part, data)
+        stays = pc.is_in(rows["address"], value_set=spared)
+        for one in alive:
+            stays = pc.or_(stays, pc.starts_with(rows["address"], one))
+        left = rows.filter(pc.invert(stays))
+        if left.num_rows:
+            data = handoff.encode_part(handoff.DOOMED, left)
+            await store.put(folder + part.name, data)
+            written.append(handoff.part_of(part.name, data, rows=left.num_rows))
+    return written

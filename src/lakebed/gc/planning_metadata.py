@@ -1,0 +1,152 @@
+"""Plan a collection of metadata: range and metarange files that no commit names, and folders of old runs.
+
+What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
+metarange of each that was not swept. This publishes nothing and makes nobody wait, and much may be written meanwhile:
+whether it still holds is asked when it is applied (applying_metadata.py). `lakebed.retention` has the rule as a plain
+function (metadata.py); the tests hold the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakebed import handoff
+from lakebed.base import FOREIGN_SLICE, RunId
+from lakebed.blocks import BlockStat, BlockStore
+from lakebed.handoff import LEFTOVERS, QUARANTINED_PREFIX, RunView, StartedRun, input_folder
+from lakebed.retention import RunFacts, old_runs, unnamed_files
+
+from .files import Files
+from .history import check_live, metaranges_of_all
+from .read import named_ranges
+from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .strays import SPECIAL_PREFIX, run_file, strays_among, tree_file
+from .tables import PARTS, VERDICTS
+from .verdicts import sum_parts, write_portions
+from .workshop import Workshop, read_input, write_input
+
+UNNAMED: Final = "unnamed"
+OLD_RUN: Final = "old-run"
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What lies under `_lakefs/`: files of trees by id, and files of runs by the run's kind and id."""
+
+    files: dict[str, BlockStat]
+    runs: dict[tuple[str, str], list[BlockStat]]
+    keys: list[str]
+
+
+def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
+    """The plan, with the list of what it wants (table LEFTOVERS)."""
+    shop.progress("listing ranges, metaranges and run folders")
+    special = sort_special(files.act(_list_special))
+    prepared = shop.live_side.commits_for_metadata(run.run_id)
+    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    metaranges = metaranges_of_all(commits)
+    shop.progress(f"reading {metaranges.num_rows} metaranges of {commits.num_rows} commits")
+    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    check_live(metaranges, ranges.num_rows)
+    named = {*metaranges["metarange_id"].to_pylist(), *ranges["range_id"].to_pylist()}
+    written_ms = {id_: stat.modified_ms for id_, stat in special.files.items()}
+    ids = unnamed_files(written_ms, named, rule=shop.metadata, now_ms=run.now_ms)
+    runs = old_runs(facts_of(special, shop.live_side.runs()), rule=shop.metadata, now_ms=run.now_ms)
+    doomed = _doomed(special, ids, runs - {run.run_id})
+    parts = files.act(lambda store: _write(store, run, doomed))
+    manifest, totals = sum_parts(parts, _folder(run))
+    swept = int(commits["swept"].to_numpy().sum())
+    return Plan(
+        **plan_frame(run, prepared, shop.live_side.repository),
+        leftovers=_write_leftovers(files, run, sorted(ids), sorted(runs - {run.run_id})),
+        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
+        doomed=manifest,
+        totals=totals,
+        strays=strays_among(special.keys),
+    )
+
+
+async def _list_special(store: BlockStore) -> list[BlockStat]:
+    return [stat async for page in store.list(SPECIAL_PREFIX) for stat in page]
+
+
+def sort_special(listing: Iterable[BlockStat]) -> Special:
+    """A file with any other name belongs to nothing, wherever it lies: it is in `keys` alone."""
+    special = Special({}, {}, [])
+    for stat in listing:
+        special.keys.append(stat.key)
+        if (id_ := tree_file(stat.key)) is not None:
+            special.files[id_] = stat
+        elif (run := run_file(stat.key)) is not None:
+            special.runs.setdefault(run, []).append(stat)
+    return special
+
+
+def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
+    """Every run that has a folder or a record."""
+    known = {(view.kind.value, view.run_id): view for view in views}
+    quarantined = {key for key in special.keys if key.startswith(QUARANTINED_PREFIX)}
+    facts = []
+    for kind, run_id in sorted({*known, *special.runs}):
+        stats, view = special.runs.get((kind, run_id), []), known.get((kind, run_id))
+        started_ms = [] if view is None else [view.started_ms]
+        facts.append(
+            RunFacts(
+                id=run_id,
+                kind=kind,
+                state="" if view is None else view.state.value,
+                touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
+                has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
+                has_quarantine=handoff.quarantine_path(run_id) in quarantined,
+            )
+        )
+    return facts
+
+
+def _doomed(special: Special, ids: Iterable[str], runs: Iterable[str]) -> pa.Table:
+    """VERDICTS: each file that goes."""
+    gone = set(runs)
+    files = [special.files[id_] for id_ in ids]
+    folders = [stat for (_, run_id), stats in special.runs.items() if run_id in gone for stat in stats]
+    stats = sorted([(stat, UNNAMED) for stat in files] + [(stat, OLD_RUN) for stat in folders], key=_key)
+    count = len(stats)
+    columns: dict[str, Any] = {
+        "address": [stat.key for stat, _ in stats],
+        "slice": [FOREIGN_SLICE] * count,
+        "sequence": [0] * count,
+        "size_bytes": [stat.size_bytes for stat, _ in stats],
+        "reason": [reason for _, reason in stats],
+        "last_seen_at": pa.array([stat.modified_ms * 1000 for stat, _ in stats], pa.timestamp("us", tz="UTC")),
+        "prefix": [stat.key[: stat.key.index("/", len(SPECIAL_PREFIX)) + 1] for stat, _ in stats],
+    }
+    nothing = {name: [""] * count for name in VERDICTS.schema.names if name not in columns}
+    return VERDICTS.rows({**columns, **nothing})
+
+
+def _key(item: tuple[BlockStat, str]) -> str:
+    return item[0].key
+
+
+def _folder(run: StartedRun) -> str:
+    return input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
+
+
+async def _write(store: BlockStore, run: StartedRun, doomed: pa.Table) -> pa.Table:
+    """PARTS: the VERDICTS, written down."""
+
+    async def tables() -> AsyncIterator[pa.Table]:
+        yield doomed
+
+    parts = [part async for part in write_portions(store, _folder(run), tables(), now_ms=run.now_ms)]
+    return pa.concat_tables(parts) if parts else PARTS.schema.empty_table()
+
+
+def _write_leftovers(files: Files, run: StartedRun, ids: Sequence[str], runs: Sequence[str]) -> handoff.Manifest:
+    rows = pa.table({"kind": ["file"] * len(ids) + ["run"] * len(runs), "id": pa.array([*ids, *runs], pa.string())})
+    folder = input_folder(run.kind, RunId(run.run_id), LEFTOVERS.name)
+    return write_input(files, folder, LEFTOVERS, rows.cast(handoff.arrow_schema(LEFTOVERS)))
