@@ -36,6 +36,7 @@ from lakebed.handoff import (
 )
 
 from .files import Files
+from .ledger import failed, only
 from .packing import pack_numbered
 from .parts import decode, encode
 from .read import UNREFERENCED
@@ -138,10 +139,10 @@ def save(files: Files, plan: Plan, ledger_keys: Sequence[str], *, objects_failed
     if plan.keeps is None:
         return
     folder = f"{plan.folder}failed/"
-    failed = Pieces(folder=folder)
+    still_there = Pieces(folder=folder)
     if objects_failed:
         rows = _failed(files, plan, ledger_keys)
-        failed = write_piece(files, folder, f"failed-{plan.run_id}.parquet", CANDIDATES, rows)
+        still_there = write_piece(files, folder, f"failed-{plan.run_id}.parquet", CANDIDATES, rows)
     saved = Saved(
         run_id=plan.run_id,
         repository=plan.repository,
@@ -150,7 +151,7 @@ def save(files: Files, plan: Plan, ledger_keys: Sequence[str], *, objects_failed
         run_start_time_ms=plan.now_ms,
         last_read_slice=plan.last_read_slice,
         keeps=plan.keeps,
-        failed=failed,
+        failed=still_there,
     )
     files.write(saved_path(plan.run_id), encode_saved(saved))
 
@@ -160,9 +161,7 @@ def _failed(files: Files, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:
     found = [CANDIDATES.schema.empty_table()]
     for part, key in zip(plan.doomed.parts, ledger_keys, strict=True):
         doomed = handoff.read_part(plan.doomed, handoff.DOOMED, part, files.read(plan.doomed.folder + part.name))
-        rows = handoff.decode_ledger(files.read(key), name=key)
-        errors = rows.filter(pc.equal(rows["state"], handoff.LedgerState.FAILED.value))["address"]
-        left = doomed.filter(pc.is_in(doomed["address"], value_set=errors.combine_chunks()))
+        left = only(doomed, failed(handoff.decode_ledger(files.read(key), name=key))["address"])
         seen_ms = left["last_seen_at"].cast(pa.int64()).to_numpy()
         slices, sequences, sizes = (left[name].to_numpy().astype(np.int64) for name in _NUMBERS)
         found.append(pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED))

@@ -1,0 +1,306 @@
+"""Runs that go on from what an earlier one saved: what they find, what they rest on, and when they are not made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lakebed.base import Entry, RepositoryUid
+from lakebed.blocks import DeleteFailure
+from lakebed.gc import Mode, NoSavedState, UncommittedOptions
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.modes import Choice, choose
+from lakebed.gc.saving import save
+from lakebed.handoff import Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved
+from lakebed.retention import DAY_MS, NOTHING_SAVED, Saved
+from lakebed.upkeep import Collector as PlainCollector
+from lakebed.upkeep import Upkeep
+from lakebed.versions import Options, Versions
+from tests.spark.lakeside import URI, Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAVED = "_lakefs/retention/gc/uncommitted/*/saved.json"
+
+
+def collect(spark: SparkSession, lakeside: Lakeside, mode: Mode = Mode.AUTOMATIC) -> tuple[Plan, RunReport]:
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=mode)
+    return plan, lakeside.collector.apply(spark, plan.run_id)
+
+
+def issue(lakeside: Lakeside) -> str:
+    return lakeside.wait(lakeside.versions.issue_upload("main"))
+
+
+def link(lakeside: Lakeside, address: str, path: str) -> None:
+    entry = Entry(address=address, size_bytes=4, checksum="x", modified_ms=1)
+    lakeside.wait(lakeside.versions.link_upload("main", path.encode(), entry))
+
+
+def test_an_optimised_run_finds_what_became_garbage_since_and_lists_only_new_slices(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    kept = {lakeside.upload("a/1"), lakeside.upload("a/2")}
+    lakeside.commit()
+    lakeside.upload("a/3")
+    first, _ = collect(spark, lakeside)
+    lakeside.upload("a/3")
+    kept |= {lakeside.upload("a/3"), lakeside.upload("a/4")}
+    lakeside.delete("a/1")
+    lakeside.commit()
+
+    plan, report = collect(spark, lakeside)
+
+    assert (first.mode, plan.mode, plan.based_on) == (RunMode.CLEAN, RunMode.OPTIMISED, first.run_id)
+    assert lakeside.addresses() == kept
+    assert plan.listing is not None
+    assert (plan.listing.objects, report.objects_deleted) == (3, 2)
+    assert (report.mode, report.based_on) == (RunMode.OPTIMISED, first.run_id)
+    assert plan.totals.all.size_bytes == 8
+
+
+def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSession, lakeside: Lakeside) -> None:
+    linked, expired, never = issue(lakeside), issue(lakeside), issue(lakeside)
+    collect(spark, lakeside)
+    for address in (linked, expired):
+        lakeside.wait(lakeside.blocks.put(address, b"late"))
+    link(lakeside, linked, "a/1")
+    for address in (expired, never):
+        assert lakeside.wait(lakeside.versions.expire_upload(address))
+
+    plan, _ = collect(spark, lakeside, Mode.OPTIMISED)
+
+    assert plan.totals.all.objects == 1
+    assert plan.totals.all.size_bytes == 4
+    assert lakeside.addresses() == {linked}
+    lakeside.delete("a/1")
+    lakeside.wait(lakeside.versions.clean())
+    collect(spark, lakeside, Mode.OPTIMISED)
+    assert lakeside.addresses() == set()
+
+
+class Both:
+    """The runs of Spark beside those of the plain collector, which is the specification and deletes nothing here."""
+
+    def __init__(self, spark: SparkSession, lakeside: Lakeside) -> None:
+        self._spark = spark
+        self._lakeside = lakeside
+        self._saved: Saved = NOTHING_SAVED
+
+    def collect(self, mode: Mode) -> None:
+        async def spare(_: Sequence[str]) -> Sequence[DeleteFailure]:
+            return ()
+
+        lakeside = self._lakeside
+        plain = PlainCollector(lakeside.versions, lakeside.upkeep, spare)
+        specified = lakeside.wait(plain.collect_uncommitted(self._saved))
+        there = lakeside.addresses()
+        plan = lakeside.collector.plan(self._spark, RunKind.UNCOMMITTED, mode=mode)
+        rows = lakeside.collector.doomed(self._spark, plan.run_id).collect() if plan.doomed.rows else []
+        assert {row.address for row in rows} == specified.doomed & there
+        lakeside.collector.apply(self._spark, plan.run_id)
+        self._saved = specified.saved
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_over_random_histories_runs_find_what_the_specification_does(
+    spark: SparkSession, lakeside: Lakeside, seed: int
+) -> None:
+    rng, both, issued = random.Random(seed), Both(spark, lakeside), [issue(lakeside)]
+
+    def paths() -> str:
+        return rng.choice(("a/1", "a/2", "b"))
+
+    def fill() -> None:
+        lakeside.wait(lakeside.blocks.put(rng.choice(issued), b"late"))
+
+    def linked() -> None:
+        address = rng.choice(issued)
+        lakeside.wait(lakeside.blocks.put(address, b"late"))
+        issued.remove(address)
+        link(lakeside, address, paths())
+
+    acts: list[Callable[[], object]] = [
+        *[lambda: lakeside.upload(paths())] * 4,
+        lambda: lakeside.delete(paths()),
+        lambda: lakeside.upload("c"),
+        lambda: (lakeside.upload("d"), lakeside.commit()),
+        lambda: issued.append(issue(lakeside)),
+        lambda: fill() if issued else None,
+        lambda: linked() if issued else None,
+        lambda: lakeside.wait(lakeside.versions.expire_upload(issued.pop())) if issued else None,
+        lambda: lakeside.copy("main", "b", "e") if "b" in issued else lakeside.upload("b"),
+    ]
+    for mode in (Mode.CLEAN, Mode.OPTIMISED, Mode.OPTIMISED, Mode.OPTIMISED):
+        for _ in range(rng.randint(2, 8)):
+            rng.choice(acts)()
+        both.collect(mode)
+
+
+def choice(lakeside: Lakeside, options: UncommittedOptions | None = None) -> Choice:
+    """How the next run would be made."""
+    collector = lakeside.collector
+    shop = collector._shop(None)  # type: ignore[arg-type]  # nothing here needs Spark
+    run = shop.live_side.start(RunKind.UNCOMMITTED)
+    with Files(shop.lake) as files:
+        try:
+            return choose(shop, files, run, options or UncommittedOptions())
+        finally:
+            shop.live_side.abandoned(run.run_id)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def rename_format(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b'"format":1', b'"format":0', 1))
+
+
+def of_another_plan(file: Path) -> None:
+    saved = decode_saved(file.read_bytes(), file.parent.name)
+    file.write_bytes(encode_saved(msgspec.structs.replace(saved, plan="0" * 64)))
+
+
+def of_another_namespace(file: Path) -> None:
+    saved = decode_saved(file.read_bytes(), file.parent.name)
+    file.write_bytes(encode_saved(msgspec.structs.replace(saved, namespace="local://lake/other")))
+
+
+def of_another_run(file: Path) -> None:
+    saved = decode_saved(file.read_bytes(), file.parent.name)
+    file.write_bytes(encode_saved(msgspec.structs.replace(saved, run_id="other")))
+
+
+DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
+    ("saved.json", Path.unlink, "no run has saved its state"),
+    ("saved.json", cut, "unreadable"),
+    ("saved.json", rename_format, "has the format 0"),
+    ("saved.json", flip, "saved state of run"),
+    ("saved.json", of_another_plan, "another plan than its record"),
+    ("saved.json", of_another_namespace, "is of local://lake/other"),
+    ("saved.json", of_another_run, "is that of run other"),
+    ("kept/*", Path.unlink, "kept/.* is missing"),
+    ("kept/*", flip, "kept/.* contradicts"),
+    ("committed/*", cut, "committed/.* contradicts"),
+    ("ranges/*", flip, "ranges/.* contradicts"),
+    ("slices/*", Path.unlink, "slices/.* is missing"),
+    ("commits/*", flip, "commits/.* contradicts"),
+]
+
+
+def test_a_saved_state_with_anything_amiss_is_not_used_and_the_next_run_says_why(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit()
+    lakeside.upload("a/2")
+    plan, _ = collect(spark, lakeside)
+    folder = lakeside.folder / plan.folder
+    assert choice(lakeside).mode is RunMode.OPTIMISED
+
+    for pattern, damage, message in DAMAGES:
+        (file,) = folder.glob(pattern)
+        before = file.read_bytes()
+        damage(file)
+        found = choice(lakeside)
+        assert (found.mode, found.base) == (RunMode.CLEAN, None), pattern
+        with pytest.raises(NoSavedState, match=message):
+            choice(lakeside, UncommittedOptions(mode=Mode.OPTIMISED))
+        file.write_bytes(before)
+
+    assert choice(lakeside).note == f"goes on from run {plan.run_id}"
+
+
+def test_a_clean_run_is_made_when_one_is_due_and_when_it_is_asked_for(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    collect(spark, lakeside)
+    often = UncommittedOptions(clean_every=2)
+
+    assert choice(lakeside, often).mode is RunMode.OPTIMISED
+    plan, _ = collect(spark, lakeside)
+    assert plan.keeps is not None
+    assert plan.keeps.runs_since_clean == 1
+    assert choice(lakeside, often).note.startswith("1 optimised runs since clean run")
+    assert choice(lakeside, replace(often, mode=Mode.OPTIMISED)).mode is RunMode.OPTIMISED
+    assert choice(lakeside, UncommittedOptions(mode=Mode.CLEAN)).mode is RunMode.CLEAN
+    lakeside.clock.ms += 7 * DAY_MS
+    assert choice(lakeside).note.endswith("is 7 days old")
+
+
+def test_a_plan_that_was_not_carried_out_is_no_base(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    first, _ = collect(spark, lakeside)
+    lakeside.delete("a/1")
+    unapplied = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    again = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    assert (unapplied.based_on, again.based_on) == (first.run_id, first.run_id)
+    assert again.totals.all.objects == 1
+
+
+def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan, _ = collect(spark, lakeside)
+    lakeside.wait(lakeside.blocks.put(garbage, b"data"))
+    lakeside.fail_in_ledger()
+    ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
+    with Files(Lake(uri=URI, options=lakeside.options)) as files:
+        keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
+        save(files, plan, keys, objects_failed=1)
+
+    next_plan, report = collect(spark, lakeside, Mode.OPTIMISED)
+
+    assert (next_plan.based_on, next_plan.totals.all.size_bytes) == (plan.run_id, 4)
+    assert (report.objects_deleted, lakeside.addresses()) == (1, set())
+
+
+def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_old_one(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    collect(spark, lakeside)
+    assert lakeside.files(SAVED)
+    old = lakeside.versions
+    lakeside.versions = Versions(
+        uid=RepositoryUid("r2"),
+        store=old.store,
+        blocks=old.blocks,
+        trees=old.trees,
+        world=old.world,
+        options=Options(owner="tests"),
+    )
+    lakeside.upkeep = Upkeep(lakeside.versions)
+    lakeside.wait(lakeside.versions.initialise("main"))
+
+    assert choice(lakeside).note == "no run has saved its state yet"
+
+
+def test_slices_within_the_token_s_lifetime_are_left_to_a_later_run(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    careful = replace(lakeside.collector, uncommitted=UncommittedOptions(token_expiry_ms=DAY_MS))
+
+    plan = careful.plan(spark, RunKind.UNCOMMITTED)
+    report = careful.apply(spark, plan.run_id)
+    lakeside.clock.ms += 2 * DAY_MS
+    later = careful.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED)
+
+    assert (plan.totals.all.objects, plan.slices_skipped, plan.last_read_slice) == (0, 1, "")
+    assert (report.token_expiry_ms, report.slices_skipped) == (DAY_MS, 1)
+    assert (later.totals.all.objects, later.slices_skipped) == (1, 0)
