@@ -1,5 +1,6 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
+from .jobs import LINES_MAX, JobAction, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger
 from .manifests import (
     MANIFEST_FORMAT,
@@ -51,7 +52,9 @@ from .plans import (
     CommitCounts,
     Found,
     Plan,
+    PlanList,
     PlanMissing,
+    PlanSummary,
     RangeCounts,
     Total,
     Totals,
@@ -87,6 +90,7 @@ __all__ = [
     "LEDGER",
     "LEDGER_PREFIX",
     "LEFTOVERS",
+    "LINES_MAX",
     "MANIFEST_FORMAT",
     "MOVES",
     "QUARANTINED_PREFIX",
@@ -113,6 +117,11 @@ __all__ = [
     "GiveUp",
     "GivenUp",
     "InvalidRunId",
+    "JobAction",
+    "JobList",
+    "JobResult",
+    "JobState",
+    "JobView",
     "Keeps",
     "LedgerState",
     "Manifest",
@@ -123,7 +132,9 @@ __all__ = [
     "Pieces",
     "Plan",
     "PlanDiff",
+    "PlanList",
     "PlanMissing",
+    "PlanSummary",
     "PrepareCommits",
     "PreparedCommits",
     "Quarantine",
@@ -141,6 +152,7 @@ __all__ = [
     "Saved",
     "Side",
     "StageReport",
+    "StartJob",
     "StartRun",
     "StartedRun",
     "Sweep",

@@ -131,6 +131,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return run_folder(self.kind, RunId(self.run_id))
 
 
+class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan in a list of plans."""
+
+    run_id: str
+    kind: RunKind
+    now_ms: int
+    rules_version: int
+    what_if: bool
+    total: Total
+
+
+class PlanList(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first. With more, the next page is after the last one's id."""
+
+    plans: tuple[PlanSummary, ...]
+    has_more: bool
+
+
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     sha256: str

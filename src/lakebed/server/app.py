@@ -8,6 +8,7 @@ routes.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -23,13 +24,21 @@ from starlette.types import Receive, Scope, Send
 
 from lakebed.auth import SESSION_COOKIE, Accounts, Authenticator, Authorizer, NotPermitted, Roles, load_server_keys
 from lakebed.base import LakebedError, RepositoryUid
-from lakebed.blocks import BlockOptions, BlockStore, InvalidNamespace, open_blocks, options_from_environment
+from lakebed.blocks import (
+    BlockOptions,
+    BlockStore,
+    InvalidNamespace,
+    environment_of,
+    open_blocks,
+    options_from_environment,
+)
 from lakebed.catalog import Catalog
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.runtime import live_world
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
+from .collectors import Collectors
 from .errors import NoSuchEndpoint, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
 from .needs import guarded
@@ -41,6 +50,8 @@ from .rest import (
     content,
     differences,
     gc,
+    gc_jobs,
+    gc_plans,
     gc_rules,
     identity,
     installation,
@@ -68,6 +79,8 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     content,
     staging,
     gc,
+    gc_plans,
+    gc_jobs,
     gc_rules,
     unimplemented,  # last: it stands in for what nobody above has
 )
@@ -114,6 +127,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
         try:
             yield state
         finally:
+            await state.collectors.close()
             await _close_slices(state.catalog)
             await state.catalog.close()
     finally:
@@ -134,6 +148,7 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
     keys = await load_server_keys(store, world.ids, options.server_secret)
     accounts = Accounts(store, world, keys)
     await accounts.adopt_users()
+    authenticator = Authenticator(accounts, keys, world)
     allowed = Roles(store, world, accounts)
     cache = TreeCache(TREE_CACHE_BYTES)
     owner = Options(owner=world.ids.fresh())
@@ -156,7 +171,8 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         catalog=Catalog(store=store, world=world, open_namespace=open_namespace, make_versions=make_versions),
         accounts=accounts,
         roles=allowed,
-        authenticator=Authenticator(accounts, keys, world),
+        authenticator=authenticator,
+        collectors=Collectors({**os.environ, **environment_of(blocks)}, authenticator),
         authorizer=Authorizer(allowed, world),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),

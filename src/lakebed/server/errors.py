@@ -16,6 +16,8 @@ from starlette.responses import Response
 from lakebed import auth, base, blocks, catalog, upkeep, versions
 from lakebed.wire import Error
 
+from .collectors import NoSpark
+
 logger = logging.getLogger(__name__)
 
 
@@ -88,6 +90,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     NoSuchEndpoint: (404, "invalid API endpoint"),
     MethodNotAllowed: (405, None),
     NotImplementedHere: (501, "Not Implemented"),
+    NoSpark: (501, None),
 }
 
 

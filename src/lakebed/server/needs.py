@@ -232,6 +232,13 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"POST {_ONE}/gc/runs/{{run_id}}/ended": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/abandoned": _need("gc:Abandon"),
     f"GET {_ONE}/gc/why": _need("gc:Explain"),
+    f"GET {_ONE}/gc/plans": _need("gc:ReadRuns"),
+    f"GET {_ONE}/gc/plans/{{run_id}}": _need("gc:ReadRuns"),
+    f"GET {_ONE}/gc/plans/{{run_id}}/diff/{{other_run_id}}": _need("gc:ReadRuns"),
+    f"GET {_ONE}/gc/jobs": _need("gc:ReadRuns"),
+    f"POST {_ONE}/gc/jobs": _need("gc:ReadRuns"),  # and gc:Plan or gc:Apply, by what is asked for: rest/gc_jobs.py
+    f"GET {_ONE}/gc/jobs/{{job_id}}": _need("gc:ReadRuns"),
+    f"DELETE {_ONE}/gc/jobs/{{job_id}}": _need("gc:Abandon"),
 }
 
 NEEDS: Final = INSTALLATION_NEEDS | AUTH_NEEDS | REPOSITORY_NEEDS | HISTORY_NEEDS | OBJECT_NEEDS | GC_NEEDS

@@ -10,6 +10,8 @@ from lakebed.catalog import Catalog
 from lakebed.kv import Store
 from lakebed.wire import StorageConfig
 
+from .collectors import Collectors
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
@@ -22,6 +24,7 @@ class AppState:
     roles: Roles
     authenticator: Authenticator
     authorizer: Authorizer
+    collectors: Collectors
     storage: StorageConfig
     version: str
     presign_s: int | None = None

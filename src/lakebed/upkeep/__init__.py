@@ -13,6 +13,7 @@ from .errors import (
     StalePlan,
     WrongKind,
 )
+from .jobs import JobBook, JobNotFound, JobRunning
 from .options import UpkeepOptions
 from .rules import RuleBook, RulesRecord, RulesSet
 from .upkeep import Upkeep
@@ -23,6 +24,9 @@ __all__ = [
     "Collected",
     "Collector",
     "Delete",
+    "JobBook",
+    "JobNotFound",
+    "JobRunning",
     "NoQuestion",
     "OutOfOrder",
     "RuleBook",

@@ -1,0 +1,246 @@
+"""The collectors that this server process runs when it is asked to (`lakebed.handoff`, jobs.py): a process each.
+
+A collector speaks to this very server with a token of the user who asked, so it may what they may, and nothing is
+decided here. It reads and writes the object store with the server's settings, which reach it as its environment. Its
+standard input is held open: when that ends, because the job is to stop or because this process died, the collector ends
+as well. Progress is its stderr, results are its stdout, a JSON record a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.auth import Authenticator, Identity
+from lakebed.base import Invalid, LakebedError
+from lakebed.handoff import (
+    LINES_MAX,
+    JobAction,
+    JobResult,
+    JobState,
+    JobView,
+    RunKind,
+    StartJob,
+    Totals,
+    check_run_id,
+)
+from lakebed.upkeep import JobBook
+
+logger = logging.getLogger(__name__)
+
+PROGRAM: Final = (sys.executable, "-m", "lakebed.gc")
+TOKEN_LIFETIME_S: Final = 24 * 3600
+"""A job that takes longer is refused by the server from then on, and fails."""
+BEAT_S: Final = 2.0
+STOP_S: Final = 8.0
+"""How long a collector may take to end by itself: less than a server is given when it is told to stop."""
+LINE_CHARACTERS_MAX: Final = 500
+RECORD_BYTES_MAX: Final = 64 << 20
+OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
+    JobAction.PLAN: frozenset({"mode", "tasks"}),
+    JobAction.APPLY: frozenset({"quarantine", "tasks"}),
+    JobAction.RUN: frozenset({"mode", "quarantine", "tasks"}),
+}
+SECRETS: Final = frozenset({"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID"})
+"""What of this process's environment is no collector's business."""
+
+
+class NoSpark(LakebedError):
+    """This server has no collector to start."""
+
+
+class InvalidJob(Invalid):
+    """A job that cannot be meant."""
+
+
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plans and reports that a collector prints have in common with what a job keeps of them."""
+
+    run_id: str
+    kind: RunKind
+    totals: Totals | None = None
+    objects_deleted: int = 0
+    bytes_deleted: int = 0
+    objects_failed: int = 0
+
+
+class Collectors:
+    """`environment` is what collectors get besides where the server is and a token; `program` is for tests."""
+
+    def __init__(
+        self, environment: Mapping[str, str], authenticator: Authenticator, *, program: Sequence[str] = PROGRAM
+    ) -> None:
+        self._environment = {name: value for name, value in environment.items() if name not in SECRETS}
+        self._authenticator = authenticator
+        self._program = program
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = asyncio.Event()
+
+    async def start(
+        self, book: JobBook, start: StartJob, *, repository: str, endpoint: str, identity: Identity
+    ) -> JobView:
+        """Begin a job; it goes on when this has returned.
+
+        Raises:
+            InvalidJob: it cannot be meant.
+            NoSpark: this server cannot run any.
+            JobRunning: one is running in this repository.
+        """
+        command = [*self._program, *_arguments(start, repository)]
+        if self._program is PROGRAM and importlib.util.find_spec("pyspark") is None:
+            raise NoSpark(
+                "this server has no Spark: install lakebed[spark] there, or run `lakebed gc` somewhere that has it"
+            )
+        token, _ = await self._authenticator.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
+        job = await book.begin(start, by=identity.user_id)
+        environment = {**self._environment, "LAKEBED_ENDPOINT": endpoint, "LAKEBED_TOKEN": token}
+        task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return job
+
+    async def close(self) -> None:
+        """Stop whatever runs. Its jobs are told as failed."""
+        self._is_closing.set()
+        await asyncio.gather(*self._tasks)
+
+
+def _arguments(start: StartJob, repository: str) -> list[str]:
+    if (start.action is JobAction.APPLY) != bool(start.run_id):
+        raise InvalidJob("`apply` needs the id of a run, and nothing else has one")
+    if start.action is JobAction.APPLY and start.kind is not None:
+        raise InvalidJob("a run that is applied has its kind")
+    unknown = sorted(set(start.options) - OPTIONS[start.action])
+    if unknown:
+        raise InvalidJob(f"{unknown[0]!r} is no option of {start.action} on a server", option=unknown[0])
+    arguments = [start.action.value, f"lakefs://{repository}"]
+    if start.run_id:
+        arguments.append(check_run_id(start.run_id))
+    if start.kind is not None:
+        arguments.append(f"--kind={start.kind.value}")
+    return [*arguments, *(f"--{name}={value}" for name, value in sorted(start.options.items())), "--attended"]
+
+
+class _Job:
+    """One collector, from its first line to its last."""
+
+    def __init__(self, book: JobBook, job: JobView, is_closing: asyncio.Event) -> None:
+        self._book = book
+        self._job = job
+        self._is_closing = is_closing
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._results: list[JobResult] = []
+
+    async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        state, error = JobState.FAILED, ""
+        try:
+            state, error = await self._collect(command, environment)
+        except Exception as failure:  # whatever goes wrong, the next job must find room
+            logger.exception("job %s failed", self._job.id)
+            error = f"the server could not run it: {failure}"
+        try:
+            await self._book.finish(replace(self._seen(), state=state, error=error))
+        except LakebedError as failure:
+            logger.warning("the end of job %s is not recorded, it will count as lost: %s", self._job.id, failure)
+
+    async def _collect(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[JobState, str]:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=dict(environment),
+            start_new_session=True,  # Ctrl-C is for the server, which stops its collectors in order.
+            limit=RECORD_BYTES_MAX,
+        )
+        ended = asyncio.create_task(self._listen(process))
+        stopped = ""
+        try:
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=BEAT_S)
+                if self._is_closing.is_set():
+                    stopped = "the server was stopped"
+                elif not await self._may_go_on():
+                    stopped = "somebody asked it to stop"
+                if stopped:
+                    await _stop(process, ended)
+        finally:
+            _kill(process)
+        code = await ended
+        if stopped and code:
+            return (JobState.FAILED if self._is_closing.is_set() else JobState.STOPPED), stopped
+        if code:
+            return JobState.FAILED, next(reversed(self._lines), f"the collector ended with code {code}")
+        return JobState.DONE, ""
+
+    async def _listen(self, process: Process) -> int:
+        assert process.stdout is not None, "it is a pipe"
+        assert process.stderr is not None, "it is a pipe"
+        await asyncio.gather(self._read_lines(process.stderr), self._read_results(process.stdout))
+        return await process.wait()
+
+    async def _read_lines(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self._lines.append(line.decode(errors="replace").rstrip("\n")[:LINE_CHARACTERS_MAX])
+
+    async def _read_results(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            try:
+                said = msgspec.json.decode(line, type=_Said)
+            except msgspec.DecodeError:
+                self._lines.append(line.decode(errors="replace").rstrip("\n")[:LINE_CHARACTERS_MAX])
+                continue
+            self._results.append(_result(said))
+
+    async def _may_go_on(self) -> bool:
+        try:
+            return await self._book.beat(self._seen())
+        except LakebedError as error:
+            # The collector asks this server for everything: if the store stays away it fails by itself.
+            logger.warning("the progress of job %s is not recorded: %s", self._job.id, error)
+            return True
+
+    def _seen(self) -> JobView:
+        return replace(self._job, lines=tuple(self._lines), results=tuple(self._results))
+
+
+async def _stop(process: Process, ended: asyncio.Task[int]) -> None:
+    assert process.stdin is not None, "it is a pipe"
+    process.stdin.close()
+    await asyncio.wait({ended}, timeout=STOP_S)
+    _kill(process)
+
+
+def _kill(process: Process) -> None:
+    """The collector and all that it started. Nothing where it has ended."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _result(said: _Said) -> JobResult:
+    if said.totals is not None:
+        total = said.totals.all
+        return JobResult(
+            run_id=said.run_id, kind=said.kind, is_plan=True, objects=total.objects, size_bytes=total.size_bytes
+        )
+    return JobResult(
+        run_id=said.run_id,
+        kind=said.kind,
+        is_plan=False,
+        objects=said.objects_deleted,
+        size_bytes=said.bytes_deleted,
+        objects_failed=said.objects_failed,
+    )

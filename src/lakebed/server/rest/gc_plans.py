@@ -1,0 +1,132 @@
+"""Plans as they lie in the namespace: which there are, what one says, and what differs between two. None needs Spark.
+
+Whoever plans writes them there; every file is checked against its manifest, as a collector checks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pyarrow as pa
+from starlette.responses import Response
+
+from lakebed.base import RunId
+from lakebed.blocks import BlockNotFound, BlockStore
+from lakebed.handoff import (
+    CONDEMNED,
+    DOOMED,
+    BadInput,
+    Manifest,
+    Plan,
+    PlanList,
+    PlanMissing,
+    PlanSummary,
+    RunKind,
+    Table,
+    arrow_schema,
+    check_manifest,
+    check_run_id,
+    decode_plan,
+    diff_plans,
+    join_parts,
+    plan_path,
+    read_part,
+    run_folder,
+)
+from lakebed.server.errors import Answer
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+ROWS_MAX: Final = 2_000_000
+"""Of both plans together: beyond that a comparison here would take the memory that requests need."""
+
+
+class Plans:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def list(self, request: RestRequest) -> Response:
+        """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
+        blocks = (await self._catalog.get(request.args[0])).blocks
+        after, limit = request.query("after"), request.amount()
+        found: list[tuple[str, RunKind]] = []
+        for kind in RunKind:
+            root = run_folder(kind, RunId("x")).removesuffix("x/")
+            async for page in blocks.list(root):
+                names = [stat.key[len(root) :].split("/") for stat in page]
+                found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
+        newest = [one for one in sorted(found, reverse=True) if not after or one[0] < after]
+        plans = [await _plan(blocks, kind, run_id) for run_id, kind in newest[:limit]]
+        return answer(PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit))
+
+    async def get(self, request: RestRequest) -> Response:
+        return answer(await self._read((await self._catalog.get(request.args[0])).blocks, request.args[1]))
+
+    async def diff(self, request: RestRequest) -> Response:
+        blocks = (await self._catalog.get(request.args[0])).blocks
+        a, b = [await self._read(blocks, run_id) for run_id in request.args[1:3]]
+        if a.doomed.rows + b.doomed.rows > ROWS_MAX:
+            raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
+        objects = await _table(blocks, a.doomed, DOOMED), await _table(blocks, b.doomed, DOOMED)
+        commits = await _table(blocks, a.condemned, CONDEMNED), await _table(blocks, b.condemned, CONDEMNED)
+        # Seconds of work for millions of rows, most of it outside the interpreter: other requests go on meanwhile.
+        return answer(await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount()))
+
+    async def _read(self, blocks: BlockStore, run_id: str) -> Plan:
+        check_run_id(run_id)
+        for kind in RunKind:
+            try:
+                return await _plan(blocks, kind, run_id)
+            except PlanMissing:
+                continue
+        raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Plans(state)
+    plans = "/repositories/{repository}/gc/plans"
+    return [
+        Route("GET", plans, here.list),
+        Route("GET", plans + "/{run_id}", here.get),
+        Route("GET", plans + "/{run_id}/diff/{other_run_id}", here.diff),
+    ]
+
+
+def _summary(plan: Plan) -> PlanSummary:
+    return PlanSummary(
+        run_id=plan.run_id,
+        kind=plan.kind,
+        now_ms=plan.now_ms,
+        rules_version=plan.rules_version,
+        what_if=plan.what_if,
+        total=plan.totals.all,
+    )
+
+
+async def _plan(blocks: BlockStore, kind: RunKind, run_id: str) -> Plan:
+    try:
+        return decode_plan(await blocks.get(plan_path(kind, run_id)), run_id)
+    except BlockNotFound as error:
+        raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id) from error
+
+
+async def _table(blocks: BlockStore, manifest: Manifest | None, table: Table) -> pa.Table:
+    """
+    Raises:
+        BadInput: something of it is missing, short or changed.
+    """
+    if manifest is None:
+        return arrow_schema(table).empty_table()
+    if check_manifest(manifest, name=table.name) is not table:
+        raise BadInput(f"{manifest.folder} is no {table.name}", input=table.name)
+    parts = []
+    for part in manifest.parts:
+        try:
+            data = await blocks.get(manifest.folder + part.name)
+        except BlockNotFound as error:
+            raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
+        parts.append(read_part(manifest, table, part, data))
+    return join_parts(manifest, table, parts)

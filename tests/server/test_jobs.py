@@ -1,0 +1,185 @@
+"""Collections that the server is asked to run: processes of its own, here played by a few lines of Python."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.server import AppState, create_app
+from lakebed.server import collectors as module
+from lakebed.server.collectors import Collectors
+
+PLAYED = """
+import json, os, sys, time
+told = {name: os.environ.get(name, "") for name in ("LAKEBED_ENDPOINT", "LAKEBED_TOKEN", "LAKEBED_SERVER_SECRET")}
+said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
+applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
+print("arguments " + " ".join(sys.argv[1:]), file=sys.stderr, flush=True)
+print("told " + json.dumps(told), file=sys.stderr, flush=True)
+if sys.argv[1] == "plan":
+    print(json.dumps(said), flush=True)
+elif sys.argv[1] == "apply":
+    print(json.dumps(applied), flush=True)
+    print("error: a key could not be deleted", file=sys.stderr, flush=True)
+    sys.exit(1)
+else:
+    sys.stdin.read()
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collectors]:
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    program = tmp_path / "collector.py"
+    program.write_text(PLAYED)
+    environment = {"LAKEBED_SERVER_SECRET": "nobody's business"}
+    made = Collectors(environment, state.authenticator, program=(sys.executable, str(program)))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def app(state: AppState, collectors: Collectors) -> Any:
+    return create_app(dataclasses.replace(state, collectors=collectors))
+
+
+async def ended(client: httpx.AsyncClient, repo: str, job: Any) -> Any:
+    while job["state"] == "running":
+        await asyncio.sleep(0.02)
+        job = (await client.get(f"{repo}/gc/jobs/{job['id']}")).json()
+    return job
+
+
+async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx.AsyncClient, repo: str) -> None:
+    options = {"tasks": "4"}
+
+    started = await client.post(repo + "/gc/jobs", json={"action": "plan", "kind": "uncommitted", "options": options})
+    job = await ended(client, repo, started.json())
+
+    assert started.status_code == 201, started.text
+    assert (job["state"], job["error"], job["started_by"]) == ("done", "", "esti")
+    assert job["lines"][0] == "arguments plan lakefs://lake --kind=uncommitted --tasks=4 --attended"
+    assert job["results"] == [
+        {"run_id": "r1", "kind": "uncommitted", "is_plan": True, "objects": 3, "size_bytes": 30, "objects_failed": 0}
+    ]
+    assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
+
+
+async def test_a_collector_gets_a_token_of_who_asked_and_no_secret_of_the_server(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    started = await client.post(repo + "/gc/jobs", json={"action": "plan"})
+    job = await ended(client, repo, started.json())
+
+    told = json.loads(job["lines"][1].removeprefix("told "))
+    answer = await stranger.get("/user", headers={"Authorization": f"Bearer {told['LAKEBED_TOKEN']}"})
+    assert answer.json()["user"]["id"] == "esti"
+    assert told["LAKEBED_ENDPOINT"].startswith("http://")
+    assert told["LAKEBED_SERVER_SECRET"] == ""
+
+
+async def test_a_partial_failure_is_no_success(client: httpx.AsyncClient, repo: str) -> None:
+    started = await client.post(repo + "/gc/jobs", json={"action": "apply", "run_id": "r1"})
+
+    job = await ended(client, repo, started.json())
+
+    assert (job["state"], job["error"]) == ("failed", "error: a key could not be deleted")
+    assert job["results"][0]["objects_failed"] == 1
+
+
+async def test_one_job_at_a_time_until_it_is_stopped(client: httpx.AsyncClient, repo: str) -> None:
+    first = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
+    refused = await client.post(repo + "/gc/jobs", json={"action": "plan"})
+
+    stopping = await client.delete(f"{repo}/gc/jobs/{first['id']}")
+    job = await ended(client, repo, stopping.json())
+
+    assert refused.status_code == 409
+    assert first["id"] in refused.json()["message"]
+    assert (job["state"], job["error"]) == ("stopped", "somebody asked it to stop")
+    assert (await client.post(repo + "/gc/jobs", json={"action": "plan"})).status_code == 201
+
+
+async def test_a_server_that_stops_takes_its_jobs_with_it(
+    client: httpx.AsyncClient, repo: str, collectors: Collectors
+) -> None:
+    job = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
+
+    await collectors.close()
+
+    found = (await client.get(f"{repo}/gc/jobs/{job['id']}")).json()
+    assert (found["state"], found["error"]) == ("failed", "the server was stopped")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "apply"},
+        {"action": "plan", "run_id": "r1"},
+        {"action": "apply", "run_id": "../r1"},
+        {"action": "apply", "run_id": "r1", "kind": "committed"},
+        {"action": "plan", "options": {"remote": "sc://elsewhere"}},
+        {"action": "plan", "options": {"quarantine": "7d"}},
+        {"action": "sweep"},
+        {},
+    ],
+)
+async def test_a_job_that_cannot_be_meant_is_refused(client: httpx.AsyncClient, repo: str, body: Any) -> None:
+    assert (await client.post(repo + "/gc/jobs", json=body)).status_code == 400
+    assert (await client.get(repo + "/gc/jobs")).json() == {"jobs": []}
+
+
+async def test_an_unknown_job_is_not_found(client: httpx.AsyncClient, repo: str) -> None:
+    assert (await client.get(repo + "/gc/jobs/x")).status_code == 404
+    assert (await client.delete(repo + "/gc/jobs/x")).status_code == 404
+
+
+async def test_a_server_without_spark_says_so(
+    state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = create_app(dataclasses.replace(state, collectors=Collectors({}, state.authenticator)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=bare), base_url=client.base_url, auth=client.auth
+    ) as there:
+        answer = await there.post(repo + "/gc/jobs", json={"action": "plan"})
+
+    assert answer.status_code == 501
+    assert "lakebed[spark]" in answer.json()["message"]
+    assert (await client.get(repo + "/gc/jobs")).json() == {"jobs": []}
+
+
+async def test_what_a_job_does_must_be_allowed_to_who_starts_it(app: Any, client: httpx.AsyncClient, repo: str) -> None:
+    people = {}
+    for user, group in (("viewer", "Viewers"), ("planner", "GCPlanners"), ("operator", "GCOperators")):
+        await client.post("/auth/users", json={"id": user})
+        await client.put(f"/auth/groups/{group}/members/{user}")
+        pair = (await client.post(f"/auth/users/{user}/credentials")).json()
+        people[user] = (pair["access_key_id"], pair["secret_access_key"])
+    plan, apply, run = {"action": "plan"}, {"action": "apply", "run_id": "r1"}, {"action": "run"}
+
+    for user, body, status in (
+        ("viewer", plan, 403),
+        ("viewer", apply, 403),
+        ("planner", plan, 201),
+        ("planner", apply, 403),
+        ("planner", run, 403),
+        ("operator", apply, 201),
+    ):
+        answer = await client.post(repo + "/gc/jobs", json=body, auth=people[user])
+        assert answer.status_code == status, (user, body, answer.text)
+        if status == 201:
+            assert (
+                await client.delete(f"{repo}/gc/jobs/{answer.json()['id']}", auth=people["viewer"])
+            ).status_code == 403
+            await ended(client, repo, answer.json())
+    assert (await client.get(repo + "/gc/jobs", auth=people["viewer"])).status_code == 200

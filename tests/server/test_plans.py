@@ -1,0 +1,127 @@
+"""Plans as the server shows them: from the namespace, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from lakebed import handoff
+from lakebed.handoff import Plan, RunKind, Total, Totals
+from lakebed.server import AppState
+
+
+def doomed(addresses: list[str]) -> pa.Table:
+    rows = len(addresses)
+    columns = {
+        "address": addresses,
+        "slice": [-1] * rows,
+        "sequence": [0] * rows,
+        "size_bytes": [10] * rows,
+        "reason": ["expired"] * rows,
+        "rule": ["main: 7d"] * rows,
+        "last_seen_at": [0] * rows,
+        "path": ["a/b"] * rows,
+    }
+    schema = handoff.arrow_schema(handoff.DOOMED)
+    return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
+
+
+@pytest.fixture
+def write(state: AppState, repo: str) -> Any:
+    """Writes a plan into the namespace, as a collector does; returns its folder."""
+
+    async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
+        blocks = (await state.catalog.get(repo.rpartition("/")[2])).blocks
+        folder = handoff.input_folder(kind, handoff.check_run_id(run_id), "doomed")
+        data = handoff.encode_part(handoff.DOOMED, doomed(addresses))
+        part = handoff.part_of("part-00000.parquet", data, rows=len(addresses))
+        await blocks.put(folder + part.name, data)
+        nothing = handoff.manifest_of(handoff.COMMITS, folder, [])
+        plan = Plan(
+            run_id=run_id,
+            kind=kind,
+            repository="lake",
+            namespace=blocks.uri,
+            now_ms=1,
+            settled_slices=0,
+            rules=None,
+            rules_version=3,
+            commits=nothing,
+            refs=nothing,
+            commit_counts=handoff.CommitCounts(all=0, kept=0, expired=0, swept=0),
+            range_counts=handoff.RangeCounts(live=0, expired=0),
+            doomed=handoff.manifest_of(handoff.DOOMED, folder, [part]),
+            totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
+        )
+        await blocks.put(handoff.plan_path(kind, run_id), handoff.encode_plan(plan))
+        return folder
+
+    return write
+
+
+async def test_plans_are_listed_newest_first_in_pages(client: httpx.AsyncClient, repo: str, write: Any) -> None:
+    await write("r1", ["x"])
+    await write("r3", [])
+    await write("r2", ["x", "y"], RunKind.UNCOMMITTED)
+
+    first = (await client.get(repo + "/gc/plans", params={"amount": 2})).json()
+    second = (await client.get(repo + "/gc/plans", params={"after": first["plans"][-1]["run_id"]})).json()
+
+    assert [plan["run_id"] for plan in first["plans"] + second["plans"]] == ["r3", "r2", "r1"]
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    assert first["plans"][1]["total"] == {"objects": 2, "size_bytes": 20}
+
+
+async def test_a_plan_is_shown_as_it_was_written(client: httpx.AsyncClient, repo: str, write: Any) -> None:
+    await write("r1", ["x", "y"])
+
+    shown = (await client.get(repo + "/gc/plans/r1")).json()
+
+    assert (shown["run_id"], shown["kind"], shown["rules_version"]) == ("r1", "committed", 3)
+    assert shown["totals"]["all"] == {"objects": 2, "size_bytes": 20}
+
+
+async def test_what_differs_between_two_plans_is_told_object_by_object(
+    client: httpx.AsyncClient, repo: str, write: Any
+) -> None:
+    await write("r1", ["x", "y"])
+    await write("r2", ["y", "z"])
+
+    diff = (await client.get(repo + "/gc/plans/r1/diff/r2")).json()
+
+    assert [(row["side"], row["address"]) for row in diff["objects"]] == [("a", "x"), ("b", "z")]
+    assert diff["both"] == {"objects": 1, "size_bytes": 10}
+
+
+async def test_a_plan_with_a_missing_or_changed_part_is_not_compared(
+    client: httpx.AsyncClient, repo: str, write: Any, state: AppState
+) -> None:
+    await write("r1", ["x"])
+    folder = await write("r2", ["y"])
+    blocks = (await state.catalog.get("lake")).blocks
+    data = await blocks.get(folder + "part-00000.parquet")
+
+    await blocks.delete([folder + "part-00000.parquet"])
+    missing = await client.get(repo + "/gc/plans/r1/diff/r2")
+    await blocks.put(folder + "part-00000.parquet", data[:-1] + b"x")
+    changed = await client.get(repo + "/gc/plans/r1/diff/r2")
+
+    for answer in (missing, changed):
+        assert answer.status_code == 500
+        assert "part-00000.parquet" in answer.json()["message"]
+
+
+async def test_unknown_plans_and_kinds_that_cannot_be_compared(
+    client: httpx.AsyncClient, repo: str, write: Any
+) -> None:
+    await write("r1", [])
+    await write("u1", [], RunKind.UNCOMMITTED)
+
+    assert (await client.get(repo + "/gc/plans/r2")).status_code == 404
+    assert (await client.get(repo + "/gc/plans/r1/diff/r2")).status_code == 404
+    assert (await client.get(repo + "/gc/plans/A")).status_code == 400
+    assert (await client.get(repo + "/gc/plans/r1/diff/u1")).status_code == 400
+    assert (await client.get(repo + "/gc/plans")).json()["has_more"] is False
