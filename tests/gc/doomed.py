@@ -15,8 +15,10 @@ FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
 
 
-async def plan_of(store: BlockStore, keys: Sequence[str], *, part: str = PART) -> handoff.Manifest:
-    """Every object has 4 bytes, and the path `events/<its place>`."""
+async def plan_of(
+    store: BlockStore, keys: Sequence[str], *, part: str = PART, with_paths: bool = True
+) -> handoff.Manifest:
+    """Every object has 4 bytes, and the path `events/<its place>` or none."""
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     rows = pa.table(
         {
@@ -27,7 +29,7 @@ async def plan_of(store: BlockStore, keys: Sequence[str], *, part: str = PART) -
             "reason": ["expired"] * len(keys),
             "rule": ["main: 1 days"] * len(keys),
             "last_seen_at": [datetime(2026, 1, 1, tzinfo=UTC)] * len(keys),
-            "path": [f"events/{number}" for number in range(len(keys))],
+            "path": [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )
     data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))

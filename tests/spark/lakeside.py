@@ -22,11 +22,11 @@ from lakebed.gc import Collector, LiveSide, Plan, Totals
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
 from lakebed.gc.workshop import write_input
-from lakebed.handoff import Condemn, Mark, ReadUncommitted, RunKind, StartRun, Sweep
+from lakebed.handoff import Condemn, Mark, ReadUncommitted, Restore, RunKind, StartRun, Sweep
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, days_rules
 from lakebed.runtime import live_world
-from lakebed.upkeep import Upkeep
+from lakebed.upkeep import Restoring, Upkeep
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
 
 T = TypeVar("T")
@@ -179,6 +179,19 @@ class Lakeside:
         files = self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
         return [row for file in files for row in handoff.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
 
+    def end_window(self, run_id: str) -> None:
+        """The quarantine of this run is over now."""
+        key = handoff.quarantine_path(run_id)
+        found = handoff.decode_quarantine(self.wait(self.blocks.get(key)), run_id)
+        over = msgspec.structs.replace(found, until_ms=found.since_ms)
+        self.wait(self.blocks.put(key, handoff.encode_quarantine(over)))
+
+    def content(self, path: str, *, ref: str = "main") -> bytes:
+        return self.wait(self._content(ref, path))
+
+    async def _content(self, ref: str, path: str) -> bytes:
+        return await self.blocks.get((await self.versions.get(ref, path.encode())).address)
+
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""
         for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
@@ -196,7 +209,11 @@ class Lakeside:
         action = self.before.pop(words[-1], None)
         if action is not None:
             action()
-        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], msgspec.to_builtins(json))))
+        body = msgspec.to_builtins(json)
+        if words == ["gc", "restore"]:
+            restore = Restoring(self.versions).restore(msgspec.convert(body, Restore), branch=body["branch"] or "main")
+            return msgspec.to_builtins(self.wait(restore))
+        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], body)))
 
     async def _answer(self, method: str, words: list[str], body: Any) -> object:
         def said(type_: type[T]) -> T:

@@ -302,3 +302,26 @@ async def test_a_continuation_that_is_none_is_refused(http: httpx.AsyncClient, t
     response = await http.post(f"{GC}/prepare_uncommited", json={"continuation_token": token})
 
     assert response.status_code in {400, 404}
+
+
+# Restoring
+
+
+async def test_what_is_not_in_quarantine_is_not_found_and_the_message_says_so(http: httpx.AsyncClient) -> None:
+    response = await http.post(f"{GC}/restore", json={"run_id": "04gq"})
+
+    message = "run 04gq does not lie in quarantine, and no ledger says that it was deleted"
+    assert (response.status_code, response.json()) == (404, {"message": message})
+
+
+async def test_a_protected_branch_is_not_restored_to(http: httpx.AsyncClient) -> None:
+    await http.put("repositories/lake/settings/branch_protection", json=[{"pattern": "ma*"}])
+
+    response = await http.post(f"{GC}/restore", json={"run_id": "04gq"})
+
+    assert response.status_code == 403
+
+
+@pytest.mark.parametrize("body", [{"run_id": 1}, {"run_id": "../x"}, {"continuation_token": "x"}])
+async def test_a_restore_that_nobody_can_have_meant_is_refused(http: httpx.AsyncClient, body: object) -> None:
+    assert (await http.post(f"{GC}/restore", json=body)).status_code == 400

@@ -6,11 +6,13 @@ from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
 from .java import Java, NoJava, find_java
+from .ledger_query import LedgerQuery
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .modes import Mode, UncommittedOptions
 from .planning_committed import NoRules
 from .quarantine import BadWindow, PurgeReport
+from .restore import RestoreReport
 from .runs import Plan, PlanMissing, Total, Totals
 from .saving import NoSavedState
 from .session import (
@@ -32,6 +34,7 @@ __all__ = [
     "Collector",
     "Java",
     "Lake",
+    "LedgerQuery",
     "ListedRun",
     "LiveSide",
     "LocalSession",
@@ -45,6 +48,7 @@ __all__ = [
     "Plan",
     "PlanMissing",
     "PurgeReport",
+    "RestoreReport",
     "RunAbandoned",
     "RunNotReady",
     "SchemaMismatch",

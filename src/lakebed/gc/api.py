@@ -12,9 +12,9 @@ storage namespace is reached from where the tasks run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import (
     PlanDiff,
+    Restore,
     RunKind,
     RunReport,
     RunView,
@@ -38,11 +39,13 @@ from lakebed.retention import Rules
 
 from .applying import apply_run
 from .files import Files, Lake
+from .ledger_query import LedgerQuery, ledger_frame, ledger_rows_of
 from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions
 from .planning import plan_run
 from .quarantine import PurgeReport, purge_quarantines
+from .restore import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
 from .supposing import Supposing
 from .verdicts import doomed_objects
@@ -125,6 +128,32 @@ class Collector:
             BadInput, TaskCorrupt: a quarantine's record or ledger is unreadable: nothing of that run was purged.
         """
         return purge_quarantines(self._shop(spark))
+
+    def restore(
+        self, *, run_id: str = "", path: str = "", branch: str = "", prefix: str = "", overwrite: bool = False
+    ) -> RestoreReport:
+        """Stage what lies in quarantine again, under fresh addresses, each read back before it is: all of a run, or
+        what has this path, is below it (with a slash at its end), or had this address. See `lakebed.handoff.Restore`.
+        Repeated, it leaves alone what is there already.
+
+        Raises:
+            NotFound: nothing such lies in quarantine, or there is no such branch; the message says what became of it.
+        """
+        request = Restore(branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite)
+        return restore(self._live_side(), request, self.progress)
+
+    def ledger(self, spark: SparkSession, query: LedgerQuery = LedgerQuery()) -> DataFrame:
+        """LEDGER: one row for each object and what a run did with it."""
+        return ledger_frame(spark, self._lake(), query, tasks=self.tasks)
+
+    def ledger_rows(self, query: LedgerQuery = LedgerQuery()) -> Iterator[dict[str, Any]]:
+        """The same as plain rows, oldest runs first, without Spark.
+
+        Raises:
+            BadInput: a file of the ledger is unreadable.
+        """
+        with Files(self._lake()) as files:
+            yield from ledger_rows_of(files, query)
 
     def run(
         self,

@@ -6,6 +6,7 @@ on. A collector asks, and believes an answer only if it is complete: pages must 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -25,6 +26,8 @@ from lakebed.handoff import (
     PrepareCommits,
     PreparedCommits,
     ReadUncommitted,
+    Restore,
+    RestorePage,
     RulesVersion,
     RunKind,
     RunList,
@@ -139,6 +142,21 @@ class LiveSide:
 
     def abandoned(self, run_id: str) -> RunView:
         return self._post(None, RunView, run_id, "abandoned")
+
+    def restore(self, request: Restore) -> Iterator[RestorePage]:
+        """Page by page: each is a call, and is done when it comes.
+
+        Raises:
+            NotFound: nothing that was asked for lies in quarantine; the message says what became of it.
+        """
+        path = api_path("repositories", self.repository, "gc", "restore")
+        for _ in range(PAGES_MAX):
+            page = _convert(self._client.call("POST", path, json=request), RestorePage)
+            yield page
+            if page.continuation_token is None:
+                return
+            request = msgspec.structs.replace(request, continuation_token=page.continuation_token)
+        raise BadInput("the restore does not end", run_id=request.run_id)
 
     def run(self, run_id: str) -> RunView | None:
         """None where there is no record: a committed run that has not been published yet, or no run at all."""

@@ -103,6 +103,8 @@ def check_whole(rows: pa.Table, what: str) -> None:
 
 DOOMED: Final = Table(handoff.DOOMED.meaning, _of_handoff(handoff.DOOMED))
 
+LEDGER: Final = Table(handoff.LEDGER.meaning, _of_handoff(handoff.LEDGER))
+
 VERDICTS: Final = Table(
     "doomed objects, with what the totals of a plan are summed by: branch and first folder of a path that had it",
     pa.schema([*DOOMED.schema, *_required(("branch", pa.string()), ("prefix", pa.string()))]),

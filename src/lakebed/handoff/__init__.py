@@ -73,6 +73,7 @@ from .quarantine import (
     quarantined_run,
 )
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
+from .restoring import FAILURES_SHOWN, Restore, RestoreFailure, RestorePage
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
@@ -86,6 +87,7 @@ __all__ = [
     "DATA_PREFIX",
     "DELETES_ALLOWED",
     "DOOMED",
+    "FAILURES_SHOWN",
     "GC_PREFIX",
     "LEDGER",
     "LEDGER_PREFIX",
@@ -140,6 +142,9 @@ __all__ = [
     "Quarantine",
     "RangeCounts",
     "ReadUncommitted",
+    "Restore",
+    "RestoreFailure",
+    "RestorePage",
     "RulesHistory",
     "RulesVersion",
     "RulesWritten",

@@ -52,6 +52,7 @@ from .rest import (
     gc,
     gc_jobs,
     gc_plans,
+    gc_restore,
     gc_rules,
     identity,
     installation,
@@ -81,6 +82,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc,
     gc_plans,
     gc_jobs,
+    gc_restore,
     gc_rules,
     unimplemented,  # last: it stands in for what nobody above has
 )

@@ -15,6 +15,7 @@ from .errors import (
 )
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import UpkeepOptions
+from .restoring import NotInQuarantine, RestoreDiffers, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .upkeep import Upkeep
 from .why import NoQuestion
@@ -28,7 +29,10 @@ __all__ = [
     "JobNotFound",
     "JobRunning",
     "NoQuestion",
+    "NotInQuarantine",
     "OutOfOrder",
+    "RestoreDiffers",
+    "Restoring",
     "RuleBook",
     "RulesChanged",
     "RulesMoved",

@@ -1,0 +1,47 @@
+"""Restore: the server does it, page by page (`lakebed.upkeep`, restoring); here the pages are added up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lakebed.handoff import Restore, RestoreFailure
+
+from .live_side import LiveSide
+from .runs import Progress
+
+FAILURES_SHOWN: Final = 1000
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`restored` objects were read back and are staged, `present` ones were there already, byte for byte. All that
+    `failed` are counted, and the first thousand told.
+    """
+
+    run_id: str
+    restored: int = 0
+    bytes_restored: int = 0
+    present: int = 0
+    failed: int = 0
+    failures: tuple[RestoreFailure, ...] = ()
+
+
+def restore(live_side: LiveSide, request: Restore, progress: Progress) -> RestoreReport:
+    """
+    Raises:
+        NotFound: nothing that was asked for lies in quarantine, or there is no such branch; the message says which.
+    """
+    report = RestoreReport(run_id=request.run_id)
+    for page in live_side.restore(request):
+        report = RestoreReport(
+            run_id=page.run_id,
+            restored=report.restored + page.restored,
+            bytes_restored=report.bytes_restored + page.bytes_restored,
+            present=report.present + page.present,
+            failed=report.failed + page.failed,
+            failures=(report.failures + page.failures)[:FAILURES_SHOWN],
+        )
+        if page.continuation_token is not None:
+            progress(f"restored {report.restored} objects so far")
+    return report

@@ -1,0 +1,49 @@
+"""Taking objects back out of quarantine, over HTTP (JSON):
+
+    POST restore      Restore -> RestorePage      again with its token until it has none; nothing is done twice
+
+below `/api/v1/repositories/{repository}/gc`. Named is a run (all that lies there of it), a path, or both. What was
+taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FAILURES_SHOWN = 100
+"""So many failures a page tells one by one; it counts all."""
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """`path` is that of one object, of a folder (with a slash at its end), or an address; without `run_id` the latest
+    run that holds any such is meant. Objects return to their own paths, those of uncommitted data to
+    `restored/<run>/<address>`, on the default branch if no other is named; with `prefix` to theirs, or their address,
+    below it. Without `overwrite` nothing that is there already is replaced.
+    """
+
+    branch: str = ""
+    run_id: str = ""
+    path: str = ""
+    prefix: str = ""
+    overwrite: bool = False
+    continuation_token: str | None = None
+
+
+class RestoreFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """`path` is where the object was to be."""
+
+    address: str
+    path: str
+    error: str
+
+
+class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
+    """`restored` objects were read back and are staged; `present` ones were there already, byte for byte."""
+
+    run_id: str
+    restored: int = 0
+    bytes_restored: int = 0
+    present: int = 0
+    failed: int = 0
+    failures: tuple[RestoreFailure, ...] = ()
+    continuation_token: str | None = None

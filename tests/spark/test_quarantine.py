@@ -1,0 +1,170 @@
+"""Moving aside, restoring, purging, the ledger, and applies that race: the whole way through Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakebed.base import NotFound
+from lakebed.gc import BadWindow, LedgerQuery, TaskStopped
+from lakebed.gc.quarantine import purge_quarantines
+from lakebed.gc.workshop import Workshop
+from lakebed.handoff import LedgerState, RunKind, RunState
+from lakebed.retention import DAY_MS
+from tests.spark.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+def die() -> None:
+    raise Died
+
+
+def expire(lakeside: Lakeside, *paths: str) -> set[str]:
+    """Objects that only a commit names whose time is over: their addresses."""
+    gone = {lakeside.upload(path, path.encode()) for path in paths}
+    lakeside.commit(age_days=30)
+    for path in paths:
+        lakeside.delete(path)
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    return gone
+
+
+def workshop(spark: SparkSession, lakeside: Lakeside, said: list[str]) -> Workshop:
+    collector = replace(lakeside.collector, progress=said.append)
+    return collector._shop(spark)
+
+
+def test_objects_move_aside_return_and_are_purged_when_the_window_is_over(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    gone = expire(lakeside, "a/1", "a/2")
+    kept = lakeside.upload("kept")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.COMMITTED)
+
+    report = collector.apply(spark, plan.run_id, quarantine="7d")
+
+    assert (report.objects_quarantined, report.objects_deleted, report.state) == (2, 0, RunState.ENDED)
+    assert report.quarantined_until_ms is not None
+    assert lakeside.addresses() == {kept}
+    assert collector.purge(spark).waiting == (plan.run_id,)
+
+    back = collector.restore(run_id=plan.run_id)
+
+    assert (back.restored, back.failed) == (2, 0)
+    assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
+    assert not lakeside.addresses() & gone
+
+    lakeside.end_window(plan.run_id)
+    purged = collector.purge(spark)
+
+    assert (purged.purged, purged.objects_purged, purged.objects_failed) == ((plan.run_id,), 2, 0)
+    assert lakeside.files("_lakefs/retention/gc/quarantine*/**/*.*") == []
+    assert collector.purge(spark).purged == ()
+    with pytest.raises(NotFound, match=f"run {plan.run_id} moved it aside by the rule default: 1d, and it was purged"):
+        collector.restore(path="a/1")
+    states = Counter((row["path"], row["state"]) for row in collector.ledger_rows())
+    assert states == {(path, state): 1 for path in ("a/1", "a/2") for state in ("quarantined", "restored", "purged")}
+    frame = collector.ledger(spark, LedgerQuery(path="a/1", state=LedgerState.PURGED))
+    assert [(row.address in gone, row.rule, row.kept_until) for row in frame.collect()] == [(True, "default: 1d", None)]
+
+
+def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        lakeside.collector.apply(spark, plan.run_id, quarantine="7d")
+    for file in lakeside.files("_lakefs/retention/gc/ledger/date=*/*"):
+        file.unlink()
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert (report.objects_quarantined, report.objects_deleted) == (1, 0)
+    back = lakeside.collector.restore(path=garbage, prefix="back")
+    assert back.restored == 1
+    assert lakeside.content(f"back/{garbage}") == b"data"
+
+
+def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    report = lakeside.collector.apply(spark, plan.run_id, quarantine="1h")
+    until_ms = report.quarantined_until_ms
+    assert until_ms is not None
+    said: list[str] = []
+    shop = workshop(spark, lakeside, said)
+
+    ahead = purge_quarantines(shop, clock=lambda: until_ms + 30 * DAY_MS)
+    behind = purge_quarantines(shop, clock=lambda: until_ms - 30 * DAY_MS)
+
+    assert ahead.purged == behind.purged == ()
+    assert "by the object store's clock the window" in said[0]
+    assert "this clock shows a time before" in said[1]
+
+
+def test_a_window_without_an_end_is_refused_before_anything_is_touched(spark: SparkSession, lakeside: Lakeside) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    with pytest.raises(BadWindow):
+        lakeside.collector.apply(spark, plan.run_id, quarantine="forever")
+
+    assert lakeside.addresses() == {garbage}
+
+
+def test_of_two_runs_that_are_applied_at_once_the_one_that_began_last_goes_on(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    expired = expire(lakeside, "a/1")
+    uncommitted = lakeside.upload("b/1")
+    lakeside.delete("b/1")
+    first = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    second = lakeside.collector.plan(spark, RunKind.COMMITTED)
+
+    def overtake(line: str) -> None:
+        if line.startswith("deleting"):
+            lakeside.collector.apply(spark, second.run_id)
+
+    with pytest.raises(TaskStopped, match=f"of run {second.run_id}"):
+        replace(lakeside.collector, progress=overtake).apply(spark, first.run_id)
+
+    assert lakeside.addresses() == {uncommitted}
+    assert expired
+    report = lakeside.collector.apply(spark, first.run_id)
+    assert (report.objects_deleted, report.state) == (1, RunState.ENDED)
+    assert lakeside.addresses() == set()
+
+
+def test_of_two_applies_of_one_run_at_once_the_one_that_began_last_goes_on(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("b/1")
+    lakeside.delete("b/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+
+    def overtake(line: str) -> None:
+        if line.startswith("deleting"):
+            lakeside.collector.apply(spark, plan.run_id)
+
+    with pytest.raises(TaskStopped, match="another apply has begun"):
+        replace(lakeside.collector, progress=overtake).apply(spark, plan.run_id)
+
+    assert lakeside.addresses() == set()
+    assert [row["state"] for row in lakeside.ledger()] == ["deleted"]
+    assert lakeside.collector.apply(spark, plan.run_id).state is RunState.ENDED

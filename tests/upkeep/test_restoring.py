@@ -1,0 +1,311 @@
+"""Back out of quarantine: fresh addresses, nothing overwritten unasked, nothing done twice, everything read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from lakebed.base import from_row
+from lakebed.blocks import MemoryBlocks
+from lakebed.gc.ledger import Ledger
+from lakebed.gc.sweep import purge_part, sweep_part
+from lakebed.handoff import (
+    LEDGER_PREFIX,
+    BadInput,
+    Quarantine,
+    Restore,
+    RestorePage,
+    decode_ledger,
+    encode_quarantine,
+    quarantine_path,
+)
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.upkeep import BadContinuation, NotInQuarantine, Restoring
+from lakebed.versions import BranchNotFound, PathNotFound
+from tests.gc.doomed import PART, plan_of
+from tests.upkeep.conftest import Lake
+
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
+
+
+async def moved(
+    lake: Lake, keys: Sequence[str], *, paths: bool = True, quarantine: Quarantine | None = ASIDE, parts: int = 1
+) -> None:
+    """A run took these objects (of 4 bytes, their paths `events/<place>`) and moved them aside, if not deleted them."""
+    run = quarantine.run_id if quarantine else "r1"
+    for number in range(parts):
+        share = keys[number::parts]
+        for key in share:
+            await lake.blocks.put(key, key[-4:].encode())
+        plan = await plan_of(lake.blocks, share, part=f"part-{number:05d}.parquet", with_paths=paths)
+        await sweep_part(lake.blocks, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), quarantine)
+    if quarantine is not None:
+        await lake.blocks.put(quarantine_path(run), encode_quarantine(quarantine))
+
+
+async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: str = "main") -> RestorePage:
+    """All pages, added up."""
+    restoring, total = Restoring(lake.versions), RestorePage(run_id="")
+    while True:
+        page = await restoring.restore(body, branch=branch)
+        total = replace(
+            page,
+            restored=total.restored + page.restored,
+            present=total.present + page.present,
+            failed=total.failed + page.failed,
+            failures=total.failures + page.failures,
+        )
+        if page.continuation_token is None:
+            return total
+        body = replace(body, continuation_token=page.continuation_token)
+
+
+async def paths(lake: Lake, branch: str = "main") -> dict[str, str]:
+    """What lies at each path of a branch."""
+    found = await lake.versions.list(branch, limit=10_000)
+    entries = [(key.decode(), from_row(row)) for key, row in found.items if row is not None]
+    return {path: (await lake.blocks.get(entry.address)).decode() for path, entry in entries}
+
+
+async def test_objects_return_to_their_paths_under_fresh_addresses(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+
+    page = await restored(lake)
+
+    assert (page.restored, page.bytes_restored, page.failed) == (2, 8, 0)
+    assert await paths(lake) == {"events/0": "abcd", "events/1": "efgh"}
+    assert not {"data/abcd", "data/efgh"} & await lake.objects()
+    entry = await lake.versions.get("main", b"events/0")
+    assert (entry.size_bytes, entry.checksum) == (4, "e2fc714c4727ee9395f324cd2e7f331f")
+
+
+async def test_a_restored_object_is_committed_like_any_other(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+    await restored(lake)
+
+    await lake.commit("main")
+    await lake.collector().collect_uncommitted()
+
+    assert await paths(lake) == {"events/0": "abcd"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "with_paths", "path"),
+    [
+        ("", False, "restored/r1/data/abcd"),
+        ("back", False, "back/data/abcd"),
+        ("back", True, "back/events/0"),
+        ("back/", True, "back/events/0"),
+    ],
+)
+async def test_where_objects_return_to(lake: Lake, prefix: str, with_paths: bool, path: str) -> None:
+    await moved(lake, ["data/abcd"], paths=with_paths)
+
+    await restored(lake, Restore(run_id="r1", prefix=prefix))
+
+    assert await paths(lake) == {path: "abcd"}
+
+
+async def test_a_branch_may_be_named(lake: Lake) -> None:
+    await lake.versions.create_branch("side", "main")
+    await moved(lake, ["data/abcd"])
+
+    await restored(lake, branch="side")
+
+    assert (await paths(lake), await paths(lake, "side")) == ({}, {"events/0": "abcd"})
+
+
+async def test_a_branch_that_is_not_there_is_an_error(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+
+    with pytest.raises(BranchNotFound):
+        await restored(lake, branch="nowhere")
+
+
+async def test_repeated_it_does_nothing_twice(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await restored(lake)
+    objects = await lake.objects()
+
+    again = await restored(lake)
+
+    assert (again.restored, again.present, again.failed) == (0, 2, 0)
+    assert await lake.objects() == objects
+
+
+async def test_another_object_at_the_path_stays_and_counts_as_a_failure(lake: Lake) -> None:
+    await lake.put("main", "events/0", "mine")
+    await moved(lake, ["data/abcd", "data/efgh"])
+
+    page = await restored(lake)
+
+    assert (page.restored, page.failed) == (1, 1)
+    assert [(failure.path, failure.error) for failure in page.failures] == [("events/0", "another object is there")]
+    assert await paths(lake) == {"events/0": "mine", "events/1": "efgh"}
+
+
+async def test_another_object_at_the_path_is_replaced_where_that_is_asked_for(lake: Lake) -> None:
+    await lake.put("main", "events/0", "mine")
+    await moved(lake, ["data/abcd"])
+
+    page = await restored(lake, Restore(run_id="r1", overwrite=True))
+
+    assert (page.restored, page.failed) == (1, 0)
+    assert await paths(lake) == {"events/0": "abcd"}
+
+
+@pytest.mark.parametrize(
+    ("path", "back"),
+    [("events/1", ["events/1"]), ("data/abcd", ["events/0"]), ("events/", ["events/0", "events/1"])],
+)
+async def test_a_path_a_folder_or_an_address_names_what_returns(lake: Lake, path: str, back: list[str]) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+
+    page = await restored(lake, Restore(path=path))
+
+    assert page.run_id == "r1"
+    assert sorted(await paths(lake)) == back
+
+
+async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+    await moved(lake, ["data/efgh"], quarantine=replace(ASIDE, run_id="r2"))
+
+    page = await restored(lake, Restore(path="events/0"))
+
+    assert page.run_id == "r2"
+    assert await paths(lake) == {"events/0": "efgh"}
+
+
+async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restoring.PAGE_OBJECTS", 3)
+    await moved(lake, [f"data/a{number:03d}" for number in range(14)], parts=2, paths=False)
+
+    page = await restored(lake)
+
+    assert (page.restored, page.failed, len(await paths(lake))) == (14, 0, 14)
+
+
+async def test_a_page_ends_where_its_objects_get_large(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restoring.PAGE_BYTES", 5)
+    await moved(lake, ["data/abcd", "data/efgh", "data/ijkl"])
+
+    page = await Restoring(lake.versions).restore(Restore(run_id="r1"), branch="main")
+
+    assert (page.restored, page.continuation_token is None) == (2, False)
+
+
+async def test_what_was_restored_is_in_the_ledger_with_the_path_it_has_now(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await lake.put("main", "back/events/1", "mine")
+
+    await restored(lake, Restore(run_id="r1", prefix="back"))
+
+    keys = [stat.key async for page in lake.blocks.list(LEDGER_PREFIX) for stat in page if "-restore-" in stat.key]
+    rows = [row for key in keys for row in decode_ledger(await lake.blocks.get(key), name=key).to_pylist()]
+    assert [(row["address"], row["path"], row["state"], row["rule"]) for row in rows] == [
+        ("data/abcd", "back/events/0", "restored", "main: 1 days")
+    ]
+
+
+async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"], quarantine=None)
+
+    for body in (Restore(run_id="r1"), Restore(path="events/0"), Restore(path="data/abcd"), Restore(path="events/")):
+        with pytest.raises(
+            NotInQuarantine, match=r"run r1 deleted it for good at 20..-..-.. ..:..:..Z by the rule main"
+        ):
+            await restored(lake, body)
+
+
+async def test_what_was_purged_is_told(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+    await purge_part(lake.blocks, ASIDE, PART)
+    assert isinstance(lake.blocks, MemoryBlocks)
+    await lake.blocks.delete([quarantine_path("r1")])
+
+    with pytest.raises(NotInQuarantine, match="run r1 moved it aside by the rule main: 1 days, and it was purged at"):
+        await restored(lake, Restore(path="events/0"))
+
+
+async def test_what_no_run_ever_took_is_told(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+
+    for body in (Restore(run_id="r9"), Restore(path="nowhere"), Restore(run_id="r1", path="nowhere"), Restore()):
+        with pytest.raises(NotInQuarantine, match="no ledger says that it was deleted"):
+            await restored(lake, body)
+
+
+async def test_a_purge_that_is_faster_fails_the_restore_and_nothing_else(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await lake.put("main", "mine", "mine")
+    assert isinstance(lake.blocks, MemoryBlocks)
+    await lake.blocks.delete([ASIDE.key("data/abcd")])
+
+    page = await restored(lake)
+
+    assert [(failure.path, failure.error) for failure in page.failures] == [
+        ("events/0", "it does not lie in quarantine any more")
+    ]
+    assert await paths(lake) == {"events/1": "efgh", "mine": "mine"}
+
+
+class Unreliable(MemoryBlocks):
+    """What happens when an object is copied out of the quarantine."""
+
+    def __init__(self, mishap: str) -> None:
+        super().__init__()
+        self._mishap = mishap
+
+    async def copy(self, source: str, target: str) -> None:
+        if self._mishap == "purged" and target.startswith("data/"):
+            await self.delete([source])
+        await super().copy(source, target)
+        if self._mishap == "garbled" and target.startswith("data/"):
+            await self.put(target, b"????")
+
+
+@pytest.mark.parametrize(
+    ("mishap", "said"),
+    [
+        ("purged", "it does not lie in quarantine any more"),
+        ("garbled", "what was read back is not what lies in quarantine"),
+    ],
+)
+async def test_nothing_is_staged_that_could_not_be_read_back(mishap: str, said: str) -> None:
+    lake = Lake(MemoryStore(), Unreliable(mishap))
+    await lake.versions.initialise("main")
+    await moved(lake, ["data/abcd"])
+
+    page = await restored(lake)
+
+    assert [failure.error for failure in page.failures] == [said]
+    with pytest.raises(PathNotFound):
+        await lake.versions.get("main", b"events/0")
+
+
+async def test_an_object_of_another_size_than_the_ledger_says_is_not_restored(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+    await lake.blocks.put(ASIDE.key("data/abcd"), b"longer than that")
+
+    page = await restored(lake)
+
+    assert [failure.error for failure in page.failures] == ["it has 16 bytes, and the ledger says 4"]
+
+
+@pytest.mark.parametrize("token", ["", "x", "AAAA", "ZZZZ===="])
+async def test_a_token_of_somebody_else_is_refused(lake: Lake, token: str) -> None:
+    await moved(lake, ["data/abcd"])
+
+    with pytest.raises(BadContinuation):
+        await Restoring(lake.versions).restore(Restore(continuation_token=token), branch="main")
+
+
+async def test_a_damaged_record_stops_the_restore(lake: Lake) -> None:
+    await moved(lake, ["data/abcd"])
+    await lake.blocks.put(quarantine_path("r1"), b"{")
+
+    with pytest.raises(BadInput, match="quarantined/r1"):
+        await restored(lake)
