@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 import pyarrow as pa
@@ -203,7 +204,13 @@ class Lakeside:
     # What the server answers
 
     def call(self, method: str, path: str, *, json: object = None) -> object:
-        words = path.split("/")[5:]
+        route, _, query = path.partition("?")
+        words = route.split("/")[5:]
+        if words[1:] == ["why"]:
+            return msgspec.to_builtins(self.wait(self.upkeep.why(**dict(parse_qsl(query)))))
+        if words[1:] == ["rules", "full"]:
+            found = self.wait(self.upkeep.rules.read())
+            return {"version": found.version, "rules": msgspec.to_builtins(found.rules), "changed_ms": 0, "changed_by": ""}
         if not words:
             return {"id": "repo", "storage_namespace": URI}
         action = self.before.pop(words[-1], None)

@@ -1,10 +1,11 @@
-"""Garbage collection with Spark: plan what goes and why, show it, and carry it out."""
+"""Garbage collection with Spark: plan what goes, show and compare it, carry it out; why an object stays."""
 
 from .api import Collector, NamespaceMissing
 from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
+from .functions import NoSession, Planned, Where, apply, diff, plan, run, show, why
 from .java import Java, NoJava, find_java
 from .ledger_query import LedgerQuery
 from .listed import ListedRun
@@ -43,10 +44,12 @@ __all__ = [
     "NoJava",
     "NoRules",
     "NoSavedState",
+    "NoSession",
     "NotTheRules",
     "Overtaken",
     "Plan",
     "PlanMissing",
+    "Planned",
     "PurgeReport",
     "RestoreReport",
     "RunAbandoned",
@@ -64,8 +67,15 @@ __all__ = [
     "Totals",
     "UncommittedOptions",
     "UnknownAnswer",
+    "Where",
+    "apply",
+    "diff",
     "find_java",
     "local_session",
+    "plan",
+    "run",
     "session_options",
+    "show",
     "unforeseen",
+    "why",
 ]

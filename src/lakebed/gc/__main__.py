@@ -1,6 +1,6 @@
 """Collections without the command line's other nouns: `python -m lakebed.gc`, or this file given to `spark-submit`.
 
-    python -m lakebed.gc plan  lakefs://lake --kind committed
+    python -m lakebed.gc plan  lakefs://lake --committed
     python -m lakebed.gc apply lakefs://lake RUN
     spark-submit … lakebed/gc/__main__.py run lakefs://lake
 
@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,12 +31,14 @@ import msgspec
 from lakebed.base import LakebedError
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
-from lakebed.gc import Collector, local_session, session_options
+from lakebed.gc import Collector, local_session, session_options, unforeseen
 from lakebed.handoff import RunKind, RunReport
+from lakebed.retention import Rules, read_rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOOKS: Final = frozenset({"show", "diff", "list", "why"})
 PATIENCE_S: Final = 20.0
 """How long what is under way may take to end."""
 FORCED: Final = 1
@@ -54,9 +57,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 tasks=options.tasks,
                 progress=_note,
             )
-            if options.action == "show":
-                return _say([collector.show(options.run)])
-            with _session(options.remote, environ) as spark:
+            if options.action in _LOOKS:
+                return _say(_look(collector, options))
+            with unforeseen(), _session(options.remote, environ) as spark:
                 return _say(_collect(collector, spark, options))
     except LakebedError as error:
         _note(f"error: {error}")
@@ -87,11 +90,24 @@ def _end_with_input() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
+    """What needs no Spark."""
+    match options.action:
+        case "show":
+            yield collector.show(options.run)
+        case "diff":
+            yield collector.diff(options.run, options.other)
+        case "list":
+            yield from collector.listed()
+        case _:
+            yield collector.why(address=options.address)
+
+
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
-    kinds = [RunKind(options.kind)] if options.kind else list(RunKind)
+    kinds = [RunKind(kind) for kind in options.kind or RunKind]
     match options.action:
         case "plan":
-            yield from (collector.plan(spark, kind) for kind in kinds)
+            yield from (collector.plan(spark, kind, rules=options.rules) for kind in kinds)
         case "apply":
             yield collector.apply(spark, options.run)
         case _:
@@ -135,12 +151,25 @@ def _parser() -> argparse.ArgumentParser:
         ("apply", "carry out one plan"),
         ("run", "plan, then apply"),
         ("show", "print a plan"),
+        ("diff", "compare two plans"),
+        ("list", "list runs and plans"),
+        ("why", "say what keeps an object and until when, or which run took it"),
     ):
         action = actions.add_parser(name, help=summary)
         action.add_argument("repository", type=_repository, metavar="lakefs://REPOSITORY")
-        if name in {"apply", "show"}:
+        if name in {"apply", "show", "diff"}:
             action.add_argument("run", metavar="RUN")
-        action.add_argument("--kind", choices=[kind.value for kind in RunKind], help="default: one after the other")
+        if name == "diff":
+            action.add_argument("other", metavar="RUN")
+        if name == "why":
+            action.add_argument("address", metavar="ADDRESS")
+        if name == "plan":
+            action.add_argument("--rules", type=_rules, metavar="FILE", help="by the rules of a file, not saved")
+        if name in {"plan", "run"}:
+            for kind in RunKind:
+                what = f"only {kind.value} data; default: all, one after the other"
+                action.add_argument(f"--{kind.value}", dest="kind", action="append_const", const=kind.value, help=what)
+            action.add_argument("--kind", action="append", choices=[kind.value for kind in RunKind], help="the same")
         action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")
@@ -152,6 +181,13 @@ def _repository(text: str) -> str:
     if not text.startswith("lakefs://") or not repository or "/" in repository:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form lakefs://repository")
     return repository
+
+
+def _rules(text: str) -> Rules:
+    try:
+        return read_rules(Path(text).read_bytes(), name=text)
+    except (LakebedError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _positive(text: str) -> int:

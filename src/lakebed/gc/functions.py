@@ -1,0 +1,125 @@
+"""Collections as functions that return DataFrames, for notebooks and jobs.
+
+    found = lakebed.gc.plan("lake", client=client, spark=spark, kind="committed")
+    found.objects.groupBy("reason").sum("size_bytes").show()
+    lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
+
+Each is a call of `Collector` (api.py), which says what it raises. All take the same keywords (`Where`): `client` speaks
+to the server; `spark` is any session, by default the active one; `blocks` says how the storage namespace is reached
+from where the tasks run, `tasks` into how many its files are dealt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakebed.base import Invalid
+from lakebed.blocks import BlockOptions
+from lakebed.handoff import Plan, RunKind, RunReport, WhyAnswer
+from lakebed.retention import Rules
+
+from .api import TASKS, Collector, silent
+from .live_side import Caller
+from .runs import WAYS, Progress
+
+
+class NoSession(Invalid):
+    """No Spark session was given, and none is active."""
+
+
+class Where(TypedDict, total=False):
+    """What every function here needs besides its question. Only `client` must be given."""
+
+    client: Required[Caller]
+    spark: SparkSession
+    blocks: BlockOptions
+    tasks: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with its tables.
+
+    `objects` are DOOMED: address, size_bytes, reason, rule, last_seen_at, path. `commits` has the `id` of each commit
+    that would be given up. `totals` counts the objects in every `way` (reason, rule, branch, prefix, slice, age) by
+    `name`: objects, size_bytes.
+    """
+
+    plan: Plan
+    objects: DataFrame
+    commits: DataFrame
+    totals: DataFrame
+
+    @property
+    def run_id(self) -> str:
+        return self.plan.run_id
+
+
+def plan(
+    repository: str, *, kind: RunKind | str = RunKind.COMMITTED, rules: Rules | None = None, **where: Unpack[Where]
+) -> Planned:
+    """Decide what goes and why, and write it down. Deletes nothing. With `rules`: what they would take."""
+    collector, spark = _collector(repository, where), _spark(where)
+    return _planned(collector, spark, collector.plan(spark, RunKind(kind), rules=rules))
+
+
+def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
+    """A plan that was made."""
+    collector = _collector(repository, where)
+    return _planned(collector, _spark(where), collector.show(run_id))
+
+
+def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
+    """The objects of either plan, each once; `side` is a, b or both."""
+    return _collector(repository, where).differing(_spark(where), a, b)
+
+
+def apply(repository: str, run_id: str, **where: Unpack[Where]) -> RunReport:
+    """Carry out one plan, and nothing else. After a crash, or where objects failed: again."""
+    return _collector(repository, where).apply(_spark(where), run_id)
+
+
+def run(repository: str, *, kinds: Iterable[RunKind | str] = RunKind, **where: Unpack[Where]) -> list[RunReport]:
+    """Plan and apply, one kind after the other."""
+    return _collector(repository, where).run(_spark(where), [RunKind(kind) for kind in kinds])
+
+
+def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:
+    """Why an object is there and until when, or which run took it. Needs no session."""
+    return _collector(repository, where).why(address=address, ref=ref, path=path)
+
+
+def _collector(repository: str, where: Where) -> Collector:
+    return Collector(
+        client=where["client"],
+        repository=repository,
+        blocks=where.get("blocks", BlockOptions()),
+        tasks=where.get("tasks", TASKS),
+        progress=where.get("progress", silent),
+    )
+
+
+def _spark(where: Where) -> SparkSession:
+    spark = where.get("spark") or SparkSession.getActiveSession()
+    if spark is None:
+        raise NoSession("no Spark session was given and none is active")
+    return spark
+
+
+def _planned(collector: Collector, spark: SparkSession, found: Plan) -> Planned:
+    totals = [
+        (way, name, total.objects, total.size_bytes)
+        for way in WAYS
+        for name, total in getattr(found.totals, f"by_{way}").items()
+    ]
+    return Planned(
+        plan=found,
+        objects=collector.doomed(spark, found.run_id),
+        commits=collector.condemned(spark, found.run_id),
+        totals=spark.createDataFrame(totals, "way string, name string, objects long, size_bytes long"),
+    )

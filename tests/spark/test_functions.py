@@ -1,0 +1,104 @@
+"""`lakebed.gc.plan(…)` and the others: what they return, supposed rules, differences, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lakebed.gc as gc
+from lakebed.handoff import Fate, RunState
+from lakebed.retention import Rules, days_rules
+
+from .lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def replaced(lakeside: Lakeside) -> tuple[str, str]:
+    """Two objects that were replaced on main: 20 and 5 days ago."""
+    old = lakeside.upload("logs/a", b"first")
+    lakeside.commit(age_days=30)
+    middle = lakeside.upload("logs/a", b"the second")
+    lakeside.commit(age_days=20)
+    lakeside.upload("logs/a", b"third")
+    lakeside.commit(age_days=5)
+    return old, middle
+
+
+def where(lakeside: Lakeside, spark: SparkSession) -> gc.Where:
+    return {"client": lakeside, "spark": spark, "blocks": lakeside.options, "tasks": 2}
+
+
+def test_plans_are_data_frames_and_supposed_rules_say_what_they_would_take(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    old, middle = replaced(lakeside)
+    lakeside.rules(10)
+    here = where(lakeside, spark)
+
+    found = gc.plan("repo", **here)
+    supposed = gc.plan("repo", rules=days_rules(3), **here)
+    sides = {
+        row.address: (row.side, row.path) for row in gc.diff("repo", found.run_id, supposed.run_id, **here).collect()
+    }
+    listed = {run.run_id: run.state for run in lakeside.collector.listed()}
+    told = lakeside.collector.diff(found.run_id, supposed.run_id)
+    with pytest.raises(gc.NotTheRules):
+        gc.apply("repo", supposed.run_id, **here)
+
+    assert [(row.address, row.rule) for row in found.objects.collect()] == [(old, "default: 10d")]
+    assert {row.way: (row.name, row.objects) for row in found.totals.collect()} == {
+        "reason": ("expired", 1),
+        "rule": ("default: 10d", 1),
+        "branch": ("main", 1),
+        "prefix": ("logs/", 1),
+        "slice": (old.split("/")[1], 1),
+        "age": ("30-90d", 1),
+    }
+    assert found.commits.count() == 1
+    assert supposed.plan.what_if
+    assert sides == {old: ("both", "logs/a"), middle: ("b", "logs/a")}
+    assert (told.only_b.all.objects, told.both.objects, told.commits.b) == (1, 1, 1)
+    assert listed == {found.run_id: "planned", supposed.run_id: "supposed"}
+    assert lakeside.addresses() >= {old, middle}
+
+
+def test_a_supposed_plan_applies_once_its_rules_are_the_repositorys_and_why_knows_the_run(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    old, middle = replaced(lakeside)
+    here = where(lakeside, spark)
+
+    supposed = gc.plan("repo", rules=days_rules(10), **here)
+    before = gc.why("repo", address=old, client=lakeside)
+    lakeside.rules(10)
+    planned = gc.why("repo", address=old, client=lakeside)
+    report = gc.apply("repo", supposed.run_id, **here)
+    (after,) = gc.why("repo", address=old, client=lakeside).objects
+    (kept,) = gc.why("repo", ref="main~1", path="logs/a", client=lakeside).objects
+
+    assert [found.fate for answer in (before, planned) for found in answer.objects] == [Fate.KEPT, Fate.EXPIRED]
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 1)
+    assert (after.fate, [(taking.run_id, taking.rule) for taking in after.taken]) == (
+        Fate.TAKEN,
+        [(supposed.run_id, "default: 10d")],
+    )
+    assert (kept.address, kept.fate, kept.stays[0].rule) == (middle, Fate.KEPT, "default: 10d")
+
+
+def test_a_supposed_run_of_uncommitted_data_shows_what_goes_and_can_never_be_applied(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    garbage = lakeside.upload("a", b"one")
+    lakeside.upload("a", b"two")
+    lakeside.commit()
+    here = where(lakeside, spark)
+
+    supposed = gc.plan("repo", kind="uncommitted", rules=Rules(default="forever"), **here)
+
+    assert [row.address for row in supposed.objects.collect()] == [garbage]
+    with pytest.raises(gc.RunNotReady, match="abandoned"):
+        gc.apply("repo", supposed.run_id, **here)
+    assert garbage in lakeside.addresses()
