@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.process_time()
     match options.command:
         case "exhaustive":
-            found = exhaustive(quick=options.quick, states_max=options.states_max)
+            found = exhaustive(quick=options.quick, only=options.only, states_max=options.states_max)
         case "swarm":
             found = swarms(options.seeds, first=options.first)
         case _:
@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
 
 
-def exhaustive(*, quick: bool = False, states_max: int | None = None) -> dict[str, float]:
-    """Walk every small world. A world beyond `states_max` counts as skipped, and is said to be."""
+def exhaustive(*, quick: bool = False, only: str = "", states_max: int | None = None) -> dict[str, float]:
+    """Walk every small world whose name has `only` in it. One beyond `states_max` counts as skipped, and is said to be."""
     total = dict.fromkeys(("worlds", "skipped", "schedules", "states", "steps", "faults", "violations"), 0)
     for world in small_worlds():
-        if quick and not world.is_quick:
+        if only not in world.scene.name or (quick and not world.is_quick):
             continue
         budget = f"{world.budget.crashes} crash, {world.budget.losses} lost"
         started = time.process_time()
@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     every = commands.add_parser("exhaustive", help="walk every schedule of every small world")
     every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
+    every.add_argument("--only", default="", help="only worlds with this in their name")
     every.add_argument("--states-max", type=int, help="skip worlds with more states")
     many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
     many.add_argument("--seeds", type=int, default=10_000)

@@ -71,6 +71,9 @@ class Scene:
     """Clocks do not jump. Where they may, ages mean nothing, and what only ages protect (from leaking) may leak."""
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
+    alike: Sequence[tuple[str, ...]] = ()
+    """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
+    other, and the checks do not tell them apart."""
 
 
 def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:

@@ -136,13 +136,21 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
 
 
 def no_leak(ending: Ending) -> None:
-    """Invariant 8, after cleaning: every token with a cell belongs to a branch, and no claim is left."""
+    """Invariant 8, after cleaning: every token with a cell belongs to a branch, no claim is left, and no run's list."""
     view = View(ending.disk)
     owned = {f"{UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
     if leaked := sorted(view.token_partitions() - owned):
         raise Violation(f"nobody will ever clean {leaked}")
     if claims := view.claims():
         raise Violation(f"{len(claims)} claims are left after cleaning")
+    if lists := view.lists():
+        raise Violation(f"lists of what is condemned are left after cleaning: {sorted(lists)}")
+
+
+def lists_have_a_run(ending: Ending) -> None:
+    """Invariant 8: whoever dies over a list of what a run condemns leaves a record by which it is found."""
+    if orphans := sorted(name for name, run in View(ending.disk).lists().items() if run is None):
+        raise Violation(f"lists of what is condemned without a run: {orphans}")
 
 
 ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
@@ -153,6 +161,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     idle_branch_does_not_grow,
     resets_hold,
     reads_see_what_was_acknowledged,
+    lists_have_a_run,
 )
 
 

@@ -1,10 +1,11 @@
 """Collection runs, small enough for the explorer: the real pieces in the real order, without the files between them.
 
-What is real: run records and their moves (`RunBook`), the reading of staging step by step, touches, frozen tokens,
-uploads and copies (`Reading`), refs and commits (`read_snapshot`), settled slices, giving up (`Versions`), and what a
-clean run decides (`lakebed.retention.clean_run`). What stands in: addresses go from step to step in memory, not through
-Parquet files of the run's folder; the rules of the committed run are "what nothing names goes", or "what is in nobody's
-history goes"; nobody changes them. The whole collector runs beside real trees in tests/upkeep/test_races.py.
+What is real: run records and their moves (`RunBook`), the publication of what is condemned (`Condemning`), the reading
+of staging step by step, touches, frozen tokens, uploads and copies (`Reading`), refs and commits (`read_snapshot`),
+settled slices, giving up (`Versions`), and what a clean run decides (`lakebed.retention.clean_run`). What stands in:
+addresses go from step to step in memory, not through Parquet files of the run's folder; the rules of the committed run
+are "what nothing names goes", or "what is in nobody's history goes"; nobody changes them. The whole collector runs
+beside real trees in tests/upkeep/test_races.py.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, RunId, format_address, from_row
-from lakebed.handoff import RunState
+from lakebed.handoff import CONDEMNED, Condemn, RunState, manifest_of
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep import UpkeepOptions
 from lakebed.upkeep.commits import Snapshot, read_snapshot
+from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.reading import Cursor, Phase, Reading
 from lakebed.upkeep.records import records
 from lakebed.upkeep.rows import Address
+from lakebed.upkeep.rules import RuleBook
 from lakebed.upkeep.runs import RunBook
 from lakebed.versions import (
     Commit,
     CopyRecord,
     CopyState,
-    RunKind,
-    RunRecord,
     SliceRecord,
     SliceState,
     SweptRecord,
@@ -64,6 +65,8 @@ class SimCollector:
         self.repo = repo
         self.runs = RunBook(repo, OPTIONS)
         self.reading = Reading(repo, OPTIONS)
+        self.rules = RuleBook(repo)
+        self.condemning = Condemning(repo, self.runs, self.rules, self.reading)
 
     async def collect_uncommitted(self, *, gives_up: bool = False, is_last: bool = False) -> None:
         """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step.
@@ -114,12 +117,10 @@ class SimCollector:
         await self.sweep(run_id, plan_text)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot) -> None:
-        """Steps 2 and 3: the list, then the record, then a touch of each branch that the commits were made for."""
-        partition = keys.condemned_partition(self.repo.uid, run_id)
-        await self.repo.store.set_many(partition, [(id_.encode(), b"") for id_ in expired])
-        now_ms = self.repo.world.clock.now_ms()
-        record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=now_ms)
-        await self.runs.write(run_id, record, None)
+        """Steps 2 and 3: record and list, then a touch of each branch that the commits were made for."""
+        body = Condemn(commits=manifest_of(CONDEMNED, f"{run_id}/", ()), rules_version=0)
+        attempt = self.repo.world.ids.fresh()
+        await self.condemning._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
         commits = dict(plan.commits)
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
             await self.repo.touch(branch)
@@ -134,17 +135,19 @@ class SimCollector:
         await self.write_swept(run_id, commits)
         await self.repo.blocks.delete(doomed)
         await self.runs.move(run_id, RunState.ENDED)
+        await self.condemning.drop_condemned(run_id)
 
     async def write_swept(self, run_id: RunId, commits: Sequence[str]) -> None:
         value = encode_record(SweptRecord(run=run_id))
         await self.repo.store.set_many(self.repo.partition, [(keys.SWEPT + id_.encode(), value) for id_ in commits])
 
     async def resume(self) -> None:
-        """Runs that still mark are abandoned, those that sweep are taken to their end."""
+        """Runs that still mark are abandoned, those that sweep are taken to their end; then lists that are left go."""
         await self.runs.abandon_dead()
         for run_id, run in await self.repo.runs():
             if run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
+        await self.condemning.drop_lists(old_age_ms=0)
 
     async def read_staging(self) -> set[str]:
         """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies."""

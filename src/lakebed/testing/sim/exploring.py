@@ -3,37 +3,42 @@
 A state is the disk, where each actor stands in its automaton (`automata.py`), the order in which operations began and
 ended, and the faults still allowed. Two schedules that lead to one state have one future, so the search walks states,
 not schedules: level by level (each step takes one level, and only two are kept), counting for each state the schedules
-that lead to it. Nothing is left out: the count is exact, and equals what one-by-one enumeration finds (tested).
+that lead to it. Nothing is left out: the count is exact up to 2^53, and equals what one-by-one enumeration finds
+(tested); above, it is rounded.
 
 A crash is tried at the start, after each write and after each answer to a user: elsewhere it leaves the same world as a
 crash one read earlier.
+
+A level is one array with a row a state. What a step does depends on two or three numbers of a row, so a level is walked
+by looking these up for all rows at once (`tables.py`); real code runs only for what was never looked up before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from .actors import Ending, Scene, Violation, apply_checked, prepared
-from .automata import Automaton, Interned, NotDeterministic
+from .automata import Automaton, Interned, NotDeterministic, Numbering
 from .disk import Disk
 from .effects import CRASH, Effect, Fate, Mark, Step, format_trace
+from .levels import CRASHES, DISK, LOSSES, NODES, ORDER, At, Found, Label, Level, Rows, Steps, merged
 from .operations import Record
-from .scheduling import finish
+from .scheduling import Endings
+from .tables import ABSENT, NumberMap, Numbers
 
-_BITS = 24
-_MASK = (1 << _BITS) - 1
-_ORDER, _CRASHES, _LOSSES, _NODES = _BITS, 2 * _BITS, 2 * _BITS + 4, 2 * _BITS + 8
-_FEW = 15
-"""A state is one integer: 24 bits of disk, 24 of order, 4 each of crashes and losses left, 24 of each actor's node."""
+_BITS: Final = 24
+_ROWS_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation
-    done) or of requests (not done; the caller cannot tell). At most 15 of each."""
+    done) or of requests (not done; the caller cannot tell)."""
 
     crashes: int = 0
     losses: int = 0
@@ -57,21 +62,24 @@ class Explored:
     violation: str | None = None
 
 
-def explore(scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None = None) -> Explored:
+def explore(
+    scene: Scene, budget: Budget = NO_BUDGET, *, states_max: int | None = None, merges: bool = True
+) -> Explored:
     """Walk every state of the scene; stop at the first violation, and describe it with its schedule.
 
-    Costs 5 to 20 µs a state, and memory for two levels of states besides the automata.
+    `merges`: histories after which an actor remembers the same are one node (`memory.py`). Costs about 1 µs a state,
+    0.2 ms a node, and memory for two levels of states besides the automata.
 
     Raises:
         TooManyStates: more than `states_max`.
         NotDeterministic: an actor's effects follow from more than the outcomes it was given.
     """
-    explorer = Explorer(scene, budget)
+    explorer = Explorer(scene, budget, merges=merges)
     try:
         explored = explorer.walk(states_max)
         if explored.violation is not None:
             # Once more, this time remembering where each state came from.
-            explored.violation = explorer.walk(None, parents=[]).violation
+            explored.violation = explorer.walk(None, path=[]).violation
             assert explored.violation is not None
         return explored
     finally:
@@ -82,18 +90,8 @@ class TooManyStates(RuntimeError):
     """The scene is larger than it was said to be."""
 
 
-class _Found(Exception):
-    """A violation at this state, or at the step with this label from it."""
-
-    def __init__(self, state: int, label: int | None, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-        self.state = state
-        self.label = label
-        self.error = error
-
-
 class Explorer:
-    def __init__(self, scene: Scene, budget: Budget, *, seed: int = 0) -> None:
+    def __init__(self, scene: Scene, budget: Budget, *, seed: int = 0, merges: bool = True) -> None:
         self.scene = scene
         self.budget = budget
         self.effects: Interned[Effect] = Interned()
@@ -102,139 +100,188 @@ class Explorer:
         self._seed = seed
         self._disks: list[Disk] = []
         self._disk_numbers: dict[Hashable, int] = {}
-        self._applied: dict[int, tuple[int, int]] = {}
+        self._applied = NumberMap()
         self._orders: Interned[tuple[frozenset[str], tuple[tuple[str, frozenset[str]], ...]]] = Interned()
-        self._next_orders: dict[tuple[int, tuple[str, ...], tuple[str, ...]], int] = {}
-        self._automata = [Automaton(actor, scene, self.effects, seed) for actor in scene.actors]
+        self._names: Interned[tuple[str, ...]] = Interned()
+        self._names.number(())
+        self._next_orders = NumberMap()
+        self.automata = [
+            Automaton(actor, scene, Numbering(self.effects, self._outcomes, self._names), seed, merges=merges)
+            for actor in scene.actors
+        ]
+        self._may_fail = [self._is_first_of_its_kind(actor.name) for actor in scene.actors]
         self._initial = self._first_state()
-        self._checked: set[tuple[int, Hashable]] = set()
+        self._endings = Endings(scene)
+        self._checked: set[Hashable] = set()
 
     def close(self) -> None:
-        for automaton in self._automata:
+        for automaton in self.automata:
             automaton.close()
 
-    def walk(self, states_max: int | None = None, *, parents: list[dict[int, int]] | None = None) -> Explored:
+    def _is_first_of_its_kind(self, name: str) -> bool:
+        """With a single fault it is enough to try it on one of those who are alike."""
+        is_single = self.budget.crashes + self.budget.losses == 1
+        return not is_single or all(name not in kind or name == kind[0] for kind in self.scene.alike)
+
+    def walk(self, states_max: int | None = None, *, path: list[Level] | None = None) -> Explored:
         result = Explored(self.scene.name)
         self._checked.clear()
-        level = {self._initial: 1}
+        ways = 0.0
+        level = Level(self._initial, np.ones(1), np.zeros(1, np.int64))
         try:
-            while level:
-                result.states += len(level)
+            while len(level.rows):
+                if path is not None:
+                    path.append(level)
+                result.states += len(level.rows)
                 if states_max is not None and result.states > states_max:
                     raise TooManyStates(f"{self.scene.name}: more than {states_max} states")
-                level = self._walk_level(level, result, parents)
-                assert max(len(self._disks), *(len(one.nodes) for one in self._automata)) <= _MASK
-                result.depth += bool(level)
-        except _Found as found:
+                ended, level = self._walk_level(level, result)
+                ways += ended
+                assert max(len(self._disks), *(len(one.nodes) for one in self.automata)) < 1 << _BITS
+                result.depth += bool(len(level.rows))
+        except Found as found:
             result.violation = f"{self.scene.name}: {found}"
-            if parents is not None:
-                result.violation += "\n" + format_trace(self._trace(found, parents))
+            if path is not None:
+                result.violation += "\n" + format_trace(self._trace(found, path))
+        result.schedules = int(ways)
         return result
 
-    def _walk_level(
-        self, level: dict[int, int], result: Explored, parents: list[dict[int, int]] | None
-    ) -> dict[int, int]:
-        following: dict[int, int] = {}
-        found: list[int] = []
-        labels: list[int] = []
-        came_from: dict[int, int] = {}
-        if parents is not None:
-            parents.append(came_from)
-        for state, ways in level.items():
-            found.clear()
-            labels.clear()
-            result.faults += self._successors(state, found, labels)
-            if not found:
-                result.endings += 1
-                result.schedules += ways
-                self._end(state)
-                continue
-            result.transitions += len(found)
-            for successor in found:
-                following[successor] = following.get(successor, 0) + ways
-                if parents is not None:
-                    came_from.setdefault(successor, state)
-        return following
+    def _walk_level(self, level: Level, result: Explored) -> tuple[float, Level]:
+        found: list[Level] = []
+        ended = 0.0
+        for start in range(0, len(level.rows), _ROWS_AT_ONCE):
+            rows = level.rows[start : start + _ROWS_AT_ONCE]
+            ways = level.ways[start : start + _ROWS_AT_ONCE]
+            steps = Steps(rows)
+            for index in range(len(self.automata)):
+                self._steps_of(index, steps)
+            over = np.ones(len(rows), bool)
+            for source in steps.sources:
+                over[source] = False
+            result.faults += steps.faults
+            result.transitions += steps.count
+            result.endings += int(over.sum())
+            ended += float(ways[over].sum())
+            for row in rows[over]:
+                self._end(row)
+            if steps.count:
+                sources = np.concatenate(steps.sources)
+                found.append(merged(np.concatenate(steps.rows), ways[sources], sources + start))
+        if not found:
+            return ended, Level(self._initial[:0], np.ones(0), np.zeros(0, np.int64))
+        if len(found) == 1:
+            return ended, found[0]
+        parts = [[getattr(one, name) for one in found] for name in ("rows", "ways", "sources")]
+        return ended, merged(*(np.concatenate(part) for part in parts))
 
     # Steps
 
-    def _successors(self, state: int, found: list[int], labels: list[int]) -> int:
-        """Append every state one step on, and for each a label; return how many of the steps are faults."""
-        return sum([self._steps_of(index, state, found, labels) for index in range(len(self._automata))])
+    def _steps_of(self, index: int, steps: Steps) -> None:
+        automaton = self.automata[index]
+        nodes = steps.rows_from[:, NODES + index].astype(np.int64)
+        stuck = automaton.is_stuck.take(nodes)
+        if stuck.any():
+            row = steps.rows_from[int(np.flatnonzero(stuck)[0])]
+            raise Found(row, None, Violation(f"{automaton.actor.name} waits for ever"))
+        counts = automaton.move_counts.take(nodes)
+        for move in range(int(counts.max(initial=0))):
+            sources = np.flatnonzero(counts > move)
+            self._move(index, move, sources, nodes[sources], steps)
+        if not self._may_fail[index]:
+            return
+        can_crash = automaton.can_crash.take(nodes) & (steps.rows_from[:, CRASHES] > 0)
+        sources = np.flatnonzero(can_crash)
+        if len(sources):
+            rows = steps.rows_from[sources]
+            targets = self._looked_up(automaton.crashes, nodes[sources], automaton.crash)
+            rows[:, NODES + index] = targets
+            rows[:, CRASHES] -= 1
+            steps.add(sources, rows, Label(index, 0, Fate.CRASHED))
 
-    def _steps_of(self, index: int, state: int, found: list[int], labels: list[int]) -> int:
-        automaton = self._automata[index]
-        shift = _NODES + _BITS * index
-        number = state >> shift & _MASK
-        node = automaton.nodes[number]
-        disk = state & _MASK
-        faults = 0
-        if node.is_stuck:
-            raise _Found(state, None, Violation(f"{automaton.actor.name} waits for ever"))
-        for move, (_, effect, is_local, is_losable, fate) in enumerate(node.moves):
-            label = index << 8 | move << 2
-            if is_local:
-                after, outcome = disk, self._outcomes.number(fate)
-            else:
-                applied = self._applied.get(disk << _BITS | effect)
-                after, outcome = applied if applied is not None else self._apply(state, label, disk, effect)
-            self._step(state, index, number, move, outcome, after, label, found, labels)
-            if is_losable and state >> _LOSSES & _FEW:
-                spent = state - (1 << _LOSSES)
-                for what_is, which in ((after, 1), (disk, 2))[: 1 + (after != disk)]:
-                    faults += 1
-                    self._step(spent, index, number, move, self._unknown, what_is, label | which, found, labels)
-        if node.can_crash and state >> _CRASHES & _FEW:
-            faults += 1
-            target = node.edges.get(-1)
-            if target is None:
-                target = node.edges[-1] = automaton.crash(number)
-            found.append(state - (1 << _CRASHES) + (target - number << shift))
-            labels.append(index << 8 | 3)
-        return faults
+    def _move(self, index: int, move: int, sources: Numbers, nodes: Numbers, steps: Steps) -> None:
+        """One move of one actor in all the states that have it: done; or a write, its answer or itself lost."""
+        automaton = self.automata[index]
+        effects = automaton.move_effect(move).take(nodes)
+        disks = steps.rows_from[sources, DISK].astype(np.int64)
+        is_shared = effects >= 0
+        after, outcomes = disks.copy(), -1 - effects  # A local move: its outcome instead of its effect.
+        if is_shared.any():
+            keys = disks[is_shared] << _BITS | effects[is_shared]
+            applied = self._looked_up(self._applied, keys, self._apply, At(steps, sources[is_shared], index, move))
+            after[is_shared] = applied >> _BITS
+            outcomes[is_shared] = applied & (1 << _BITS) - 1
+        self._arrive(index, move, sources, nodes, outcomes, after, steps, Fate.DONE)
+        can_lose = automaton.is_losable(move).take(nodes).astype(bool) & (steps.rows_from[sources, LOSSES] > 0)
+        if self._may_fail[index] and can_lose.any():
+            unknown = np.full(len(sources), self._unknown, np.int64)
+            for fate, disk, where in ((Fate.LOST, after, can_lose), (Fate.VAIN, disks, can_lose & (after != disks))):
+                self._arrive(index, move, sources[where], nodes[where], unknown[where], disk[where], steps, fate)
 
-    def _step(
+    def _arrive(
         self,
-        state: int,
         index: int,
-        number: int,
         move: int,
-        outcome: int,
-        disk: int,
-        label: int,
-        found: list[int],
-        labels: list[int],
+        sources: Numbers,
+        nodes: Numbers,
+        outcomes: Numbers,
+        disks: Numbers,
+        steps: Steps,
+        fate: Fate,
     ) -> None:
-        """Append the state after this outcome, and its label."""
-        automaton = self._automata[index]
-        node = automaton.nodes[number]
-        target = node.edges.get(move << _BITS | outcome)
-        if target is None:
+        """The states after these outcomes."""
+        if not len(sources):
+            return
+        automaton = self.automata[index]
+
+        def follow(key: int) -> int:
+            return automaton.follow(key >> _BITS + 4, key >> _BITS & 15, key & (1 << _BITS) - 1)
+
+        keys = (nodes << 4 | move) << _BITS | outcomes
+        targets = self._looked_up(automaton.edges, keys, follow, At(steps, sources, index, move, fate))
+        rows = steps.rows_from[sources]
+        rows[:, DISK] = disks
+        rows[:, NODES + index] = targets
+        if fate is not Fate.DONE:
+            rows[:, LOSSES] -= 1
+        if self.scene.keeps_order:
+            opened, ended = automaton.opened.take(nodes), automaton.ended_now.take(targets)
+            changed = np.flatnonzero((opened != 0) | (ended != 0))
+            if len(changed):
+                keys = (rows[changed, ORDER].astype(np.int64) << 20 | opened[changed]) << 20 | ended[changed]
+                rows[changed, ORDER] = self._looked_up(self._next_orders, keys, self._next_order)
+        steps.add(sources, rows, Label(index, move, fate))
+
+    def _looked_up(
+        self,
+        table: NumberMap,
+        keys: Numbers,
+        learn: Callable[[int], int],
+        asking: At | None = None,
+    ) -> Numbers:
+        """The value of each key; what was never asked for is learnt. An error is blamed on the first that asks."""
+        values = table.find(keys)
+        unknown = np.flatnonzero(values == ABSENT)
+        if not len(unknown):
+            return values
+        fresh, firsts = np.unique(keys[unknown], return_index=True)
+        # In the order of the rows, which is that of the search: names and numbers do not depend on hashes.
+        for place in np.argsort(firsts):
+            key = int(fresh[place])
             try:
-                target = automaton.follow(number, move, self._outcomes.values[outcome])
+                table.put(key, learn(key))
             except NotDeterministic:
                 raise
             except Exception as error:
-                raise _Found(state, label, error) from error
-            node.edges[move << _BITS | outcome] = target
-        after = state + (target - number << _NODES + _BITS * index) + disk - (state & _MASK)
-        ended = automaton.nodes[target].ended_now
-        if (node.opened or ended) and self.scene.keeps_order:
-            order = state >> _ORDER & _MASK
-            after += self._next_order(order, node.opened, ended) - order << _ORDER
-        found.append(after)
-        labels.append(label)
+                if asking is None:
+                    raise
+                raise asking.found(int(unknown[firsts[place]]), error) from error
+        values[unknown] = table.find(keys[unknown])
+        return values
 
-    def _apply(self, state: int, label: int, disk: int, effect: int) -> tuple[int, int]:
-        what = self.effects.values[effect]
-        fork = self._disks[disk].fork()
-        try:
-            raw = apply_checked(fork, what, self.scene.step_checks)
-        except Exception as error:
-            raise _Found(state, label, error) from error
-        after = self._disk_number(fork)
-        applied = self._applied[disk << _BITS | effect] = after, self._outcomes.number(raw)
-        return applied
+    def _apply(self, key: int) -> int:
+        fork = self._disks[key >> _BITS].fork()
+        raw = apply_checked(fork, self.effects.values[key & (1 << _BITS) - 1], self.scene.step_checks)
+        return self._disk_number(fork) << _BITS | self._outcomes.number(raw)
 
     def _disk_number(self, disk: Disk) -> int:
         key = disk.frozen()
@@ -244,71 +291,70 @@ class Explorer:
             self._disks.append(disk)
         return number
 
-    def _next_order(self, order: int, opened: tuple[str, ...], ended: tuple[str, ...]) -> int:
-        key = order, opened, ended
-        number = self._next_orders.get(key)
-        if number is None:
-            past, before = self._orders.values[order]
-            began = dict(before) | dict.fromkeys(opened, past)
-            # What began and ended within one step, without an effect, saw what had ended before it.
-            began |= {name: past for name in ended if name not in began}
-            after = past.union(ended), tuple(sorted(began.items()))
-            number = self._next_orders[key] = self._orders.number(after)
-        return number
+    def _next_order(self, key: int) -> int:
+        small = (1 << 20) - 1
+        opened, ended = (self._names.values[number] for number in (key >> 20 & small, key & small))
+        past, before = self._orders.values[key >> 40]
+        began = dict(before) | dict.fromkeys(opened, past)
+        # What began and ended within one step, without an effect, saw what had ended before it.
+        began |= {name: past for name in ended if name not in began}
+        return self._orders.number((past.union(ended), tuple(sorted(began.items()))))
 
-    def _first_state(self) -> int:
+    def _first_state(self) -> Rows:
         disk, self._prepared = prepared(self.scene, self._seed)
         order = self._orders.number((frozenset(self._prepared), ()))
-        faults = self.budget.crashes << _CRASHES | self.budget.losses << _LOSSES
-        return self._disk_number(disk) | order << _ORDER | faults
+        start = [self._disk_number(disk), order, self.budget.crashes, self.budget.losses]
+        return np.array([start + [0] * len(self.automata)], np.int32)
 
     # Ends
 
-    def _end(self, state: int) -> None:
-        ending = self._ending(state)
-        key = state & _MASK, (tuple(ending.records.values()), ending.crashed)
+    def _end(self, row: Rows) -> None:
+        ending = self._ending(row)
+        key = int(row[DISK]), tuple(ending.records.values()), ending.crashed
         if key in self._checked:
             return
         self._checked.add(key)
         try:
-            finish(self.scene, ending)
+            self._endings.check(ending)
         except Exception as error:
-            raise _Found(state, None, error) from error
+            raise Found(row, None, error) from error
 
-    def _ending(self, state: int) -> Ending:
-        before = dict(self._orders.values[state >> _ORDER & _MASK][1])
+    def _ending(self, row: Rows) -> Ending:
+        before = dict(self._orders.values[row[ORDER]][1])
         records = dict(self._prepared)
         crashed = set()
-        for index, automaton in enumerate(self._automata):
-            node = automaton.nodes[state >> _NODES + _BITS * index & _MASK]
+        for automaton, number in zip(self.automata, row[NODES:], strict=True):
+            node = automaton.nodes[number]
             ended = dict(node.ended)
             for operation in node.asked:
                 name = operation.name
                 records[name] = Record(operation, ended.get(name), before.get(name))
             if node.is_dead:
                 crashed.add(automaton.actor.name)
-        return Ending(self._disks[state & _MASK], records, frozenset(crashed))
+        return Ending(self._disks[row[DISK]], records, frozenset(crashed))
 
-    def _trace(self, found: _Found, parents: list[dict[int, int]]) -> list[Step]:
-        path = [found.state]
-        for came_from in reversed(parents[:-1]):  # The last are the sons of its own level.
-            path.append(came_from[path[-1]])
-        path.reverse()
-        steps = [self._step_between(state, after) for state, after in pairwise(path)]
+    def _trace(self, found: Found, path: list[Level]) -> list[Step]:
+        place = int(np.flatnonzero((path[-1].rows == found.row).all(axis=1))[0])
+        rows = [found.row]
+        for before, after in zip(path[-2::-1], path[:0:-1], strict=True):
+            place = int(after.sources[place])
+            rows.append(before.rows[place])
+        rows.reverse()
+        steps = [self._step_between(*pair) for pair in pairwise(rows)]
         if found.label is not None:
-            steps.append(self._described(found.state, found.label))
+            steps.append(self._described(found.row, found.label))
         return steps
 
-    def _step_between(self, state: int, after: int) -> Step:
-        states: list[int] = []
-        labels: list[int] = []
-        self._successors(state, states, labels)
-        return self._described(state, labels[states.index(after)])
+    def _step_between(self, row: Rows, after: Rows) -> Step:
+        steps = Steps(row[None, :])
+        for index in range(len(self.automata)):
+            self._steps_of(index, steps)
+        labels = [label for found, label in zip(steps.rows, steps.labels, strict=True) if (found[0] == after).all()]
+        return self._described(row, labels[0])
 
-    def _described(self, state: int, label: int) -> Step:
-        index, move, kind = label >> 8, label >> 2 & 63, label & 3
-        automaton = self._automata[index]
-        if kind == 3:
+    def _described(self, row: Rows, label: Label) -> Step:
+        automaton = self.automata[label.actor]
+        if label.fate is Fate.CRASHED:
             return Step(automaton.actor.name, "", CRASH, Fate.CRASHED)
-        strand, effect, _, _, fate = automaton.nodes[state >> _NODES + _BITS * index & _MASK].moves[move]
-        return Step(automaton.actor.name, strand, self.effects.values[effect], (fate, Fate.LOST, Fate.VAIN)[kind])
+        strand, effect, fate = automaton.nodes[row[NODES + label.actor]].moves[label.move]
+        return Step(automaton.actor.name, strand, effect, fate if label.fate is Fate.DONE else label.fate)

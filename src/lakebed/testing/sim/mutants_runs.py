@@ -14,6 +14,7 @@ from lakebed.handoff import RunState
 from lakebed.kv import PredicateFailed
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep.commits import Snapshot, read_snapshot
+from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.reading import Cursor, Phase, Reading
 from lakebed.upkeep.records import records
 from lakebed.upkeep.runs import RunBook
@@ -21,6 +22,7 @@ from lakebed.versions import (
     Commit,
     HoldRecord,
     RefState,
+    RunKind,
     RunRecord,
     SliceRecord,
     Versions,
@@ -192,6 +194,23 @@ async def _publish_without_touch(self: SimCollector, run_id: RunId, expired: Any
 _real_publish: Any = SimCollector._publish  # noqa: SLF001  # the real one, to call from the changed one
 
 
+async def _list_before_record(self: Any, run_id: RunId, attempt: str, body: Any, commits: Any) -> RunRecord:
+    record = RunRecord(
+        kind=RunKind.COMMITTED,
+        state=StoredState.CONDEMNING,
+        started_ms=self._versions.world.clock.now_ms(),
+        attempt=attempt,
+        listed=body.commits.digest(),
+    )
+    await self._add_condemned(run_id, commits)
+    await self._runs.write(run_id, record, None)
+    return record
+
+
+async def _drop_no_lists(_: Any, *, old_age_ms: int) -> None:
+    del old_age_ms
+
+
 async def _look_at_refs_before_holds(self: SimCollector) -> Snapshot:
     first = await read_snapshot(self.repo)
     holds = (await read_snapshot(self.repo)).refs
@@ -331,6 +350,18 @@ RUN_MUTANTS: Final = (
         "branches of condemned commits are touched",
         ("reverter, committed run",),
         patches(SimCollector, _publish=_publish_without_touch),
+    ),
+    mutant(
+        "list-first",
+        "a run's record before the list of what it condemns",
+        _BRANCH,
+        patches(Condemning, _begin_attempt=_list_before_record),
+    ),
+    mutant(
+        "list-kept",
+        "what a finished run left of its list is dropped",
+        _BRANCH,
+        patches(Condemning, drop_lists=_drop_no_lists),
     ),
     mutant(
         "refs-first",

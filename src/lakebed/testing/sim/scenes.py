@@ -147,6 +147,7 @@ def scene(
     beside: Sequence[Do] = (),
     clocks_agree: bool = True,
     resets_objects: bool = False,
+    alike: Sequence[tuple[str, ...]] = (),
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
@@ -179,6 +180,7 @@ def scene(
         tidy_checks=(no_leak, garbage_goes) if clocks_agree else (garbage_goes,),
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,
+        alike=alike,
     )
 
 
@@ -188,8 +190,8 @@ async def _tidy(ports: Ports) -> None:
     ports.clock.ms += 3 * FAR_FUTURE_MS
     repo = versions(ports)
     collector = SimCollector(repo)
+    await collector.resume()
     if [stat async for page in repo.blocks.list("data/") for stat in page]:
-        await collector.resume()
         await collector.give_up_all()
         ports.clock.ms += FAR_FUTURE_MS
         await repo.clean()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, prepared, run_alone
+from .disk import Disk
 from .effects import CRASH, LOCAL, LOSABLE, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
 from .ports import Ports
@@ -194,7 +195,7 @@ class Simulation:
                 self._start(actor)
             self._run()
             ending = Ending(self.disk, self._records(), frozenset(self.crashed))
-            finish(self.scene, ending)
+            Endings(self.scene).check(ending)
         except Exception as error:
             raise Violation(self._explain(error)) from error
         finally:
@@ -296,19 +297,34 @@ class Simulation:
         return head if self.trace is None else f"{head}\n{format_trace(self.trace)}"
 
 
-def finish(scene: Scene, ending: Ending) -> None:
-    """Check the end of a schedule; where the scene tidies, check it again afterwards.
+class Endings:
+    """Ends of many schedules of one scene, many of which leave the same disk: it is tidied once."""
 
-    Raises:
-        Violation: a check failed.
-    """
-    for check in scene.checks:
-        check(ending)
-    if scene.tidy is not None:
-        disk = ending.disk.fork()
-        run_alone(scene.tidy, disk, name="tidy")
-        for check in (*scene.checks, *scene.tidy_checks):
-            check(Ending(disk, ending.records, ending.crashed))
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._tidied: dict[int, tuple[Disk, Disk]] = {}
+
+    def check(self, ending: Ending) -> None:
+        """Check the end of a schedule; where the scene tidies, check it again afterwards.
+
+        Raises:
+            Violation: a check failed.
+        """
+        for check in self._scene.checks:
+            check(ending)
+        if self._scene.tidy is not None:
+            tidied = Ending(self._tidy(ending.disk), ending.records, ending.crashed)
+            for check in (*self._scene.checks, *self._scene.tidy_checks):
+                check(tidied)
+
+    def _tidy(self, disk: Disk) -> Disk:
+        known = self._tidied.get(id(disk))
+        if known is None:
+            assert self._scene.tidy is not None
+            tidied = disk.fork()
+            run_alone(self._scene.tidy, tidied, name="tidy")
+            known = self._tidied[id(disk)] = disk, tidied
+        return known[1]
 
 
 def run_seed(scene: Scene, seed: int, *, faults: Faults = NO_FAULTS, traced: bool = False) -> Run:

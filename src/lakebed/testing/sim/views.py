@@ -11,6 +11,7 @@ from lakebed.versions import (
     BranchRecord,
     ClaimRecord,
     Commit,
+    RunRecord,
     decode_cell,
     decode_record,
     is_gone,
@@ -105,8 +106,15 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Of all tokens that hold a cell."""
-        lists = PARTITION + b"/run-"  # What runs condemn; these are theirs.
-        return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(lists)}
+        others = (PARTITION + b"/run-", keys.given_up_partition(UID))  # Collections'.
+        return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
+
+    def lists(self) -> dict[str, RunRecord | None]:
+        """The runs that have a list of what they condemn, by id. None: nobody knows of such a run."""
+        prefix = PARTITION + b"/run-"
+        names = sorted(one[len(prefix) :].decode() for one in self.disk.cells if one.startswith(prefix))
+        found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}
+        return {name: None if held is None else decode_record(RunRecord, held) for name, held in found.items()}
 
     def _records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         held = self.disk.cells.get(PARTITION, {})

@@ -61,12 +61,11 @@ def small_worlds() -> Iterator[World]:
     Those of writers and committers come first, then those of collections."""
     for one, quick in (*_small_scenes(), *_collecting_scenes()):
         for budget, is_quick in zip((NO_BUDGET, A_CRASH, A_LOSS), quick, strict=True):
-            if is_quick is not None:
-                yield World(one, budget, is_quick)
+            yield World(one, budget, is_quick)
 
 
-Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
-"""Without faults, with a crash, with a loss. None: too many states to walk at all."""
+Quick: TypeAlias = tuple[bool, bool, bool]
+"""Without faults, with a crash, with a loss."""
 
 _ALL: Final[Quick] = (True, True, True)
 _NO_LOSS: Final[Quick] = (True, True, False)
@@ -96,19 +95,20 @@ def _small_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("writer, committer, resetter", w, c, s, staged=[a1]), _ALL
     yield scene("committer, reader, cleaner", c, r, k, staged=[a1]), _ALL
     yield scene("deleter, committer, reader", client("w", delete("d0", "a")), c, r, committed=[a1]), _ALL
-    yield scene("two writers, committer", client("v", a1), w, c), _NO_LOSS
+    yield scene("two writers, committer", client("v", a1), w, c, alike=[("v", "w")]), _ALL
     yield scene("writer, committer, merger", w, c, m, beside=[beside], staged=[a1]), _NO_LOSS
-    yield scene("writer, two committers", w, c, d, staged=[b0]), _NO_LOSS
+    yield scene("writer, two committers", w, c, d, staged=[b0], alike=[("c", "d")]), _NO_LOSS
     yield scene("writer of the same, two committers", w, c, d, committed=[a1], staged=[write("w3", "a", "1")]), _NO_LOSS
     yield scene("server of a writer and a reader", server("h", [a2], [read("r1", "a")]), staged=[a1]), _ALL
     twice = client("r", read("r1", "a"), read("r2", "a"))
-    yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1]), _NO_LOSS
+    yield scene("writer, committer, reader that has read before", w, c, twice, staged=[a1]), _ALL
     writer_too = client("w", a1, write("w2", "a", "2"))
     yield scene("writer of two, committer, reader that has read before", writer_too, c, twice), _NONE
     v_commits = client("v", a1, commit("c1"))
     yield scene("two writers that commit", v_commits, client("w", a2, commit("d1"))), _NO_LOSS
-    yield scene("writer that commits, writer, committer", v_commits, w, d), (False, False, None)
-    yield scene("two writers, two committers", client("v", a1), w, c, d), (False, None, None)
+    yield scene("writer that commits, writer, committer", v_commits, w, d), _NONE
+    kinds = [("v", "w"), ("c", "d")]
+    yield scene("two writers, two committers", client("v", a1), w, c, d, alike=kinds), _NONE
     # The branch `side` is deleted and made again; its paths are not those of `main`.
     there = write("w2", "a", "2", branch=SIDE)
     made = [create_branch("b0"), write("w1", "a", "1", branch=SIDE)]
@@ -127,16 +127,16 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", run("r1"))
     yield scene("committer, run", c, r, staged=[a1]), _ALL
     yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
-    yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_FAULT
-    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), (False, False, None)
+    yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_LOSS
+    yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_LOSS
     late = client("r", run("r1", gives_up=True))
     u = client("u", upload("w2", "a", "2"))
-    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _NO_LOSS
-    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), (False, False, None)
+    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
+    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
     closing = client("u", upload("w2", "a", "2"), close("x2"))
     yield scene("uploader that closes, run", closing, r), _ALL
-    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1]), _NO_LOSS
+    yield scene("freezer that cleans, run", client("f", freeze("f1"), clean("k1")), r, staged=[a1]), _ALL
     soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
     f = client("f", freeze("f1"))
     yield scene("freezer, impatient cleaner", f, soon, staged=[write("w1", "a", "1")], clocks_agree=False), _ALL
@@ -149,20 +149,20 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
     yield (
         scene("two linkers, run", linking_again, client("m", link_issued("w4", "b", "4")), r, before=issued),
-        _NO_FAULT,
+        _ALL,
     )
     k = client("k", clean_records("k1"))
-    yield scene("linker, record cleaner, run", link, k, r, before=issued), _NO_FAULT
+    yield scene("linker, record cleaner, run", link, k, r, before=issued), _ALL
     k_abandons = client("k", abandon("x1"), clean_records("k1"))
-    yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued), _NO_FAULT
-    yield scene("linker, committer, run", link, c, r, before=issued), (False, False, None)
+    yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued), _ALL
+    yield scene("linker, committer, run", link, c, r, before=issued), _NO_LOSS
     # Copies: from `side` to `main`, which a run reads first.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
     copier = copy("w2", "z", "a", "2", ref=SIDE)
     gone = delete("d2", "z", branch=SIDE)
     yield scene("copier that deletes, run", client("w", copier, gone), r, before=source), _ALL
-    yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source), _NO_FAULT
-    yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _NO_LOSS
+    yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source), _ALL
+    yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _ALL
     yield (
         scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source),
         _ALL,

@@ -1,0 +1,162 @@
+"""Walking less than every history finds what walking every history finds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lakebed.testing.sim import Actor, Budget, Ending, Explored, Ports, Scene, explore
+from lakebed.testing.sim.actors import Life
+from lakebed.testing.sim.memory import digest_of
+from lakebed.testing.sim.mutants import MUTANTS
+from lakebed.testing.sim.operations import UNORDERED
+from lakebed.testing.sim.planting import Mutant
+from lakebed.testing.sim.worlds import small_worlds
+
+SCENES = {world.scene.name: world.scene for world in small_worlds()}
+WALKED_TWICE = (
+    "writer, committer",
+    "committer, merger",
+    "committer that cleans, reader",
+    "writer, committer, resetter",
+    "writer, deleter that creates again and cleans",
+    "committer, run",
+    "uploader that closes, run",
+    "linker, expirer that runs",
+    "copier that deletes, run",
+    "hard resetter, committed run",
+    "brancher, committed run",
+)
+BUDGETS = (Budget(), Budget(crashes=1), Budget(losses=1))
+
+
+def endings_of(scene: Scene, budget: Budget, *, merges: bool) -> tuple[Explored, set[object]]:
+    found: set[object] = set()
+
+    def note(ending: Ending) -> None:
+        # Who crashes after his last read may have ended what nobody waits for, or not: that is no difference.
+        records = [record for record in ending.records.items() if record[1].operation.kind not in UNORDERED]
+        found.add((ending.disk.frozen(), tuple(sorted(records)), ending.crashed))
+
+    noted = dataclasses.replace(scene, checks=[note], tidy=None, tidy_checks=())
+    return explore(noted, budget, merges=merges), found
+
+
+@pytest.mark.parametrize("name", WALKED_TWICE)
+def test_merged_histories_lead_to_the_same_ends_by_as_many_schedules(name: str) -> None:
+    for budget in BUDGETS if name.count(",") < 2 else BUDGETS[:2]:
+        merged, ends = endings_of(SCENES[name], budget, merges=True)
+        whole, all_ends = endings_of(SCENES[name], budget, merges=False)
+
+        assert ends == all_ends
+        assert budget.crashes or merged.schedules == whole.schedules
+        assert merged.schedules >= whole.schedules
+        assert merged.states <= whole.states
+
+
+@pytest.mark.parametrize(
+    "mutant", [one for one in MUTANTS if set(one.scenes) & set(WALKED_TWICE)], ids=lambda m: m.name
+)
+def test_merged_histories_show_the_same_planted_bugs(mutant: Mutant) -> None:
+    scene = SCENES[next(name for name in mutant.scenes if name in WALKED_TWICE)]
+    with mutant.planted():
+        merged, whole = explore(scene), explore(scene, merges=False)
+
+    assert (merged.violation is None) == (whole.violation is None)
+    assert merged.depth == whole.depth
+
+
+def test_actors_that_are_alike_meet_the_same_when_they_fail() -> None:
+    scene = SCENES["two writers, committer"]
+    assert [tuple(kind) for kind in scene.alike] == [("v", "w")]
+
+    one, other, both, committers, none = [
+        explore(dataclasses.replace(scene, alike=alike), budget)
+        for alike, budget in (
+            ([("v", "w")], Budget(crashes=1)),
+            ([("w", "v")], Budget(crashes=1)),
+            ([], Budget(crashes=1)),
+            ([("c", "v", "w")], Budget(crashes=1)),
+            ([], Budget()),
+        )
+    ]
+
+    assert (one.states, one.schedules, one.endings) == (other.states, other.schedules, other.endings)
+    of_one_writer = one.schedules - committers.schedules
+    assert of_one_writer > 0
+    assert both.schedules == committers.schedules + 2 * of_one_writer
+    assert committers.schedules > none.schedules
+
+
+def lives(*programs: object) -> list[Life]:
+    return [Life("a", program, Ports("a")) for program in programs]  # type: ignore[arg-type]  # coroutine functions
+
+
+def test_lives_that_remember_the_same_have_one_digest() -> None:
+    async def program(ports: Ports) -> None:
+        total = 0
+        for number in [1, 2, 3]:
+            await ports.store.get(b"p", b"k")
+            total += number
+
+    one, other = lives(program, program)
+
+    assert digest_of(one) == digest_of(other) is not None
+    one.resume(one.pending[""], None)
+    assert digest_of(one) != digest_of(other)
+    other.resume(other.pending[""], None)
+    assert digest_of(one) == digest_of(other)
+
+
+@pytest.mark.parametrize("place", ["local", "stack", "iterator", "attribute", "closure", "generator"])
+def test_lives_that_differ_anywhere_in_memory_have_two_digests(place: str) -> None:
+    def program(mine: int) -> object:
+        async def look(ports: Ports, value: object) -> None:
+            def inner() -> object:
+                return value
+
+            await ports.store.get(b"p", b"k")
+            inner()
+
+        async def numbers(ports: Ports) -> object:
+            yield mine
+            await ports.store.get(b"p", b"k")
+
+        async def run(ports: Ports) -> None:
+            match place:
+                case "local":
+                    value = mine
+                    await ports.pause()
+                    print(value)
+                case "stack":
+                    print(mine, [mine, await ports.store.get(b"p", b"k")])
+                case "iterator":
+                    for _ in iter([7] * mine):
+                        await ports.pause()
+                case "attribute":
+                    ports.clock.ms += mine
+                    await ports.pause()
+                case "closure":
+                    await look(ports, mine)
+                case _:
+                    async for _ in numbers(ports):  # type: ignore[attr-defined]  # an async generator
+                        pass
+
+        return run
+
+    one, other = lives(program(3), program(4))
+
+    assert digest_of(one) not in (None, digest_of(other))
+
+
+def test_a_life_that_holds_what_cannot_be_seen_is_like_no_other() -> None:
+    async def program(ports: Ports) -> None:
+        opaque = memoryview(b"abc")
+        await ports.pause()
+        print(opaque)
+
+    (life,) = lives(program)
+
+    assert digest_of(life) is None
+    assert explore(Scene(name="s", actors=[Actor("a", program)])).violation is None
