@@ -30,8 +30,9 @@ from .packing import LiveSet
 from .parts import read_part
 
 GROUPS: Final = 32
-HELD_MAX: Final = 2_000_000
-"""How many keys a task holds before it writes them down: 32 files of 60,000 keys."""
+HELD_MAX: Final = 500_000
+"""How many keys a task holds before it writes them down, as 32 files of 16,000 keys: with more of them, bringing them
+into order takes twice as long, for they no longer fit a shared cache."""
 
 NAMED: Final = pa.schema([pa.field("bucket", pa.int16(), nullable=False), pa.field("key", pa.string(), nullable=False)])
 """Keys that something names."""
@@ -51,14 +52,11 @@ _PREFIX: Final = "foreign-"
 
 def by_bucket(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
     """Rows of NAMED or LISTED in the order of their buckets, from the other columns."""
-    table = pa.table({"bucket": buckets_of(columns["key"]), **columns}, schema=schema)
-    return in_order([table])
+    return _in_order(pa.table({"bucket": buckets_of(columns["key"]), **columns}, schema=schema))
 
 
-def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Some tables of NAMED or LISTED as one, in the order of buckets."""
-    table = pa.concat_tables(tables).combine_chunks()
-    return table.take(pa.array(np.argsort(table["bucket"].to_numpy(), kind="stable")))
+def _in_order(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.argsort(rows["bucket"].to_numpy(), kind="stable")))
 
 
 async def write_keys(store: BlockStore, folder: str, rows: pa.Table) -> list[Part]:
@@ -78,7 +76,9 @@ async def write_keys(store: BlockStore, folder: str, rows: pa.Table) -> list[Par
 async def write_held(store: BlockStore, folder: str, live: LiveSet, *, most: int = 0) -> None:
     """Store the foreign keys that a live set holds, if they are more than `most`; from then on it knows their files."""
     if live.keys_held > most:
-        for part in await write_keys(store, folder, by_bucket({"key": live.take_keys()}, NAMED)):
+        keys, buckets = live.take_keys()
+        rows = _in_order(pa.table({"bucket": buckets, "key": keys}, schema=NAMED))
+        for part in await write_keys(store, folder, rows):
             live.add_part(part, group=group_of(part))
 
 

@@ -133,6 +133,7 @@ class LiveSet:
     def __init__(self) -> None:
         self._words: dict[int, npt.NDArray[np.uint64]] = {}
         self._keys: list[pa.Array] = []
+        self._buckets: list[npt.NDArray[np.int16]] = []
         self._parts: list[tuple[int, str]] = []
 
     def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
@@ -160,16 +161,21 @@ class LiveSet:
             case (slice_, sequence):
                 self.add_numbers(np.array([slice_]), np.array([sequence]))
             case str(key):
-                self._keys.append(pa.array([key], pa.string()))
+                self._add_keys(pa.array([key], pa.string()))
             case None:
                 pass
 
     def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
         """Foreign addresses, as entries have them."""
         keys, numbers = namespace.places_of(addresses)
-        self._keys.append(keys)
+        self._add_keys(keys)
         for place in numbers:
             self.add(place)
+
+    def _add_keys(self, keys: pa.Array) -> None:
+        # Here, for the keys of one range are still in the core's cache.
+        self._buckets.append(buckets_of(keys))
+        self._keys.append(keys)
 
     def add_rows(self, live: pa.Table) -> None:
         """LIVE rows, without nulls."""
@@ -177,7 +183,8 @@ class LiveSet:
             if bucket >= 0:
                 bits = np.frombuffer(bitmap, np.uint8)
                 self.room(bucket, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
-        self._keys += pc.list_flatten(live["addresses"]).chunks
+        for keys in pc.list_flatten(live["addresses"]).chunks:
+            self._add_keys(keys)
         labelled = zip(live["bucket"].to_pylist(), live["part"].to_pylist(), strict=True)
         self._parts += [(bucket, part) for bucket, part in labelled if part]
 
@@ -185,10 +192,13 @@ class LiveSet:
     def keys_held(self) -> int:
         return sum(map(len, self._keys))
 
-    def take_keys(self) -> pa.Array:
-        """The foreign keys so far, in no order, some several times; they are held no longer."""
-        keys, self._keys = pa.concat_arrays([pa.array([], pa.string()), *self._keys]), []
-        return keys
+    def take_keys(self) -> tuple[pa.Array, npt.NDArray[np.int16]]:
+        """The foreign keys so far and their buckets (0 and up), in no order, some several times; they are held no
+        longer."""
+        held = pa.concat_arrays([pa.array([], pa.string()), *self._keys])
+        buckets = np.concatenate([np.empty(0, np.int16), *self._buckets])
+        self._keys, self._buckets = [], []
+        return held, buckets
 
     def add_part(self, part: Part, *, group: int) -> None:
         """A file of foreign keys, too many for rows (keys.py). Its row is of a bucket that is its group's own."""

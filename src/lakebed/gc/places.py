@@ -41,7 +41,7 @@ class Namespace:
         A relative address stands for itself unless it may be a slice and a sequence, which its length tells; so nearly
         all cost nothing, and only those left are looked at one by one.
         """
-        if _hold(addresses, b"://"):
+        if _may_be_absolute(addresses):
             odd = np.ones(len(addresses), np.bool_)
         else:
             odd = pc.binary_length(addresses).to_numpy() == _NUMBERED_LENGTH
@@ -53,10 +53,10 @@ class Namespace:
         return pa.concat_arrays([addresses.filter(pa.array(~odd)), keys]), numbers
 
 
-def _hold(texts: pa.Array, what: bytes) -> bool:
-    """False: none of them has these bytes in it. Looks at all of them at once, a byte in a tenth of a nanosecond."""
-    _, _, data = texts.buffers()
-    return data is not None and data.to_pybytes().find(what) >= 0
+def _may_be_absolute(addresses: pa.Array) -> bool:
+    """False: none of them is. Looks at all their bytes at once, and for one alone, which is fastest."""
+    _, _, data = addresses.buffers()
+    return data is not None and b":" in data.to_pybytes()
 
 
 def _canonical(uri: str) -> str:

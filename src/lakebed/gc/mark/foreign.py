@@ -65,7 +65,8 @@ def _join(
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
             rows = pa.concat_tables([await read_live(store, pieces) for pieces in live])
-            files, in_rows = files_of(rows), by_bucket({"key": pc.list_flatten(rows["addresses"])}, NAMED)
+            in_rows = by_bucket({"key": pc.list_flatten(rows["addresses"]).combine_chunks()}, NAMED)
+            files = files_of(rows)
             for group in whole(share)["group"].to_pylist():
                 ours = [part for part in listed.parts if group_of(part) == group]
                 theirs = [part for part in files if group_of(part) == group]
