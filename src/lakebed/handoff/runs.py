@@ -7,11 +7,13 @@ makes it; who loses throws its work away.
 
     uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
     committed:    (planning) ──► condemning ──► sweeping ──► ended      condemning ──► abandoned | ended
+                  planning ──► abandoned
     metadata:     as committed
 
-`planning` is not a stored state: planning of committed data or of metadata publishes nothing, so such a run has an id
-and a folder but no record. `marked` and `sweeping` cannot be abandoned: deletes may have begun, so such a run is
-resumed.
+Planning of committed data or of metadata publishes nothing, so such a run has an id and a folder but no record. The
+record says `planning` only while the list of what it is about to condemn is written: that takes nothing yet, and whoever
+dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have begun, so such a
+run is resumed.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class InvalidRunId(Invalid):
 
 
 _PUBLISHED: Final = {
-    RunState.PLANNING: frozenset({RunState.CONDEMNING}),
+    RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
     RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
     RunState.SWEEPING: frozenset({RunState.ENDED}),
     RunState.ENDED: frozenset(),

@@ -4,7 +4,7 @@
 Whoever names a commit writes where a run will look, then checks whether the commit is condemned. The run publishes
 first and looks then, in this order and no other:
 
-    publish   the commits, then the run as `condemning`
+    publish   the run as `planning`, which takes nothing; the commits; then the run as `condemning`
     touch     the branches that the condemned commits were made for: a `set_if` that slept fails now
     read      staging and touch, then uploads and copies (reading.py)
     look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
@@ -17,6 +17,8 @@ commit that nobody may name for a moment longer harms nobody, one that is let go
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,23 +100,25 @@ class Condemning:
         now_ms = self._versions.world.clock.now_ms()
         record = RunRecord(
             kind=StoredKind.COMMITTED,
-            state=StoredState.CONDEMNING,
+            state=StoredState.PLANNING,
             started_ms=now_ms,
             attempt=attempt,
             listed=body.commits.digest(),
             rules_version=str(body.rules_version),
         )
         try:
-            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
         except RunNotFound:
-            # Not published before its list is whole: from the record on, every commit of it is condemned at once.
-            await self._add_condemned(run_id, commits)
-            await self._runs.write(run_id, record, None)
+            held = await self._runs.write(run_id, record, None)
             await self._runs.check_not_given_up(run_id)
-            return record
-        record = replace(record, started_ms=before.started_ms)
-        await self._runs.write(run_id, record, held)
+        else:
+            record = replace(record, state=before.state, started_ms=before.started_ms)
+            held = await self._runs.write(run_id, record, held)
         await self._add_condemned(run_id, commits)
+        if record.state is StoredState.PLANNING:
+            # Not before its list is whole: from here on every commit of it is condemned at once.
+            record = replace(record, state=StoredState.CONDEMNING)
+            await self._runs.write(run_id, record, held)
         return record
 
     async def _made_for(self, commits: list[CommitId]) -> list[str]:
@@ -234,6 +238,20 @@ class Condemning:
     async def drop_condemned(self, run_id: RunId) -> None:
         """For a run that neither condemns nor sweeps any more. What it swept has records of its own."""
         await self._drop(run_id, set(await self.condemned(run_id)))
+
+    async def drop_lists(self, *, old_age_ms: int) -> None:
+        """What runs that have finished left of their lists. Somebody who slept since before his run was abandoned may
+        write to it once more: so it is looked at again until the run began `old_age_ms` ago.
+        """
+        now_ms = self._versions.world.clock.now_ms()
+        for run_id, record in await self._versions.runs():
+            if not record.listed or record.state not in (StoredState.ENDED, StoredState.ABANDONED):
+                continue
+            await self.drop_condemned(run_id)
+            if now_ms - record.started_ms >= old_age_ms:
+                with suppress(RunMoved):
+                    _, held = await self._runs.read(run_id)
+                    await self._runs.write(run_id, replace(record, listed=""), held)
 
     async def _drop(self, run_id: RunId, commits: set[CommitId]) -> None:
         partition = keys.condemned_partition(self._versions.uid, run_id)

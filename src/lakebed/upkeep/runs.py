@@ -27,7 +27,7 @@ from .errors import RunMoved, RunNotFound, WrongKind
 from .options import UpkeepOptions
 from .records import records
 
-_MARKS = (StoredState.MARKING, StoredState.CONDEMNING)
+_BEGUN = (StoredState.PLANNING, StoredState.MARKING, StoredState.CONDEMNING)
 
 
 class RunBook:
@@ -121,11 +121,11 @@ class RunBook:
         return after
 
     async def abandon_dead(self) -> list[RunId]:
-        """Abandon runs that have been marking for too long. One that is alive after all fails at its next move."""
+        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its next move."""
         now_ms = self._versions.world.clock.now_ms()
         abandoned: list[RunId] = []
         for run_id, record in await self._versions.runs():
-            if record.state in _MARKS and now_ms - record.started_ms >= self._options.dead_run_age_ms:
+            if record.state in _BEGUN and now_ms - record.started_ms >= self._options.dead_run_age_ms:
                 try:
                     await self.move(run_id, RunState.ABANDONED)
                 except RunMoved:

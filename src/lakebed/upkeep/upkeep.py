@@ -183,7 +183,7 @@ class Upkeep:
         id_ = check_run_id(run_id)
         if (await self.rules.read()).rules is None:
             with suppress(RunNotFound, WrongKind, RunMoved):
-                await self._runs.read_as(id_, RunKind.COMMITTED, RunState.CONDEMNING)
+                await self._runs.read_as(id_, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
                 await self._finish(id_, RunState.ABANDONED)
             raise RulesNotFound("no retention rules are set for this repository")
         return await self._condemning.condemn(id_, body)
@@ -250,8 +250,10 @@ class Upkeep:
             await self._versions.close_slices(opened_until_ms=began_ms)
 
     async def abandon_dead_runs(self) -> list[RunId]:
-        """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time."""
+        """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.
+
+        And what runs that ended or were abandoned left of the list of what they condemned.
+        """
         abandoned = await self._runs.abandon_dead()
-        for run_id in abandoned:
-            await self._condemning.drop_condemned(run_id)
+        await self._condemning.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)
         return abandoned

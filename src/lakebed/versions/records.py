@@ -205,6 +205,7 @@ class RunKind(StrEnum):
 
 
 class RunState(StrEnum):
+    PLANNING = "planning"
     MARKING = "marking"
     MARKED = "marked"
     CONDEMNING = "condemning"
@@ -214,7 +215,8 @@ class RunState(StrEnum):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A collection run. The commits it condemns are the keys of `condemned_partition`, written before CONDEMNING is.
+    """A collection run. The commits it condemns are the keys of `condemned_partition`, filled while it is PLANNING, which
+    takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
@@ -258,6 +260,7 @@ MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
         CopyState.VOID: frozenset({CopyState.DONE}),
     },
     RunState: {
+        RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
         RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
         RunState.MARKED: frozenset({RunState.ENDED}),
         RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
