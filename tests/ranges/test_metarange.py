@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakebed.base import EMPTY_METARANGE, MetarangeId, RangeId
 from lakebed.ranges import MetarangeCorrupt, RangeInfo, decode_metarange, encode_metarange
 from lakebed.ranges.metarange import METARANGE_KIND
-from lakebed.ranges.sealed import write_sealed
+from lakebed.ranges.sealed import SealedFile, write_sealed
 
 searched = settings(deadline=None, max_examples=50)
 
@@ -89,10 +89,11 @@ def test_another_metarange_and_a_later_format_are_refused() -> None:
 
     with pytest.raises(MetarangeCorrupt):
         decode_metarange(other, data)
-    later = write_sealed(METARANGE_KIND._replace(version=2), id_, METARANGE_KIND.schema.empty_table(), {})
+    table = SealedFile(METARANGE_KIND, id_, data).read().slice(1)
+    later = write_sealed(METARANGE_KIND._replace(version=2), id_, table, {})
     with pytest.raises(MetarangeCorrupt, match="format 2"):
         decode_metarange(id_, later)
-    forged = write_sealed(METARANGE_KIND, id_, METARANGE_KIND.schema.empty_table(), {})
+    forged = write_sealed(METARANGE_KIND, id_, table, {})
     with pytest.raises(MetarangeCorrupt, match="its ranges are those of"):
         decode_metarange(MetarangeId(id_), forged)
 

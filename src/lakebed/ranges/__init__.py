@@ -3,6 +3,7 @@
 from .changing import Change, apply_changes, differing, overlay
 from .codec import RangeCorrupt, RangeFile, RangeInfo, decode_range, encode_range, footer_size, range_key, summary_of
 from .cutting import CUT_RULE, CutRule, Cutter, cut
+from .footer import FileCorrupt
 from .merging import MergedTable, Strategy, merge_tables
 from .metarange import MetarangeCorrupt, decode_metarange, encode_metarange, metarange_key
 from .schema import (
@@ -16,7 +17,6 @@ from .schema import (
     rows_from_table,
     table_from_rows,
 )
-from .sealed import FileCorrupt
 from .summary import SliceBitmap, SliceSummary
 from .view import KeyColumn, RangeView
 

@@ -3,10 +3,12 @@
 Its id is the digest of its logical columns; the file is Parquet, so that Spark, DuckDB and people read it as it is.
 What is checked when:
 
-- Opening a file checks its seal over all bytes, its format, its id and its schema (`sealed.py`). Every read does that.
+- Opening a file checks its footer: seal, format, id (`footer.py`).
+- Reading columns or row groups checks the sections that hold them, by the digests in the footer (`sealed.py`). A row
+  group has three: the keys, the digests, and the rest. What is not read is not checked.
 - Decoding with `verify` also computes the id anew from the columns. The cache does so on first load. The rewriting of
-  ranges and diffs rest on the seal: they read each file once, and some read one column of it.
-- `summary_of` reads the footer alone, and checks the summary's own digest, which binds it to the id.
+  ranges and diffs rest on the sections: they read each file once, and a diff reads little of it.
+- `summary_of` needs the footer alone.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,23 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import RangeId
+from lakebed.base import RangeId, Row
 
 from .digest import digest_columns
-from .schema import ENTRIES_SCHEMA, chunk
-from .sealed import (
-    IDENTITY_FACTS,
-    MAGIC,
-    FileCorrupt,
-    Kind,
-    check_facts,
-    fact_of_footer,
-    open_sealed,
-    salt_facts,
-    salt_of,
-    salted,
-    write_sealed,
-)
+from .footer import FileCorrupt, Kind, fact_of, footer_bytes, open_footer, salt_facts, salted
+from .schema import ENTRIES_SCHEMA, chunk, rows_from_table
+from .sealed import SealedFile, write_sealed
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 
@@ -48,6 +39,7 @@ GROUP_ROWS: Final = 2048
 takes 0.6, 0.9 and 1.5 ms (8,192 entries); encoding takes 5.7, 5.5 and 5.0 ms, and 38.2, 37.7 and 37.3 bytes an
 entry."""
 
+_FEW: Final = 32
 _SUMMARY: Final = "lakebed.slices"
 
 
@@ -75,7 +67,7 @@ RANGE_KIND: Final = Kind(
     version=1,
     schema=ENTRIES_SCHEMA,
     encodings={
-        "key": "DELTA_BYTE_ARRAY",
+        "key": "PLAIN",
         "digest": "PLAIN",
         "sequence": "DELTA_BINARY_PACKED",
         "address": "DELTA_BYTE_ARRAY",
@@ -85,7 +77,10 @@ RANGE_KIND: Final = Kind(
         "metadata": "DELTA_LENGTH_BYTE_ARRAY",
     },
     dictionaries=("content_type", "slice"),
+    constants=("address", "checksum", "content_type", "metadata"),
     compressed=("key", "address", "checksum", "metadata"),
+    sections=("key", "digest", "slice"),
+    raw="digest",
     sorted_by="key",
     group_rows=GROUP_ROWS,
     error=RangeCorrupt,
@@ -109,8 +104,7 @@ def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes
     assert entries.schema.equals(ENTRIES_SCHEMA), entries.schema
     assert pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)), min_count=0).as_py(), "keys must ascend"
     id_ = RangeId(digest_columns(salted(RANGE_TITLE, salt), entries))
-    facts = {_SUMMARY: encode_summary(id_, summarise(entries)), **salt_facts(salt)}
-    data = write_sealed(RANGE_KIND, id_, entries, facts)
+    data = write_sealed(RANGE_KIND, id_, entries, {_SUMMARY: encode_summary(summarise(entries)), **salt_facts(salt)})
     info = RangeInfo(
         id=id_,
         min_key=keys[0].as_py(),
@@ -123,8 +117,8 @@ def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes
 
 
 def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None, verify: bool = True) -> pa.Table:
-    """The entries of a range, or some columns of them. The seal is checked always; with `verify` and all columns, the
-    id is also computed anew.
+    """The entries of a range, or some columns of them. What is read is checked always; with `verify` and all columns,
+    the id is also computed anew.
 
     Raises:
         RangeCorrupt: this is not the range of that id, whole and unaltered.
@@ -142,22 +136,20 @@ class RangeFile:
     """An open range file, for those who need parts of it. Opening and every read may raise RangeCorrupt."""
 
     def __init__(self, id_: RangeId, data: bytes) -> None:
-        self.id = id_
-        self._file = open_sealed(RANGE_KIND, id_, data)
-        self.salt = salt_of(self._file)
+        self._file = SealedFile(RANGE_KIND, id_, data)
+        self.salt = self._file.salt
+        self._ends = np.cumsum(self._file.group_rows)
 
     def __len__(self) -> int:
-        rows: int = self._file.metadata.num_rows
-        return rows
+        return int(self._ends[-1])
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All entries, each column in one chunk."""
-        return self._read(lambda: self._file.read(columns, use_threads=False)).combine_chunks()
+        return self._file.read(columns)
 
     @cached_property
     def digests(self) -> npt.NDArray[np.int64]:
-        digests: npt.NDArray[np.int64] = chunk(self.table(["digest"]), "digest").to_numpy()
-        return digests
+        return self._file.raw()
 
     @cached_property
     def keys(self) -> KeyColumn:
@@ -167,31 +159,45 @@ class RangeFile:
         """How many keys are smaller or equal."""
         return bisect_right(self.keys, key)
 
+    def has_keys_of(self, other: RangeFile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the key at each of these positions is known, without reading it, to be the other's at that position:
+        where nothing was added or removed before, the keys of a row group are the same bytes."""
+        size = min(len(self._ends), len(other._ends))
+        is_same = np.zeros(len(self._ends) + 1, np.bool_)
+        is_same[:size] = [mine == theirs for mine, theirs in zip(self._key_sections, other._key_sections, strict=False)]
+        is_same[:size] &= self._ends[:size] == other._ends[:size]
+        known: npt.NDArray[np.bool_] = is_same[np.searchsorted(self._ends, rows, side="right")]
+        return known
+
+    @cached_property
+    def _key_sections(self) -> list[bytes]:
+        return self._file.section_digests("key")
+
     def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """The entries at these ascending positions, or some columns. Reads only the row groups that hold them."""
         if len(rows) == len(self):
             return self.table(columns)
-        sizes = self._group_sizes
-        ends = np.cumsum(sizes)
-        group_of = np.searchsorted(ends, rows, side="right")
-        groups = np.unique(group_of)
-        read = self._read(
-            lambda: self._file.read_row_groups(groups.tolist(), columns, use_threads=False)
-        ).combine_chunks()
-        # Where each of these groups starts in what was read, against where it starts in the file.
-        shift = np.cumsum(sizes[groups]) - ends[groups]
-        return read.take(pa.array(rows + shift[np.searchsorted(groups, group_of)]))
+        groups, rows = self._in_groups(rows)
+        return self._file.read(columns, groups, rows)
 
-    @cached_property
-    def _group_sizes(self) -> npt.NDArray[np.int64]:
-        metadata = self._file.metadata
-        return np.array([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+    def rows_at(self, rows: npt.NDArray[np.int64]) -> list[tuple[bytes, Row]]:
+        """(key, row) at these ascending positions; reads as `take` does."""
+        if len(rows) > _FEW:
+            return rows_from_table(self.take(rows))
+        if not len(rows):
+            return []
+        groups, rows = self._in_groups(rows)
+        keys, *columns = self._file.values(groups, rows.tolist())
+        return list(zip(keys, zip(*columns, strict=True), strict=True))
 
-    def _read(self, read: Any) -> pa.Table:
-        try:
-            return read()
-        except (pa.ArrowException, OSError) as error:
-            raise RangeCorrupt(self.id, f"cannot be decoded: {error}") from error
+    def _in_groups(self, rows: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """The row groups that hold these rows, and where the rows stand in what is read of those."""
+        group_of = np.searchsorted(self._ends, rows, side="right")
+        groups = np.flatnonzero(np.bincount(group_of))
+        sizes = np.array(self._file.group_rows)
+        shift = np.zeros(len(sizes), np.int64)
+        shift[groups] = np.cumsum(sizes[groups]) - self._ends[groups]
+        return groups.tolist(), rows + shift[group_of]
 
 
 def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
@@ -200,13 +206,8 @@ def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
     Raises:
         RangeCorrupt: not the end of this range's file, or the summary was altered.
     """
-    size = footer_size(id_, data)
-    if size > len(data):
-        raise RangeCorrupt(id_, f"{len(data)} bytes of a footer of {size}")
-    footer = data[-size:]
-    check_facts(RANGE_KIND, id_, {name.encode(): fact_of_footer(footer, name) for name in IDENTITY_FACTS})
     try:
-        return decode_summary(id_, fact_of_footer(footer, _SUMMARY))
+        return decode_summary(fact_of(open_footer(RANGE_KIND, id_, data), _SUMMARY))
     except ValueError as error:
         raise RangeCorrupt(id_, str(error)) from error
 
@@ -217,6 +218,4 @@ def footer_size(id_: RangeId, end: bytes) -> int:
     Raises:
         RangeCorrupt: this is not the end of a Parquet file.
     """
-    if len(end) < 8 or end[-4:] != MAGIC:
-        raise RangeCorrupt(id_, "cut short or not Parquet")
-    return int.from_bytes(end[-8:-4], "little") + 8
+    return footer_bytes(RANGE_KIND, id_, end)

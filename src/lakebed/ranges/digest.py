@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 
-from .schema import chunk
+from .schema import chunk, text_buffers
 
 # Buffers are hashed as they lie in memory.
 assert sys.byteorder == "little"
@@ -34,13 +34,10 @@ def digest_columns(title: bytes, table: pa.Table) -> str:
 
 def _canonical(array: pa.Array) -> list[memoryview]:
     assert array.null_count == 0
-    buffers, start, stop = array.buffers(), array.offset, array.offset + len(array)
+    if not len(array):
+        return []
     if not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
         width = array.type.bit_width // 8
-        return [] if start == stop else [memoryview(buffers[1])[start * width : stop * width]]
-    if start == stop:
-        return []
-    offsets = np.frombuffer(buffers[1], dtype=np.int32)[start : stop + 1]
-    lengths = np.diff(offsets).astype("<u4")
-    data = memoryview(buffers[2])[int(offsets[0]) : int(offsets[-1])] if buffers[2] is not None else memoryview(b"")
-    return [memoryview(lengths.tobytes()), data]
+        return [memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width]]
+    offsets, data = text_buffers(array)
+    return [memoryview(np.diff(offsets).tobytes()), data]

@@ -16,8 +16,9 @@ from lakebed.base import EMPTY_METARANGE, MetarangeId
 
 from .codec import RangeInfo
 from .digest import digest_columns
+from .footer import FileCorrupt, Kind, salt_facts, salted
 from .schema import values_of
-from .sealed import FileCorrupt, Kind, open_sealed, salt_facts, salt_of, salted, write_sealed
+from .sealed import SealedFile, write_sealed
 
 METARANGE_TITLE: Final = b"lakebed metarange 1\n"
 
@@ -55,7 +56,10 @@ METARANGE_KIND: Final = Kind(
         "file_bytes": "DELTA_BINARY_PACKED",
     },
     dictionaries=(),
+    constants=(),
     compressed=("min_key", "max_key"),
+    sections=("id",),
+    raw=None,
     sorted_by="min_key",
     group_rows=65_536,
     error=MetarangeCorrupt,
@@ -88,17 +92,14 @@ def encode_metarange(ranges: Sequence[RangeInfo], *, salt: str = "") -> tuple[Me
 
 
 def decode_metarange(id_: MetarangeId, data: bytes) -> list[RangeInfo]:
-    """The ranges, ascending. Both the seal and the id are checked.
+    """The ranges, ascending. Every byte of the file is checked, and the id.
 
     Raises:
         MetarangeCorrupt: this is not the metarange of that id, whole and unaltered.
     """
-    file = open_sealed(METARANGE_KIND, id_, data)
-    try:
-        table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise MetarangeCorrupt(id_, f"cannot be decoded: {error}") from error
-    found = _identity(table, salt_of(file))
+    file = SealedFile(METARANGE_KIND, id_, data)
+    table = file.read()
+    found = _identity(table, file.salt)
     if found != id_:
         raise MetarangeCorrupt(id_, f"its ranges are those of metarange {found}", found_id=found)
     names = METARANGE_SCHEMA.names[1:]

@@ -95,5 +95,13 @@ def chunk(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def text_buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Of a column of strings or bytes, with at least one row: where each value starts (and the last one ends), counted
+    from wherever, and the bytes of all values."""
+    _, starts, data = array.buffers()
+    offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + len(array) + 1]
+    return offsets, memoryview(data if data is not None else b"")[int(offsets[0]) : int(offsets[-1])]
+
+
 def _arrays(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:
     return [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]

@@ -54,6 +54,10 @@ class RangeView:
         """(key, row) of the positions from `start` to before `stop`. About 0.4 µs a row."""
         return rows_from_table(self.entries.slice(start, max(0, stop - start)))
 
+    def rows_at(self, rows: npt.NDArray[np.int64]) -> list[tuple[bytes, Row]]:
+        """(key, row) at these positions."""
+        return [(self.keys[row], self.row(row)) for row in rows.tolist()]
+
     @property
     def digests(self) -> npt.NDArray[np.int64]:
         digests: npt.NDArray[np.int64] = chunk(self.entries, "digest").to_numpy()

@@ -2,8 +2,8 @@
 
 Ranges that both trees have are left out without a look: a range is equal content over an equal stretch of keys, and
 no other range of either tree reaches into it. Of the others the column of digests is read, and of the row groups that
-hold rows which differ the keys on the left, all columns on the right. All keys of a range are read only where a range
-of one tree ends inside a range of the other.
+hold rows which differ all columns on the right, and on the left the keys, unless the two files say that they have the
+same ones. All keys of a range are read only where a range of one tree ends inside a range of the other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from lakebed.base import Row
-from lakebed.ranges import RangeInfo, differing, rows_from_table
+from lakebed.ranges import RangeInfo, differing
 
 from .trees_files import Tree, TreeFiles
 from .trees_sides import Side, Stretch
@@ -64,14 +65,24 @@ def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> lis
 def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:
     """What differs in one stretch of keys, in key order."""
     of_left, of_right = differing(left.digests(), right.digests())
-    now = dict(rows_from_table(right.take(of_right)))
-    was = left.keys(of_left)
+    now = dict(right.rows(of_right))
+    changed, rest = _replaced(left, right, of_left, dict(zip(of_right.tolist(), now, strict=True)))
+    was = left.keys(rest)
+    changed.update(was)
     gone = np.array([key not in now for key in was], dtype=np.bool_)
-    removed = dict(rows_from_table(left.take(of_left[gone])))
-    changed = set(was)
+    removed = dict(left.rows(rest[gone]))
     kinds: dict[bytes, DiffKind] = {key: "changed" if key in changed else "added" for key in now}
     kinds.update(dict.fromkeys(removed, "removed"))
     return [DiffRow(kinds[key], key, removed.get(key), now.get(key)) for key in sorted(kinds)]
+
+
+def _replaced(
+    left: Stretch, right: Stretch, of_left: npt.NDArray[np.int64], keys: dict[int, bytes]
+) -> tuple[set[bytes], npt.NDArray[np.int64]]:
+    """Keys of rows that were replaced in place, for which nothing of the left must be read, since the key is the one
+    there now (`keys`, by row); and the other rows."""
+    known = left.has_keys_of(right, of_left) & np.array([row in keys for row in of_left.tolist()], np.bool_)
+    return {keys[row] for row in of_left[known].tolist()}, of_left[~known]
 
 
 def _behind_prefix(prefix: bytes) -> bytes | None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed.base import Row
 from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView
 
 from .trees_files import Ahead, TreeFiles
@@ -29,10 +30,20 @@ class Stretch(NamedTuple):
         """Rows counted from the start of the stretch."""
         return self.file.take(rows + self.start) if len(rows) else ENTRIES_SCHEMA.empty_table()
 
+    def rows(self, rows: npt.NDArray[np.int64]) -> list[tuple[bytes, Row]]:
+        """(key, row) of rows counted likewise."""
+        return self.file.rows_at(rows + self.start) if len(rows) else []
+
     def keys(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
         """Of rows counted likewise; a third of the cost of taking them."""
         keys: list[bytes] = self.file.take(rows + self.start, ["key"]).column("key").to_pylist() if len(rows) else []
         return keys
+
+    def has_keys_of(self, other: Stretch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the key of each row is known, without reading it, to be that of the other's row of this number."""
+        if self.start == other.start and isinstance(self.file, RangeFile) and isinstance(other.file, RangeFile):
+            return self.file.has_keys_of(other.file, rows + self.start)
+        return np.zeros(len(rows), np.bool_)
 
     def entries(self) -> pa.Table:
         table = self.file.entries if isinstance(self.file, RangeView) else self.file.table()

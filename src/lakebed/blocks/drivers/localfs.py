@@ -21,6 +21,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -58,6 +59,7 @@ where a thread takes three."""
 
 PAGE_KEYS: Final = 1000
 _WORKERS: Final = 16
+_threads: Final = threading.local()
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -344,11 +346,20 @@ def _cut(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
 
 def _read_cached(file: Descriptor, start: int, length: int) -> bytes | None:
     """The bytes if the kernel has all of them in memory; None where it would have to wait for the disk."""
-    buffer = bytearray(length)
+    buffer = _scratch()[:length]
     try:
         return bytes(buffer) if os.preadv(file.fd, [buffer], start, os.RWF_NOWAIT) == length else None
     except (OSError, AttributeError):  # BlockingIOError; or a file system, or a system, without this flag
         return None
+
+
+def _scratch() -> memoryview:
+    """Memory of this thread to read into: fresh memory would first be filled with zeros, which takes as long."""
+    try:
+        found: memoryview = _threads.scratch
+    except AttributeError:
+        found = _threads.scratch = memoryview(bytearray(READ_INLINE_BYTES))
+    return found
 
 
 def _read(file: Descriptor, start: int, length: int) -> bytes:
