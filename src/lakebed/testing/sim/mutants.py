@@ -22,6 +22,7 @@ from .actors import Violation
 from .exploring import TooManyStates, explore
 from .mutants_addresses import ADDRESS_MUTANTS
 from .mutants_runs import RUN_MUTANTS
+from .optimised import OPTIMISED_MUTANTS
 from .planting import Mutant
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
@@ -296,6 +297,7 @@ MUTANTS: Final = (
     _mutant("lakefs-10466", "what a dead commit sealed is taken too", _publish_sealed=_publish_mine_alone),
     *ADDRESS_MUTANTS,
     *RUN_MUTANTS,
+    *OPTIMISED_MUTANTS,
 )
 
 

@@ -26,6 +26,7 @@ from .deeds import (
     run,
 )
 from .exploring import NO_BUDGET, Budget
+from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -59,7 +60,7 @@ def small_worlds() -> Iterator[World]:
     """Every small scene without faults, with a crash at any step, and with a lost answer or request at any step.
 
     Those of writers and committers come first, then those of collections."""
-    for one, quick in (*_small_scenes(), *_collecting_scenes()):
+    for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes()):
         for budget, is_quick in zip((NO_BUDGET, A_CRASH, A_LOSS), quick, strict=True):
             yield World(one, budget, is_quick)
 
