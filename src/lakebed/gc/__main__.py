@@ -7,7 +7,7 @@
 Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
 server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, or
 LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. Results
-go to stdout as JSON, a record a line.
+go to stdout as JSON, a record a line; what is told besides goes to stderr, which spark-submit sends to stdout too.
 
 Only this file of the collectors reads the environment. It ends with 0 when all is done, 1 when it failed or objects
 could not be deleted, 2 when it was misused.
@@ -104,15 +104,18 @@ def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
 
 
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
-    kinds = [RunKind(kind) for kind in options.kind or RunKind]
     match options.action:
         case "plan":
-            yield from (collector.plan(spark, kind, rules=options.rules) for kind in kinds)
+            yield from (collector.plan(spark, kind, rules=options.rules) for kind in _kinds(options))
         case "apply":
             yield collector.apply(spark, options.run)
         case _:
-            for kind in kinds:
+            for kind in _kinds(options):
                 yield from collector.run(spark, [kind])
+
+
+def _kinds(options: argparse.Namespace) -> list[RunKind]:
+    return [RunKind(kind) for kind in options.kind or RunKind]
 
 
 def _note(line: str) -> None:
@@ -134,6 +137,9 @@ def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
 
     builder: Any = SparkSession.builder
     if remote:
+        if remote.startswith("local"):
+            # A server of its own on this machine: its workers are to be this Python, which has us.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         yield builder.remote(remote).getOrCreate()
     elif "PYSPARK_GATEWAY_PORT" in environ:
         # spark-submit started us: its session has the cluster's settings, and ends with its application.
