@@ -1,6 +1,9 @@
 """The mark of a collection of uncommitted data: 20 M objects stored, 50 M committed rows in 5,000 ranges, 5 M
 uncommitted, exactly 1 M to find and to write out; Spark, local[2]. What the inputs are, bench/mark_inputs.py says. Not
-timed: generating them (the listing as the Parquet that listing tasks write), and the start of the session.
+timed: generating them (the listing as the files that listing tasks write), and the start of the session.
+
+Twice over: with addresses that are numbers, through the whole planner, with reasons; and with foreign ones, which have
+to be compared as strings.
 
 Each run is a session of its own with a first mark in it, which warms up JVM and workers, and a second. Memory is the
 sum of the peaks of driver, JVM and workers. Floor: DuckDB's anti-join over the same addresses as strings in Parquet
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +32,21 @@ from .mark_inputs import GARBAGE
 from .mark_session import Took
 
 SLICES = {"small": 40, "full": 2_000}
-LIMITS = {"first": 1.5, "second": 0.6}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What addresses are, and the limits of the first and the second mark of a session."""
+
+    name: str
+    limits: dict[str, float | None]
+    memory_mib: int
+
+
+KINDS = (
+    Kind("numbered", {"mark first": 1.5, "mark second": 0.6}, 3 * 1024),
+    Kind("foreign", {"mark foreign first": None, "mark foreign second": 3.0}, 6 * 1024),
+)
 
 
 def run(module: str, *arguments: object) -> str:
@@ -36,18 +54,18 @@ def run(module: str, *arguments: object) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def take(folder: Path, slices: int, repeat: int) -> list[Figure]:
+def take(folder: Path, slices: int, kind: Kind, repeat: int) -> list[Figure]:
     sessions, floors = [], []
     for _ in range(repeat):
         floors.append(min(json.loads(run("mark_floor", folder, slices * len(GARBAGE)))))
-        sessions.append(msgspec.json.decode(run("mark_session", folder), type=list[Took]))
+        sessions.append(msgspec.json.decode(run("mark_session", folder, kind.name), type=list[Took]))
     return [
-        figure(f"mark {which}", [session[at] for session in sessions], floors, LIMITS[which])
-        for at, which in enumerate(("first", "second"))
+        figure(what, [session[at] for session in sessions], floors, limit, kind.memory_mib)
+        for at, (what, limit) in enumerate(kind.limits.items())
     ]
 
 
-def figure(what: str, took: list[Took], floors: list[float], limit: float) -> Figure:
+def figure(what: str, took: list[Took], floors: list[float], limit: float | None, memory_mib: int) -> Figure:
     ratios = [mine.cpu_s / floor for mine, floor in zip(took, floors, strict=True)]
     cpu_s = statistics.median(mine.cpu_s for mine in took)
     return Figure(
@@ -62,13 +80,15 @@ def figure(what: str, took: list[Took], floors: list[float], limit: float) -> Fi
         cpu_s=cpu_s,
         wall_s=statistics.median(mine.wall_s for mine in took),
         peak_mib=max(mine.peak_mib for mine in took),
+        peak_limit_mib=memory_mib,
     )
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        run("mark_inputs", folder, SLICES[size])
-        yield partial(take, Path(folder), SLICES[size])
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            run("mark_inputs", folder, SLICES[size], kind.name)
+            yield partial(take, Path(folder), SLICES[size], kind)
 
 
 BENCH = Bench(name="mark", parts=parts)

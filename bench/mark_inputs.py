@@ -1,4 +1,4 @@
-"""The inputs of a mark, as files: `python -m bench.mark_inputs FOLDER SLICES` makes them all.
+"""The inputs of a mark, as files: `python -m bench.mark_inputs FOLDER SLICES numbered|foreign` makes them all.
 
 2,000 settled slices of 10,000 objects each lie in the namespace (20 M). Of every twenty objects one is named by nobody
 (1 M in all), four by the uncommitted input alone (4 M), which also names 500 objects in each of as many newer slices
@@ -9,6 +9,9 @@ over it.
 Range files are written by the project's own code; columns that no mark reads (checksum, metadata) are left empty. The
 listing is written as a listing's tasks write it, without a namespace of 20 M files. The same rows, as text, are written
 for the floor: one string column, in files of about a million rows.
+
+*Foreign*: the same objects under addresses that are no slice and sequence (`data/import/<slice>/<digits>.parquet`), so
+that each has to be compared as a string.
 """
 
 from __future__ import annotations
@@ -30,22 +33,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed import handoff
-from lakebed.base import RunId, slice_name, slice_number
+from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
 from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Lake
+from lakebed.gc.keys import LISTED, by_bucket, write_keys
 from lakebed.gc.packing import pack_numbered
 from lakebed.gc.parts import encode
 from lakebed.gc.read.listing import UNREFERENCED
-from lakebed.gc.tables import CANDIDATES, RANGES
-from lakebed.ranges import ENTRIES_SCHEMA, encode_range, range_key
+from lakebed.gc.tables import CANDIDATES
+from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 
 PER_SLICE = 10_000
 PER_RANGE = 10_000
 SLICES_OF_A_RANGE = 20
 SLICES_TOGETHER = 100
 RANGES_TOGETHER = 100
+RANGES_OF_A_COMMIT = 20
 NOW_MS = 1_790_000_000_000
-_FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
+FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
 _NEWER = 1 << 40
 
 _sequences = np.arange(PER_SLICE)
@@ -57,27 +62,28 @@ Integers = npt.NDArray[np.int64]
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What `mark_session` and `mark_floor` get; the ranges lie beside it as Parquet."""
+    """What `mark_session` gets: all that a planner asks the server for, and what its listing finds."""
 
-    listed_in: str
-    listed: tuple[handoff.Part, ...]
+    listed: handoff.Pieces
     uncommitted: handoff.Manifest
+    commits: handoff.Manifest
     garbage: int
+    slices: int
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
     """What one piece of work wrote."""
 
-    part: handoff.Part | None
-    ranges: list[tuple[str, int, int]]
+    parts: list[handoff.Part]
+    ranges: list[RangeInfo]
 
 
 def lake_in(folder: Path) -> Lake:
     return Lake(uri="local://bench/mark", options=BlockOptions(local_root=folder, local_durable=False))
 
 
-def make(folder: Path, slices: int) -> None:
+def make(folder: Path, slices: int, *, foreign: bool) -> None:
     run = RunId("bench")
     listed_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, "listed")
     uncommitted_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, handoff.UNCOMMITTED.name)
@@ -86,73 +92,95 @@ def make(folder: Path, slices: int) -> None:
     stretches = [(start, min(start + SLICES_TOGETHER, slices)) for start in range(0, slices, SLICES_TOGETHER)]
     batches = [(start, min(start + RANGES_TOGETHER, ranges)) for start in range(0, ranges, RANGES_TOGETHER)]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        listed = [pool.submit(make_listed, folder, listed_in, *stretch) for stretch in stretches]
-        named = [pool.submit(make_uncommitted, folder, uncommitted_in, *stretch) for stretch in stretches]
-        made = [pool.submit(make_ranges, folder, slices, *batch) for batch in batches]
-        listed_parts = tuple(part for future in listed if (part := future.result().part))
-        named_parts = [part for future in named if (part := future.result().part)]
-        rows = [row for future in made for row in future.result().ranges]
+        listed = [pool.submit(make_listed, folder, foreign, listed_in, *stretch) for stretch in stretches]
+        named = [pool.submit(make_uncommitted, folder, foreign, uncommitted_in, *stretch) for stretch in stretches]
+        made = [pool.submit(make_ranges, folder, foreign, slices, *batch) for batch in batches]
+        listed_parts = tuple(part for future in listed for part in future.result().parts)
+        named_parts = [part for future in named for part in future.result().parts]
+        ranges_made = [info for future in made for info in future.result().ranges]
     inputs = Inputs(
-        listed_in=listed_in,
-        listed=listed_parts,
+        listed=handoff.Pieces(folder=listed_in, parts=listed_parts),
         uncommitted=handoff.manifest_of(handoff.UNCOMMITTED, uncommitted_in, named_parts),
+        commits=asyncio.run(_make_commits(folder, run, ranges_made)),
         garbage=slices * len(GARBAGE),
+        slices=slices,
     )
     (folder / "inputs.json").write_bytes(msgspec.json.encode(inputs))
-    ids, counts, sizes = zip(*rows, strict=True)
-    columns: dict[str, object] = {"range_id": ids, "count": counts, "file_bytes": sizes}
-    same: dict[str, Any] = {"is_live": True, "seen_ms": NOW_MS, "reason": "", "rule": "", "branch": ""}
-    columns |= {name: [value] * len(ids) for name, value in same.items()}
-    pq.write_table(RANGES.rows(columns), folder / "ranges.parquet")
 
 
-def make_listed(folder: Path, into: str, first: int, behind: int) -> Made:
-    """One part of the listing, and its rows for the floor."""
+def make_listed(folder: Path, foreign: bool, into: str, first: int, behind: int) -> Made:
+    """One part of the listing (or a file of keys for each group), and its rows for the floor."""
     places = _places(range(first, behind), _sequences)
     noise = np.random.default_rng(first)
     sizes = noise.integers(1_000_000, 2_000_000, len(places[0]))
     seen_ms = NOW_MS - noise.integers(0, 86_400_000, len(places[0]))
+    addresses = _addresses(*places, foreign=foreign)
+    _write_floor(folder, f"stored-{first:06d}", addresses)
+    if foreign:
+        rows = by_bucket({"key": addresses, "size_bytes": sizes, "seen_ms": seen_ms}, LISTED)
+        return Made(asyncio.run(_write_keys(folder, into, rows)), [])
     packed = pack_numbered(*places, sizes, seen_ms, UNREFERENCED)
-    part = _write_part(folder, into, f"slices-{first:06d}.parquet", encode(CANDIDATES, packed), packed.num_rows)
-    _write_floor(folder, f"stored-{first:06d}", _addresses(*places))
-    return Made(part, [])
+    name = f"slices-{first:06d}.parquet"
+    return Made([_write_part(folder, into, name, encode(CANDIDATES, packed), packed.num_rows)], [])
 
 
-def make_uncommitted(folder: Path, into: str, first: int, behind: int) -> Made:
+def make_uncommitted(folder: Path, foreign: bool, into: str, first: int, behind: int) -> Made:
     """One part of the uncommitted input, and its rows for the floor."""
     newer = _places(range(first + _NEWER, behind + _NEWER), np.arange(500))
     slices, sequences = (
         np.concatenate(both) for both in zip(_places(range(first, behind), STAGED), newer, strict=True)
     )
-    addresses = _addresses(slices, sequences)
+    addresses = _addresses(slices, sequences, foreign=foreign)
     same = {"creation_date": NOW_MS, "source": "staging", "branch": "main"}
     schema = handoff.arrow_schema(handoff.UNCOMMITTED)
-    columns = {"address": addresses, "slice": slices, "sequence": sequences.astype(np.int32)}
+    columns = {"address": addresses} | _numbers(slices, sequences, foreign=foreign)
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), len(slices)) for name, value in same.items()}
     rows = pa.table([columns[name] for name in schema.names], schema=schema)
     data = handoff.encode_part(handoff.UNCOMMITTED, rows)
     part = _write_part(folder, into, f"part-{first:05d}.parquet", data, rows.num_rows)
     _write_floor(folder, f"uncommitted-{first:06d}", addresses)
-    return Made(part, [])
+    return Made([part], [])
 
 
-def make_ranges(folder: Path, slices: int, first: int, behind: int) -> Made:
+def make_ranges(folder: Path, foreign: bool, slices: int, first: int, behind: int) -> Made:
     """So many ranges, and their rows for the floor."""
-    return asyncio.run(_make_ranges(folder, slices, first, behind))
+    return asyncio.run(_make_ranges(folder, foreign, slices, first, behind))
 
 
-async def _make_ranges(folder: Path, slices: int, first: int, behind: int) -> Made:
+async def _make_ranges(folder: Path, foreign: bool, slices: int, first: int, behind: int) -> Made:
     store = lake_in(folder).open()
-    made, texts = [], []
+    made: list[RangeInfo] = []
+    texts = []
     for number in range(first, behind):
         places = _of_range(number, slices)
-        info, data = encode_range(_entries(number, *places))
+        addresses = _addresses(*places, foreign=foreign)
+        info, data = encode_range(_entries(number, *places, addresses if foreign else None))
         await store.put(range_key(info.id), data)
-        made.append((str(info.id), info.count, info.file_bytes))
-        texts.append(_addresses(*places))
+        made.append(info)
+        texts.append(addresses)
     await store.close()
     _write_floor(folder, f"committed-{first:06d}", pa.chunked_array(texts))
-    return Made(None, made)
+    return Made([], made)
+
+
+async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> handoff.Manifest:
+    """A commit for so many ranges, each with two such stretches: every range is in two commits."""
+    store, into = lake_in(folder).open(), handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, handoff.COMMITS.name)
+    stretches = [ranges[start : start + RANGES_OF_A_COMMIT] for start in range(0, len(ranges), RANGES_OF_A_COMMIT)]
+    metaranges = []
+    for first, second in zip(stretches, stretches[1:] + stretches[:1], strict=True):
+        id_, data = encode_metarange(sorted({*first, *second}, key=lambda info: info.min_key))
+        await store.put(metarange_key(id_), data)
+        metaranges.append(id_)
+    same: dict[str, Any] = {"generation": 0, "creation_date": NOW_MS, "parents": [], "swept": False, "condemned": False}
+    columns = {"id": [f"{number:064x}" for number in range(len(metaranges))], "metarange_id": metaranges}
+    columns |= {name: [value] * len(metaranges) for name, value in same.items()}
+    schema = handoff.arrow_schema(handoff.COMMITS)
+    data = handoff.encode_part(handoff.COMMITS, pa.table({name: columns[name] for name in schema.names}, schema=schema))
+    part = handoff.part_of(handoff.part_name(0), data, rows=len(metaranges))
+    await store.put(into + part.name, data)
+    await store.close()
+    return handoff.manifest_of(handoff.COMMITS, into, [part])
 
 
 def _of_range(number: int, slices: int) -> tuple[Integers, Integers]:
@@ -169,20 +197,21 @@ def _of_range(number: int, slices: int) -> tuple[Integers, Integers]:
 
 def _places(slices: Sequence[int] | range, sequences: Integers) -> tuple[Integers, Integers]:
     """Slice and sequence of every object: all of these sequences in each of these slices."""
-    numbers = np.array(slices, np.int64) + _FIRST_SLICE
+    numbers = np.array(slices, np.int64) + FIRST_SLICE
     return np.repeat(numbers, len(sequences)), np.tile(sequences, len(numbers))
 
 
-def _entries(number: int, slices: Integers, sequences: Integers) -> pa.Table:
+def _entries(number: int, slices: Integers, sequences: Integers, addresses: pa.Array | None) -> pa.Table:
+    """`addresses` where they are foreign."""
     rows = len(slices)
     digits = pc.utf8_lpad(pc.cast(pa.array(np.arange(rows)), pa.string()), 5, "0")
     keys = pc.binary_join_element_wise(f"lake/table-{number:04d}/part-", digits, ".parquet", "")
-    same = {"address": "", "checksum": "", "content_type": "application/octet-stream", "metadata": b""}
+    same = {"checksum": "", "content_type": "application/octet-stream", "metadata": b""}
     columns = {
+        "address": pa.repeat("", rows) if addresses is None else addresses,
         "key": keys.cast(pa.binary()),
         "digest": slices * 31 + sequences * 7919 + number,
-        "slice": slices,
-        "sequence": sequences.astype(np.int32),
+        **_numbers(slices, sequences, foreign=addresses is not None),
         "size_bytes": 1_000_000 + sequences,
         "modified_ms": NOW_MS - sequences,
     }
@@ -190,11 +219,18 @@ def _entries(number: int, slices: Integers, sequences: Integers) -> pa.Table:
     return pa.table([columns[name] for name in ENTRIES_SCHEMA.names], schema=ENTRIES_SCHEMA)
 
 
-def _addresses(slices: Integers, sequences: Integers) -> pa.Array:
+def _numbers(slices: Integers, sequences: Integers, *, foreign: bool) -> dict[str, Any]:
+    if foreign:
+        return {"slice": np.full(len(slices), FOREIGN_SLICE), "sequence": np.zeros(len(slices), np.int32)}
+    return {"slice": slices, "sequence": sequences.astype(np.int32)}
+
+
+def _addresses(slices: Integers, sequences: Integers, *, foreign: bool) -> pa.Array:
     encoded = pa.array(slices).dictionary_encode()
-    folders = pa.array([f"data/{slice_name(number)}" for number in encoded.dictionary.to_pylist()])
+    above = "data/import" if foreign else "data"
+    folders = pa.array([f"{above}/{slice_name(number)}/" for number in encoded.dictionary.to_pylist()])
     digits = pc.utf8_lpad(pc.cast(pa.array(sequences), pa.string()), 8, "0")
-    return pc.binary_join_element_wise(folders.take(encoded.indices), digits, "/")
+    return pc.binary_join_element_wise(folders.take(encoded.indices), digits, ".parquet" if foreign else "", "")
 
 
 def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> handoff.Part:
@@ -207,9 +243,16 @@ def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> h
     return handoff.part_of(name, data, rows=rows)
 
 
+async def _write_keys(folder: Path, into: str, rows: pa.Table) -> list[handoff.Part]:
+    store = lake_in(folder).open()
+    parts = await write_keys(store, into, rows)
+    await store.close()
+    return parts
+
+
 def _write_floor(folder: Path, name: str, addresses: pa.Array | pa.ChunkedArray) -> None:
     pq.write_table(pa.table({"address": addresses}), folder / "floor" / f"{name}.parquet", use_dictionary=False)
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), int(sys.argv[2]))
+    make(Path(sys.argv[1]), int(sys.argv[2]), foreign=sys.argv[3] == "foreign")

@@ -1,7 +1,10 @@
-"""One Spark session that marks twice: `python -m bench.mark_session FOLDER` prints, as JSON, what each mark took.
+"""One Spark session that marks twice: `python -m bench.mark_session FOLDER numbered|foreign` prints, as JSON, what each
+mark took.
 
-The project's own jobs, from the files of `bench.mark_inputs` to the parts of a plan, on two cores. CPU is that of this
-process, the JVM and the Python workers together, from when the session stands.
+*Numbered*: the whole planner of a clean run of uncommitted data (`gc.planning_uncommitted`), with reasons, totals and
+what it keeps for the next run, on two cores; the server's answers and the listing are read from the files of
+`bench.mark_inputs`. *Foreign*: its jobs, with keys in place of numbers. CPU is that of this process, the JVM and the
+Python workers together, from when the session stands.
 """
 
 from __future__ import annotations
@@ -9,22 +12,34 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from lakebed import handoff
-from lakebed.base import RunId
-from lakebed.gc import SessionOptions, local_session
-from lakebed.gc.mark import Live, Places, mark_unreferenced
-from lakebed.gc.read import live_objects, uncommitted_objects, write_live
+from lakebed.base import RunId, slice_name
+from lakebed.gc import SessionOptions, local_session, planning_uncommitted
+from lakebed.gc.api import silent
+from lakebed.gc.files import Files
+from lakebed.gc.history import metaranges_of_all
+from lakebed.gc.live_side import LiveSide
+from lakebed.gc.mark import mark_foreign
+from lakebed.gc.modes import Mode, UncommittedOptions
+from lakebed.gc.parts import rows_of_parts
+from lakebed.gc.read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
+from lakebed.gc.runs import write_plan
+from lakebed.gc.workshop import Workshop, read_input
+from lakebed.handoff import Manifest, PreparedCommits, RunKind, RunState, RunView, StartedRun
 
 from .http import family, peak_mib
-from .mark_inputs import NOW_MS, Inputs, lake_in
+from .mark_inputs import FIRST_SLICE, NOW_MS, Inputs, lake_in
 
 CORES = 2
 TASKS = 4 * CORES
+RUNS = ("first", "second")
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,6 +47,96 @@ class Took(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     wall_s: float
     peak_mib: float
+
+
+class Recorded(LiveSide):
+    """A server that has read everything already, and whose answers are files."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.repository = "bench"
+        self._inputs = inputs
+
+    def uncommitted(self, run_id: str) -> Manifest:  # noqa: ARG002 - there is one run
+        return self._inputs.uncommitted
+
+    def commits(self, run_id: str) -> PreparedCommits:
+        refs = _nothing(handoff.REFS, run_id)
+        return PreparedCommits(run_id=run_id, commits=self._inputs.commits, refs=refs, rules=None, rules_version=0)
+
+    def marked(self, run_id: str, plan: Manifest) -> RunView:
+        kind, state = RunKind.UNCOMMITTED, RunState.MARKED
+        return RunView(run_id=run_id, kind=kind, state=state, started_ms=NOW_MS, plan=plan.digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a listing's job would return."""
+
+    rows: pa.Table
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - as a DataFrame has it
+        return self.rows
+
+
+def _nothing(table: handoff.Table, run_id: str) -> Manifest:
+    return handoff.manifest_of(table, handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
+
+
+def plan(shop: Workshop, inputs: Inputs, run_id: str) -> tuple[int, int]:
+    """The whole planner of a clean run; rows and objects of its plan."""
+    run = StartedRun(
+        run_id=run_id,
+        kind=RunKind.UNCOMMITTED,
+        state=RunState.MARKING,
+        namespace=shop.lake.uri,
+        folder=handoff.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
+        now_ms=NOW_MS,
+        settled_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
+        uploads=_nothing(handoff.UNCOMMITTED, f"{run_id}-uploads"),
+    )
+    with Files(shop.lake) as files:
+        made = planning_uncommitted.plan_uncommitted(shop, run, files, UncommittedOptions(mode=Mode.CLEAN))
+        write_plan(files, made)
+    return made.doomed.rows, made.totals.all.objects
+
+
+def mark_keys(shop: Workshop, inputs: Inputs, run_id: str) -> tuple[int, int]:
+    """What the planner does from the listing to the plan's parts, where nothing is a number."""
+    spark, lake, tasks = shop.spark, shop.lake, shop.tasks
+
+    def folder(name: str) -> str:
+        return handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), name)
+
+    with Files(lake) as files:
+        metaranges = metaranges_of_all(read_input(files, inputs.commits, handoff.COMMITS))
+    ranges = named_ranges(spark, lake, metaranges, tasks=tasks).toArrow()
+    committed = live_objects(spark, lake, ranges, tasks=tasks, keys_into=folder("keys"))
+    uncommitted = uncommitted_objects(spark, lake, inputs.uncommitted, tasks=tasks, keys_into=folder("keys"))
+    live = write_live(committed.unionByName(uncommitted), lake, folder=folder("live"))
+    manifest, totals = mark_foreign(
+        spark,
+        lake,
+        listed=inputs.listed,
+        live=[live],
+        keys_in=folder("keys"),
+        into=folder("doomed"),
+        cause=UNREFERENCED,
+        tasks=tasks,
+        now_ms=NOW_MS,
+    )
+    return manifest.rows, totals.all.objects
+
+
+def replace_listing(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
+    """Let the planner's listing find what lies in the inputs, as parts of each run's own folder."""
+    for run_id in run_ids:
+        into = root / handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
+        into.mkdir(parents=True)
+        for part in inputs.listed.parts:
+            (into / part.name).hardlink_to(root / inputs.listed.folder / part.name)
+    notes = [msgspec.json.encode(Found(objects=part.rows)) for part in inputs.listed.parts]
+    listing = Listing(rows_of_parts(inputs.listed.parts, notes=notes))
+    vars(planning_uncommitted)["list_slices"] = lambda *_, **__: listing
 
 
 def family_cpu_s() -> float:
@@ -44,31 +149,22 @@ def family_cpu_s() -> float:
     return ticks / _TICKS_A_SECOND
 
 
-def main(folder: Path) -> list[Took]:
+def main(folder: Path, *, foreign: bool) -> list[Took]:
     inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=Inputs)
-    ranges, lake = pq.read_table(folder / "ranges.parquet"), lake_in(folder)
-    listed = handoff.Pieces(folder=inputs.listed_in, parts=inputs.listed)
-    took = []
+    lake, act, took = lake_in(folder), mark_keys if foreign else plan, []
+    replace_listing(folder / "bench" / "mark", inputs, RUNS)
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
-        for number in range(2):
-            into = handoff.input_folder(handoff.RunKind.UNCOMMITTED, RunId(f"bench{number}"), handoff.DOOMED.name)
+        live_side = Recorded(inputs)
+        shop = Workshop(spark=session.spark, live_side=live_side, lake=lake, tasks=TASKS, progress=silent)
+        for run_id in RUNS:
             cpu, wall = family_cpu_s(), time.perf_counter()
-            committed = live_objects(session.spark, lake, ranges, tasks=TASKS)
-            uncommitted = uncommitted_objects(session.spark, lake, inputs.uncommitted, tasks=TASKS)
-            live = Live(
-                committed=write_live(committed, lake, folder=into.replace(handoff.DOOMED.name, "committed")),
-                uncommitted=write_live(uncommitted, lake, folder=into.replace(handoff.DOOMED.name, "uncommitted")),
-            )
-            places = Places(doomed=into, kept=into.replace(handoff.DOOMED.name, "kept"))
-            manifest, totals, _ = mark_unreferenced(
-                session.spark, lake, candidates=[listed], live=live, into=places, tasks=TASKS, now_ms=NOW_MS
-            )
+            rows, objects = act(shop, inputs, run_id)
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
-            assert manifest.rows == totals.all.objects == inputs.garbage, (manifest.rows, inputs.garbage)
+            assert rows == objects == inputs.garbage, (rows, objects, inputs.garbage)
             peak = sum(peak_mib(pid) for pid in family(os.getpid()))
             took.append(Took(cpu_s=cpu_s, wall_s=wall_s, peak_mib=peak))
     return took
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(main(Path(sys.argv[1]))).decode())
+    print(msgspec.json.encode(main(Path(sys.argv[1]), foreign=sys.argv[2] == "foreign")).decode())
