@@ -48,6 +48,52 @@ def test_it_manages_users_and_their_keys(sdk: LakeFSClient) -> None:
     sdk.auth_api.delete_user("sdk-user")
 
 
+def test_it_manages_groups_policies_and_who_has_them(sdk: LakeFSClient, server: Any) -> None:
+    auth = sdk.auth_api
+    reads = lakefs_sdk.Statement(effect="allow", resource="*", action=["fs:ListRepositories", "fs:ReadRepository"])
+    auth.create_user(user_creation=lakefs_sdk.UserCreation(id="sdk-reader"))
+    auth.create_group(group_creation=lakefs_sdk.GroupCreation(id="sdk-readers", description="Who reads"))
+    made = auth.create_policy(lakefs_sdk.Policy(id="sdk-reading", statement=[reads]))
+    auth.attach_policy_to_group("sdk-readers", "sdk-reading")
+    auth.add_group_membership("sdk-readers", "sdk-reader")
+
+    assert made.statement == [reads]
+    assert auth.get_policy("sdk-reading") == made
+    assert auth.get_group("sdk-readers").description == "Who reads"
+    assert {"Admins", "sdk-readers"} <= {group.id for group in auth.list_groups().results}
+    assert {"FSReadAll", "sdk-reading"} <= {policy.id for policy in auth.list_policies().results}
+    assert [user.id for user in auth.list_group_members("sdk-readers").results] == ["sdk-reader"]
+    assert [group.id for group in auth.list_user_groups("sdk-reader").results] == ["sdk-readers"]
+    assert [policy.id for policy in auth.list_group_policies("sdk-readers").results] == ["sdk-reading"]
+    assert auth.list_user_policies("sdk-reader").results == []
+    effective = auth.list_user_policies("sdk-reader", effective=True).results
+    assert [policy.id for policy in effective] == ["sdk-reading"]
+
+    pair = auth.create_credentials("sdk-reader")
+    configuration = lakefs_sdk.Configuration(
+        host=server.url, username=pair.access_key_id, password=pair.secret_access_key
+    )
+    reader = LakeFSClient(configuration)
+    reader.repositories_api.list_repositories()
+    refused = lakefs_sdk.exceptions.ForbiddenException
+    with pytest.raises(refused, match="insufficient permissions"):
+        reader.auth_api.list_users()
+    with pytest.raises(refused, match="insufficient permissions"):
+        reader.repositories_api.delete_repository("sdk-nothing")
+
+    writes = lakefs_sdk.Statement(effect="deny", resource="*", action=["fs:*"])
+    auth.update_policy("sdk-reading", lakefs_sdk.Policy(id="sdk-reading", statement=[writes]))
+    with pytest.raises(refused):
+        reader.repositories_api.list_repositories()
+    auth.attach_policy_to_user("sdk-reader", "FSReadAll")
+    auth.detach_policy_from_user("sdk-reader", "FSReadAll")
+    auth.detach_policy_from_group("sdk-readers", "sdk-reading")
+    auth.delete_group_membership("sdk-readers", "sdk-reader")
+    auth.delete_policy("sdk-reading")
+    auth.delete_group("sdk-readers")
+    auth.delete_user("sdk-reader")
+
+
 def test_it_stores_metadata_and_protection_of_a_repository(sdk: LakeFSClient, repository: lakefs.Repository) -> None:
     sdk.internal_api.set_repository_metadata(repository.id, lakefs_sdk.RepositoryMetadataSet(metadata={"a": "b"}))
     assert sdk.repositories_api.get_repository_metadata(repository.id) == {"a": "b"}

@@ -263,6 +263,21 @@ class TestCollections:
         assert (await old.post(repo + "/gc/runs", json={"kind": "uncommitted"})).status_code == 403
 
 
+async def test_a_group_has_an_access_level_or_says_that_it_has_none(client: httpx.AsyncClient) -> None:
+    acl = "/auth/groups/analysts/acl"
+    await client.post("/auth/groups", json={"id": "analysts"})
+
+    none = await client.get(acl)
+    given = await client.post(acl, json={"permission": "Write"})
+
+    assert (none.status_code, none.json()["no_acl"]) == (404, True)
+    assert given.status_code == 201
+    assert (await client.get(acl)).json() == {"permission": "Write"}
+    assert (await client.get("/auth/groups/Admins/acl")).json() == {"permission": "Admin"}
+    assert (await client.post(acl, json={"permission": "Root"})).status_code == 400
+    assert (await client.get("/auth/groups/nobodys/acl")).status_code == 404
+
+
 async def test_statements_with_conditions_are_refused(client: httpx.AsyncClient) -> None:
     statement = {**allow("fs:ReadObject"), "condition": {"IpAddress": {"SourceIp": ["10.0.0.0/8"]}}}
 

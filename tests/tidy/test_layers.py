@@ -37,6 +37,7 @@ COMPOSITION_ROOTS = {
     "cli/serve.py": {"server"},
     "cli/gc.py": {"handoff"},
     "cli/gc_diff.py": {"handoff"},
+    "cli/gc_jobs.py": {"handoff"},
     "cli/gc_report.py": {"handoff"},
     "cli/gc_session.py": {"gc", "blocks", "handoff", "retention"},
     "cli/gc_text.py": {"gc", "handoff"},

@@ -18,6 +18,7 @@ from lakebed.base import LakebedError
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED
 from .gc_diff import diff_text
+from .gc_jobs import app as jobs
 from .gc_rules import app as rules
 from .gc_session import (
     CommittedOption,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 app = noun("Find and delete what nobody can reach any more.")
 app.add_typer(rules, name="rules")
+app.add_typer(jobs, name="job")
 app.command("why")(command(why))
 
 

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "merge": "merge",
     "object": "objects",
     "gc": "gc",
+    "auth": "auth",
 }
 """Command to file, in the order of the help: set-up first, then from repositories down to objects."""
 

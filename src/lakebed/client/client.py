@@ -12,6 +12,7 @@ import msgspec
 
 from lakebed.wire import Config, CredentialsWithSecret, CurrentUser, Setup, SetupState
 
+from .auth import Groups, Policies, Users
 from .connection import Connection, Credentials, Query, Retries, Token, api_path, decode
 from .errors import BadAnswer
 from .history import History
@@ -52,6 +53,9 @@ class Client:
         self.history = History(connection)
         self.objects = Objects(connection)
         self.files = Files(connection)
+        self.users = Users(connection)
+        self.groups = Groups(connection)
+        self.policies = Policies(connection)
 
     def __enter__(self) -> Self:
         return self

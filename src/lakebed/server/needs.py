@@ -239,7 +239,7 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"POST {_ONE}/gc/jobs": _need("gc:ReadRuns"),  # and gc:Plan or gc:Apply, by what is asked for: rest/gc_jobs.py
     f"GET {_ONE}/gc/jobs/{{job_id}}": _need("gc:ReadRuns"),
     f"DELETE {_ONE}/gc/jobs/{{job_id}}": _need("gc:Abandon"),
-    f"POST {_ONE}/gc/restore": (Need("gc:Restore"), Need("fs:WriteObject", REPOSITORY + "/object/*")),
+    f"POST {_ONE}/gc/restore": _need("gc:Restore"),
 }
 
 NEEDS: Final = INSTALLATION_NEEDS | AUTH_NEEDS | REPOSITORY_NEEDS | HISTORY_NEEDS | OBJECT_NEEDS | GC_NEEDS

@@ -1,0 +1,97 @@
+"""Users, groups and policies from the command line."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Outcome, Shell
+
+READ = [{"effect": "allow", "action": ["fs:List*", "fs:Read*"], "resource": "*"}]
+
+
+def keys_of(made: Outcome) -> dict[str, str]:
+    pair = made.json
+    return {"LAKEBED_ACCESS_KEY_ID": pair["access_key_id"], "LAKEBED_SECRET_ACCESS_KEY": pair["secret_access_key"]}
+
+
+def test_a_user_may_do_what_their_groups_may(shell: Shell, lake: str) -> None:
+    keys = keys_of(shell.ok("auth", "users", "create", "vera", "--group", "Viewers", "-o", "json"))
+
+    assert shell("branch", "list", lake, **keys).code == 0
+    refused = shell("branch", "create", f"{lake}/x", "--source", "main", **keys)
+    assert refused.code == 1
+    assert refused.err.startswith("error: insufficient permissions: vera needs fs:CreateBranch on arn:lakefs:fs:::")
+
+    shell.ok("auth", "groups", "add", "Developers", "vera")
+    assert shell("branch", "create", f"{lake}/x", "--source", "main", **keys).code == 0
+    shell.ok("auth", "groups", "remove", "Developers", "vera")
+    assert shell("branch", "delete", f"{lake}/x", "--yes", **keys).code == 1
+
+    shown = shell.ok("auth", "users", "show", "vera", "-o", "json").json
+    assert (shown["groups"], shown["policies"]) == (["Viewers"], [])
+    assert "FSReadAll" in shown["effective"]
+    assert shell.ok("auth", "users", "delete", "vera", "--yes", "-o", "json").json == {"deleted": "vera"}
+    assert shell("branch", "list", lake, **keys).code == 1
+
+
+def test_a_policy_is_made_from_a_file_shown_changed_attached_and_deleted(shell: Shell, lake: str) -> None:
+    keys = keys_of(shell.ok("auth", "users", "create", "paul", "-o", "json"))
+    shell.ok("auth", "policies", "create", "readers", "-", stdin=json.dumps(READ))
+    shell.ok("auth", "groups", "create", "analysts", "--description", "Who reads")
+    shell.ok("auth", "groups", "attach", "analysts", "readers")
+    shell.ok("auth", "groups", "add", "analysts", "paul")
+
+    assert shell("branch", "list", lake, **keys).code == 0
+    shown = shell.ok("auth", "policies", "show", "readers", "-o", "json")
+    assert shown.json["statement"] == READ
+    nothing = shown.out.replace("allow", "deny")
+    shell.ok("auth", "policies", "update", "readers", "-", stdin=nothing)
+    assert shell("branch", "list", lake, **keys).code == 1
+
+    shell.ok("auth", "users", "attach", "paul", "FSReadAll")
+    shell.ok("auth", "groups", "detach", "analysts", "readers")
+    assert shell("branch", "list", lake, **keys).code == 0
+    shell.ok("auth", "users", "detach", "paul", "FSReadAll")
+    assert shell("branch", "list", lake, **keys).code == 1
+    shell.ok("auth", "groups", "level", "analysts", "Read")
+    assert shell("branch", "list", lake, **keys).code == 0
+
+    shell.ok("auth", "groups", "delete", "analysts", "--yes")
+    shell.ok("auth", "policies", "delete", "readers", "--yes")
+    assert shell("auth", "policies", "show", "readers").code == 3
+    assert shell("auth", "groups", "show", "analysts").code == 3
+
+
+def test_keys_are_made_listed_and_deleted(shell: Shell) -> None:
+    shell.ok("auth", "users", "create", "kim", "--no-key")
+    made = shell.ok("auth", "users", "create-key", "kim", "-o", "json").json["access_key_id"]
+
+    assert [one["access_key_id"] for one in shell.ok("auth", "users", "keys", "kim", "-o", "json").json] == [made]
+    shell.ok("auth", "users", "delete-key", "kim", made, "--yes")
+    assert shell.ok("auth", "users", "keys", "kim").out == ""
+
+
+def test_what_comes_with_every_server_is_listed_as_tables(shell: Shell) -> None:
+    groups = shell.ok("auth", "groups", "list").out.splitlines()
+    policies = shell.ok("auth", "policies", "list", "--prefix", "GC").out.splitlines()
+
+    assert groups[0].split() == ["GROUP", "DESCRIPTION"]
+    assert any(line.startswith("GCPlanners ") for line in groups)
+    assert [line.split()[0] for line in policies] == ["POLICY", "GCOperator", "GCPlanner", "GCViewer"]
+    assert "Members:      ann" in shell.ok("auth", "groups", "show", "Admins").out
+    assert "gc:Apply" in shell.ok("auth", "policies", "show", "GCOperator").out
+    assert "ann" in shell.ok("auth", "users", "list").out
+
+
+def test_mistakes_are_told_before_anything_is_made(shell: Shell) -> None:
+    assert shell("auth", "users", "create", "mia", "--group", "Nobodys").code == 3
+    assert shell("auth", "users", "show", "mia").code == 3
+    assert shell("auth", "policies", "create", "bad", "-", stdin="{}").code == 2
+    assert shell("auth", "policies", "create", "bad", "-", stdin="[1]").code == 2
+    unknown = '[{"effect": "deny", "action": ["fs:Explode"], "resource": "*"}]'
+    assert "no such action" in shell("auth", "policies", "create", "bad", "-", stdin=unknown).err
+    assert shell("auth", "users", "delete", "ann").code == 2
+    last = shell("auth", "users", "delete", "ann", "--yes")
+    assert (last.code, "last one in Admins" in last.err) == (4, True)
+    assert shell("auth", "groups", "delete", "Viewers", "--yes").code == 1
+    assert shell("auth", "users", "create", "ann").code == 4
