@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,9 +62,14 @@ class Shell:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    folder = tmp_path_factory.mktemp("server")
-    server = LocalServer(data=folder / "data", log=folder / "log", port=0)
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's data folder."""
+    return tmp_path_factory.mktemp("server") / "data"
+
+
+@pytest.fixture(scope="session")
+def server(data: Path) -> Iterator[LocalServer]:
+    server = LocalServer(data=data, log=data.parent / "log", port=0)
     server.start()
     yield server
     server.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed import handoff
 from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
-from lakebed.gc.ledger import Ledger
+from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantined_run
 from tests.gc.doomed import PART, plan_of

@@ -8,7 +8,7 @@ import pytest
 
 from lakebed import handoff
 from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
-from lakebed.gc.ledger import Ledger
+from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep_part
 from tests.gc.doomed import FOLDER, plan_of
 

@@ -36,6 +36,7 @@ COMPOSITION_ROOTS = {
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
     "cli/gc.py": {"handoff"},
+    "cli/gc_aside.py": {"gc", "handoff"},
     "cli/gc_diff.py": {"handoff"},
     "cli/gc_jobs.py": {"handoff"},
     "cli/gc_report.py": {"handoff"},

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakebed.base import from_row
 from lakebed.blocks import MemoryBlocks
-from lakebed.gc.ledger import Ledger
+from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.handoff import (
     LEDGER_PREFIX,

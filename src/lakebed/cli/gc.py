@@ -1,8 +1,8 @@
 """`lakebed gc`: what goes, why, and making it go.
 
 `plan` decides and deletes nothing; `show` tells what a plan says, `diff` what differs between two; `why` asks after one
-object; `apply` carries out one plan; `rules` are in gc_rules.py. Planning and applying run Spark on this machine; the
-rest does not.
+object; `apply` carries out one plan; `purge`, `restore` and `ledger` are in gc_aside.py, `rules` in gc_rules.py.
+Planning, applying and purging run Spark on this machine; the rest does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lakebed.base import LakebedError
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED
+from .gc_aside import WindowOption, check_window_option, ledger, purge, purge_text, restore
 from .gc_diff import diff_text
 from .gc_jobs import app as jobs
 from .gc_rules import app as rules
@@ -45,6 +46,9 @@ app = noun("Find and delete what nobody can reach any more.")
 app.add_typer(rules, name="rules")
 app.add_typer(jobs, name="job")
 app.command("why")(command(why))
+app.command("purge")(command(purge))
+app.command("restore")(command(restore))
+app.command("ledger")(command(ledger))
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,14 +119,21 @@ def diff(
 @app.command("apply")
 @command
 def apply(
-    session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False, local_root: RootOption = None
+    session: Session,
+    uri: RepositoryArgument,
+    run: RunArgument,
+    quarantine: WindowOption = None,
+    yes: YesOption = False,
+    local_root: RootOption = None,
 ) -> None:
     """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
+    check_window_option(quarantine)
     collector = checked_collector(session, uri, local_root)
-    total = collector.show(run).totals.all
-    session.confirm(f"Delete {amount(total)} of {uri} for good?", yes=yes)
+    what = amount(collector.show(run).totals.all)
+    aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
+    session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
     with local_spark(session) as local:
-        _show_reports(session, [collector.apply(local.spark, run)])
+        _show_reports(session, [collector.apply(local.spark, run, quarantine=quarantine)])
 
 
 @app.command("run")
@@ -132,22 +143,29 @@ def run_all(
     uri: RepositoryArgument,
     committed: CommittedOption = False,
     uncommitted: UncommittedOption = False,
+    quarantine: WindowOption = None,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Plan and apply, one kind after the other."""
+    """Plan and apply, one kind after the other; then purge what lies in quarantine past its window."""
+    check_window_option(quarantine)
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     collector = checked_collector(session, uri, local_root)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
             for kind in kinds_asked(committed, uncommitted):
-                reports += collector.run(local.spark, [kind])
+                reports += collector.run(local.spark, [kind], quarantine=quarantine)
+            purged = collector.purge(local.spark)
         except LakebedError:
             # What one kind deleted is told even where the next one fails.
             _tell_reports(session, reports)
             raise
+    if purged.purged:
+        session.note("; ".join(purge_text(purged)))
     _show_reports(session, reports)
+    if purged.objects_failed:
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")

@@ -119,6 +119,9 @@ def shortened(name: str) -> str:
 
 def report_text(report: RunReport) -> str:
     gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if report.quarantined_until_ms is not None:
+        aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
+        gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
     if not report.objects_failed:
         return f"{report.run_id} ({report.kind}): {gone}"
     return (

@@ -5,15 +5,15 @@ from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
-from .functions import NoSession, Planned, Where, apply, diff, plan, run, show, why
+from .functions import NoSession, Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
 from .java import Java, NoJava, find_java
 from .ledger_query import LedgerQuery
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .modes import Mode, UncommittedOptions
 from .planning_committed import NoRules
-from .quarantine import BadWindow, PurgeReport
-from .restore import RestoreReport
+from .quarantine import BadWindow, PurgeReport, check_window
+from .restoring import RestoreReport
 from .runs import Plan, PlanMissing, Total, Totals
 from .saving import NoSavedState
 from .session import (
@@ -69,10 +69,14 @@ __all__ = [
     "UnknownAnswer",
     "Where",
     "apply",
+    "check_window",
     "diff",
     "find_java",
+    "ledger",
     "local_session",
     "plan",
+    "purge",
+    "restore",
     "run",
     "session_options",
     "show",

@@ -31,7 +31,7 @@ import msgspec
 from lakebed.base import LakebedError
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
-from lakebed.gc import Collector, local_session, session_options, unforeseen
+from lakebed.gc import Collector, PurgeReport, local_session, session_options, unforeseen
 from lakebed.handoff import RunKind, RunReport
 from lakebed.retention import Rules, read_rules
 
@@ -108,10 +108,13 @@ def _collect(collector: Collector, spark: SparkSession, options: argparse.Namesp
         case "plan":
             yield from (collector.plan(spark, kind, rules=options.rules) for kind in _kinds(options))
         case "apply":
-            yield collector.apply(spark, options.run)
+            yield collector.apply(spark, options.run, quarantine=options.quarantine)
+        case "purge":
+            yield collector.purge(spark)
         case _:
             for kind in _kinds(options):
-                yield from collector.run(spark, [kind])
+                yield from collector.run(spark, [kind], quarantine=options.quarantine)
+            yield collector.purge(spark)
 
 
 def _kinds(options: argparse.Namespace) -> list[RunKind]:
@@ -127,7 +130,7 @@ def _say(records: Iterable[Any]) -> int:
     failed = False
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-        failed |= isinstance(record, RunReport) and record.objects_failed > 0
+        failed |= isinstance(record, RunReport | PurgeReport) and record.objects_failed > 0
     return 1 if failed else 0
 
 
@@ -155,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in (
         ("plan", "decide what goes; delete nothing"),
         ("apply", "carry out one plan"),
-        ("run", "plan, then apply"),
+        ("run", "plan, then apply; purge at the end"),
+        ("purge", "delete what lies in quarantine past its window"),
         ("show", "print a plan"),
         ("diff", "compare two plans"),
         ("list", "list runs and plans"),
@@ -176,6 +180,8 @@ def _parser() -> argparse.ArgumentParser:
                 what = f"only {kind.value} data; default: all, one after the other"
                 action.add_argument(f"--{kind.value}", dest="kind", action="append_const", const=kind.value, help=what)
             action.add_argument("--kind", action="append", choices=[kind.value for kind in RunKind], help="the same")
+        if name in {"apply", "run"}:
+            action.add_argument("--quarantine", metavar="7d", help="move objects aside, and keep them for so long")
         action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")

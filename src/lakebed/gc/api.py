@@ -45,7 +45,7 @@ from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions
 from .planning import plan_run
 from .quarantine import PurgeReport, purge_quarantines
-from .restore import RestoreReport, restore
+from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
 from .supposing import Supposing
 from .verdicts import doomed_objects

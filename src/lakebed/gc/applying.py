@@ -54,10 +54,10 @@ from .failures import told
 from .fencing import Fence, claim
 from .files import Files
 from .history import newly_kept
-from .ledger import Ledger, Swept
 from .mark import mark_expired
 from .quarantine import begin_quarantine, check_window
 from .read import live_objects, named_ranges, uncommitted_objects
+from .recording import Ledger, Swept
 from .runs import Plan, Total, read_plan
 from .saving import save
 from .supposing import version_to_condemn_by

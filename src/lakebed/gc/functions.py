@@ -23,7 +23,10 @@ from lakebed.handoff import Plan, RunKind, RunReport, WhyAnswer
 from lakebed.retention import Rules
 
 from .api import TASKS, Collector, silent
+from .ledger_query import LedgerQuery
 from .live_side import Caller
+from .quarantine import PurgeReport
+from .restoring import RestoreReport
 from .runs import WAYS, Progress
 
 
@@ -79,14 +82,47 @@ def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
     return _collector(repository, where).differing(_spark(where), a, b)
 
 
-def apply(repository: str, run_id: str, **where: Unpack[Where]) -> RunReport:
-    """Carry out one plan, and nothing else. After a crash, or where objects failed: again."""
-    return _collector(repository, where).apply(_spark(where), run_id)
+def apply(repository: str, run_id: str, *, quarantine: str | None = None, **where: Unpack[Where]) -> RunReport:
+    """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `quarantine` (`7d`)
+    objects are moved aside for so long."""
+    return _collector(repository, where).apply(_spark(where), run_id, quarantine=quarantine)
 
 
-def run(repository: str, *, kinds: Iterable[RunKind | str] = RunKind, **where: Unpack[Where]) -> list[RunReport]:
+def run(
+    repository: str,
+    *,
+    kinds: Iterable[RunKind | str] = RunKind,
+    quarantine: str | None = None,
+    **where: Unpack[Where],
+) -> list[RunReport]:
     """Plan and apply, one kind after the other."""
-    return _collector(repository, where).run(_spark(where), [RunKind(kind) for kind in kinds])
+    return _collector(repository, where).run(_spark(where), [RunKind(kind) for kind in kinds], quarantine=quarantine)
+
+
+def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
+    """Delete for good what lies in quarantine past its window."""
+    return _collector(repository, where).purge(_spark(where))
+
+
+def restore(
+    repository: str,
+    *,
+    run_id: str = "",
+    path: str = "",
+    branch: str = "",
+    prefix: str = "",
+    overwrite: bool = False,
+    **where: Unpack[Where],
+) -> RestoreReport:
+    """Stage what lies in quarantine again, each object read back before it is: see `Collector.restore`. Needs no
+    session."""
+    collector = _collector(repository, where)
+    return collector.restore(run_id=run_id, path=path, branch=branch, prefix=prefix, overwrite=overwrite)
+
+
+def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:
+    """What runs did with objects, a row each."""
+    return _collector(repository, where).ledger(_spark(where), query)
 
 
 def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:

@@ -30,7 +30,7 @@ from lakebed.retention import parse_duration
 
 from .failures import told
 from .files import Files
-from .ledger import Swept
+from .recording import Swept
 from .sweep import purge, remove_files
 from .workshop import Workshop
 

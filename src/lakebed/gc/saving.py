@@ -36,10 +36,10 @@ from lakebed.handoff import (
 )
 
 from .files import Files
-from .ledger import failed, only
 from .packing import pack_numbered
 from .parts import decode, encode
 from .read import UNREFERENCED
+from .recording import failed, only
 from .tables import CANDIDATES, LIVE, RANGE_IDS, SETTLED, Table
 from .workshop import Workshop, read_input, slice_numbers
 

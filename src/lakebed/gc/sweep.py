@@ -1,7 +1,7 @@
 """Sweep: carry out a plan. The only file of the collectors that deletes; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
-in batches of 1,000, 16 at a time, and then writes one ledger file for the part (ledger.py): a row for every deletion
+in batches of 1,000, 16 at a time, and then writes one ledger file for the part (recording.py): a row for every deletion
 tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed, which it
 tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
 
@@ -33,9 +33,9 @@ from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, 
 
 from .fencing import Fence
 from .files import PARALLEL, Lake, in_tasks, whole
-from .ledger import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .parts import parts_of, read_part, rows_of_parts, spread
 from .places import may_be_deleted
+from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .strays import run_file, tree_file
 from .tables import PARTS
 

@@ -1,0 +1,121 @@
+"""`lakebed gc restore` and `ledger`, on what a run moved aside, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakebed.blocks import BlockOptions, open_blocks
+from lakebed.gc.recording import Ledger
+from lakebed.gc.sweep import sweep_part
+from lakebed.handoff import Quarantine, encode_quarantine, quarantine_path
+from tests.gc.doomed import plan_of
+
+from .conftest import Shell
+
+RUN = "06gvsk16dis1i19se31f"
+Put = Callable[[str, str], None]
+
+
+@pytest.fixture
+def taken(lake: str, data: Path) -> str:
+    """A repository of which a run took `events/0` and `events/1`, and moved them aside."""
+
+    async def take() -> None:
+        name = lake.removeprefix("lakefs://")
+        store = open_blocks(f"local://{name}", BlockOptions(local_root=data / "objects", local_durable=False))
+        keys = ["data/abcd", "data/efgh"]
+        for key in keys:
+            await store.put(key, key[-4:].encode())
+        aside = Quarantine(run_id=RUN, ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
+        plan = await plan_of(store, keys)
+        await sweep_part(store, plan, plan.parts[0], Ledger(run_id=RUN, date="2026-11-21"), aside)
+        await store.put(quarantine_path(RUN), encode_quarantine(aside))
+        await store.close()
+
+    asyncio.run(take())
+    return lake
+
+
+def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell, taken: str) -> None:
+    done = shell.ok("gc", "restore", taken, "events/0")
+
+    assert done.out == f"restored 1 object, 4 B, from run {RUN}\n"
+    assert shell.ok("object", "cat", f"{taken}/main/events/0").out == "abcd"
+    assert shell("object", "cat", f"{taken}/main/events/1").code != 0
+
+
+def test_a_folder_is_restored_below_a_prefix_of_another_branch(shell: Shell, taken: str) -> None:
+    shell.ok("branch", "create", f"{taken}/back", "--source", "main")
+
+    done = shell.ok("gc", "restore", taken, "events/", "--run", RUN, "--to", f"{taken}/back/found", "-o", "json").json
+
+    assert (done["run_id"], done["restored"], done["failed"]) == (RUN, 2, 0)
+    assert shell.ok("object", "cat", f"{taken}/back/found/events/1").out == "efgh"
+
+
+def test_what_cannot_be_restored_is_named_and_ends_the_command_with_a_code_of_its_own(
+    shell: Shell, taken: str, put: Put
+) -> None:
+    put(f"{taken}/main/events/0", "mine")
+
+    failed = shell("gc", "restore", taken, "events/")
+    again = shell.ok("gc", "restore", taken, "events/", "--overwrite")
+
+    assert failed.code == 1
+    assert "1 object could not be restored:\n  events/0: another object is there\n" in failed.out
+    assert again.out == f"restored 1 object, 4 B, from run {RUN}; 1 were there already\n"
+    assert shell.ok("object", "cat", f"{taken}/main/events/0").out == "abcd"
+
+
+def test_what_does_not_lie_there_is_an_error_that_says_why(shell: Shell, taken: str) -> None:
+    unknown = shell("gc", "restore", taken, "nowhere/x")
+    elsewhere = shell("gc", "restore", taken, "events/0", "--to", "lakefs://other/main")
+
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "nowhere/x does not lie in quarantine" in unknown.err
+    assert (elsewhere.code, "is in another repository" in elsewhere.err) == (2, True)
+
+
+def test_the_ledger_is_asked_by_run_path_address_state_and_date(shell: Shell, taken: str, data: Path) -> None:
+    def asked(*options: str) -> list[tuple[str, str]]:
+        out = shell.ok("gc", "ledger", taken, "--data", str(data), "-o", "json", *options).out
+        return [(row["path"], row["state"]) for row in json.loads(out)]
+
+    shell.ok("gc", "restore", taken, "events/0")
+    both = [("events/0", "quarantined"), ("events/1", "quarantined")]
+
+    assert asked() == [*both, ("events/0", "restored")]
+    assert asked("--run", RUN, "--state", "quarantined") == both
+    assert asked("--path", "events/1") == asked("--address", "data/efgh") == both[1:]
+    assert asked("--path", "events/", "--limit", "1") == both[:1]
+    assert asked("--run", "06gvsk16dis1i19se31g") == asked("--since", "2999-01-01") == []
+    assert len(asked("--since", "2000-01-01T00:00:00Z")) == 3
+
+
+def test_the_ledger_is_shown_as_a_table(shell: Shell, taken: str, data: Path) -> None:
+    lines = shell.ok("gc", "ledger", taken, "--data", str(data)).out.splitlines()
+
+    assert lines[0].split() == ["WHEN", "STATE", "SIZE", "PATH", "ADDRESS", "RUN", "WHY"]
+    assert lines[1].split()[2:] == ["quarantined", "4", "B", "events/0", "data/abcd", RUN, "main:", "1", "days"]
+
+
+@pytest.mark.parametrize("option", [("--state", "gone"), ("--since", "yesterday")])
+def test_a_question_that_means_nothing_is_refused(shell: Shell, lake: str, option: tuple[str, str]) -> None:
+    refused = shell("gc", "ledger", lake, *option)
+
+    assert (refused.code, refused.out) == (2, "")
+
+
+@pytest.mark.parametrize("window", ["forever", "7", "0d"])
+@pytest.mark.parametrize("action", [("apply", RUN), ("run",)])
+def test_a_window_that_means_nothing_is_refused_before_anything_begins(
+    shell: Shell, lake: str, window: str, action: tuple[str, ...]
+) -> None:
+    refused = shell("gc", action[0], lake, *action[1:], "--quarantine", window, "--yes")
+
+    assert (refused.code, refused.out) == (2, "")
