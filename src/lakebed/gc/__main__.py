@@ -80,7 +80,9 @@ def _end_with_input() -> None:
     """End as on Ctrl-C when standard input ends, which is when whoever holds its other end closes it or dies."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin: its lock would be held when the interpreter shuts down, which it does not survive.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
         main_thread = threading.main_thread().ident
         assert main_thread is not None, "it runs"
         signal.pthread_kill(main_thread, signal.SIGINT)
