@@ -28,6 +28,8 @@ if sys.argv[1] == "plan":
     print(json.dumps(said), flush=True)
 elif sys.argv[1] == "apply":
     print(json.dumps(applied), flush=True)
+    print(json.dumps({"objects_purged": 5, "bytes_purged": 50, "objects_failed": 0}), flush=True)
+    print("no record", flush=True)
     print("error: a key could not be deleted", file=sys.stderr, flush=True)
     sys.exit(1)
 else:
@@ -69,7 +71,14 @@ async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx
     assert (job["state"], job["error"], job["started_by"]) == ("done", "", "esti")
     assert job["lines"][0] == "arguments plan lakefs://lake --kind=uncommitted --tasks=4 --attended"
     assert job["results"] == [
-        {"run_id": "r1", "kind": "uncommitted", "is_plan": True, "objects": 3, "size_bytes": 30, "objects_failed": 0}
+        {
+            "deed": "planned",
+            "run_id": "r1",
+            "kind": "uncommitted",
+            "objects": 3,
+            "size_bytes": 30,
+            "objects_failed": 0,
+        }
     ]
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
 
@@ -93,7 +102,11 @@ async def test_a_partial_failure_is_no_success(client: httpx.AsyncClient, repo: 
     job = await ended(client, repo, started.json())
 
     assert (job["state"], job["error"]) == ("failed", "error: a key could not be deleted")
-    assert job["results"][0]["objects_failed"] == 1
+    assert [(one["deed"], one["objects"], one["objects_failed"]) for one in job["results"]] == [
+        ("applied", 2, 1),
+        ("purged", 5, 0),
+    ]
+    assert "no record" in job["lines"]
 
 
 async def test_one_job_at_a_time_until_it_is_stopped(client: httpx.AsyncClient, repo: str) -> None:
@@ -129,6 +142,7 @@ async def test_a_server_that_stops_takes_its_jobs_with_it(
         {"action": "apply", "run_id": "r1", "kind": "committed"},
         {"action": "plan", "options": {"remote": "sc://elsewhere"}},
         {"action": "plan", "options": {"quarantine": "7d"}},
+        {"action": "purge", "kind": "committed"},
         {"action": "sweep"},
         {},
     ],

@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.cli.quickstart_server import LocalServer
 from lakebed.client import Client, Credentials, api_path
-from lakebed.handoff import JobAction, JobState, JobView, RunKind, StartJob
+from lakebed.handoff import JobAction, JobDeed, JobState, JobView, RunKind, StartJob
 
 JOBS = api_path("repositories", "lake", "gc", "jobs")
 
@@ -82,7 +82,7 @@ def test_an_operator_has_the_server_collect_and_a_killed_server_leaves_no_collec
         job = look(operator, job)
 
     assert (job.state, job.error) == (JobState.DONE, ""), job
-    assert sum(result.objects for result in job.results if not result.is_plan) == 1
+    assert [(result.deed, result.objects) for result in job.results] == [(JobDeed.APPLIED, 1), (JobDeed.PURGED, 0)]
     assert len(files) - len(set((tmp_path / "data" / "objects" / "lake" / "data").glob("*/*"))) == 1
     assert admin.objects.read("lake", "main", "a") == b"kept"
 

@@ -30,7 +30,9 @@ E = TypeVar("E", bound=StrEnum)
 app = noun("Collections on the server's machine.")
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `start` and `list` say it.")]
-ActionArgument = Annotated[str, typer.Argument(metavar="plan|apply|run", help="What to do; `run` plans and applies.")]
+ActionArgument = Annotated[
+    str, typer.Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
+]
 POLL_S: Final = 1.0
 
 
@@ -60,7 +62,7 @@ def start(
     )
     if body.action is not JobAction.PLAN:
         what = f"what run {run} names" if run else "whatever nobody can reach any more"
-        session.confirm(f"Delete {what} in {uri} for good?", yes=yes)
+        session.confirm(f"Delete {what} in {uri}?", yes=yes)
     job = msgspec.convert(session.client.call("POST", _path(uri), json=body), JobView)
     if wait:
         job = _watched(session, uri, job)
@@ -154,7 +156,7 @@ def _describe(job: JobView) -> Iterator[str]:
         ("started", f"{human_time(job.started_ms // 1000)} by {printable(job.started_by)}"),
         *([("ended", human_time(job.ended_ms // 1000))] if job.ended_ms is not None else []),
         *([("error", printable(job.error))] if job.error else []),
-        *((f"run {one.run_id}", _result(one)) for one in job.results),
+        *((f"run {one.run_id}" if one.run_id else "quarantine", _result(one)) for one in job.results),
     ]
     return fields(facts)
 
@@ -165,10 +167,9 @@ def _what(job: JobView) -> str:
 
 def _result(one: JobResult) -> str:
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
-    if one.is_plan:
-        return f"{one.kind}: {amount} would go"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
-    return f"{one.kind}: deleted {amount}{failed}"
+    kind = f" ({one.kind})" if one.kind else ""
+    return f"{one.deed}{kind}: {amount}{failed}"
 
 
 def _job_table(jobs: Iterable[Any]) -> Iterable[str]:

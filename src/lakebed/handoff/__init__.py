@@ -1,6 +1,6 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
-from .jobs import LINES_MAX, JobAction, JobList, JobResult, JobState, JobView, StartJob
+from .jobs import LINES_MAX, JobAction, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger
 from .manifests import (
     MANIFEST_FORMAT,
@@ -120,6 +120,7 @@ __all__ = [
     "GivenUp",
     "InvalidRunId",
     "JobAction",
+    "JobDeed",
     "JobList",
     "JobResult",
     "JobState",

@@ -26,11 +26,12 @@ LINES_MAX: Final = 200
 
 
 class JobAction(enum.StrEnum):
-    """`run` plans and applies what it planned."""
+    """`run` plans, applies what it planned, and purges."""
 
     PLAN = "plan"
     APPLY = "apply"
     RUN = "run"
+    PURGE = "purge"
 
 
 class JobState(enum.StrEnum):
@@ -54,12 +55,19 @@ class StartJob(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
 
 
-class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a plan (`is_plan`) what it takes, of an applied run what was deleted, and how many objects could not be."""
+class JobDeed(enum.StrEnum):
+    PLANNED = "planned"
+    APPLIED = "applied"
+    PURGED = "purged"
 
-    run_id: str
-    kind: RunKind
-    is_plan: bool
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a plan what it takes, of an applied run what was deleted or moved aside, of a purge (which has no run) what
+    was deleted for good; and how many objects could not be."""
+
+    deed: JobDeed
+    run_id: str = ""
+    kind: RunKind | None = None
     objects: int
     size_bytes: int
     objects_failed: int = 0

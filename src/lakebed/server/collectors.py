@@ -28,6 +28,7 @@ from lakebed.base import Invalid, LakebedError
 from lakebed.handoff import (
     LINES_MAX,
     JobAction,
+    JobDeed,
     JobResult,
     JobState,
     JobView,
@@ -52,6 +53,7 @@ OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
     JobAction.PLAN: frozenset({"mode", "tasks"}),
     JobAction.APPLY: frozenset({"quarantine", "tasks"}),
     JobAction.RUN: frozenset({"mode", "quarantine", "tasks"}),
+    JobAction.PURGE: frozenset({"tasks"}),
 }
 SECRETS: Final = frozenset({"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID"})
 """What of this process's environment is no collector's business."""
@@ -66,13 +68,18 @@ class InvalidJob(Invalid):
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plans and reports that a collector prints have in common with what a job keeps of them."""
+    """What a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
+    `objects_deleted`, that of a purge `objects_purged`."""
 
-    run_id: str
-    kind: RunKind
+    run_id: str = ""
+    kind: RunKind | None = None
     totals: Totals | None = None
-    objects_deleted: int = 0
+    objects_deleted: int | None = None
     bytes_deleted: int = 0
+    objects_quarantined: int = 0
+    bytes_quarantined: int = 0
+    objects_purged: int | None = None
+    bytes_purged: int = 0
     objects_failed: int = 0
 
 
@@ -120,8 +127,8 @@ class Collectors:
 def _arguments(start: StartJob, repository: str) -> list[str]:
     if (start.action is JobAction.APPLY) != bool(start.run_id):
         raise InvalidJob("`apply` needs the id of a run, and nothing else has one")
-    if start.action is JobAction.APPLY and start.kind is not None:
-        raise InvalidJob("a run that is applied has its kind")
+    if start.action in {JobAction.APPLY, JobAction.PURGE} and start.kind is not None:
+        raise InvalidJob(f"`{start.action}` takes no kind")
     unknown = sorted(set(start.options) - OPTIONS[start.action])
     if unknown:
         raise InvalidJob(f"{unknown[0]!r} is no option of {start.action} on a server", option=unknown[0])
@@ -182,8 +189,13 @@ class _Job:
         if stopped and code:
             return (JobState.FAILED if self._is_closing.is_set() else JobState.STOPPED), stopped
         if code:
-            return JobState.FAILED, next(reversed(self._lines), f"the collector ended with code {code}")
+            return JobState.FAILED, self._last_words() or f"the collector ended with code {code}"
         return JobState.DONE, ""
+
+    def _last_words(self) -> str:
+        """Its error, or whatever it said last."""
+        errors = [line for line in self._lines if line.startswith("error: ")]
+        return next(reversed(errors or self._lines), "")
 
     async def _listen(self, process: Process) -> int:
         assert process.stdout is not None, "it is a pipe"
@@ -198,11 +210,13 @@ class _Job:
     async def _read_results(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
             try:
-                said = msgspec.json.decode(line, type=_Said)
+                result = _result(msgspec.json.decode(line, type=_Said))
             except msgspec.DecodeError:
+                result = None
+            if result is None:
                 self._lines.append(line.decode(errors="replace").rstrip("\n")[:LINE_CHARACTERS_MAX])
-                continue
-            self._results.append(_result(said))
+            else:
+                self._results.append(result)
 
     async def _may_go_on(self) -> bool:
         try:
@@ -230,17 +244,22 @@ def _kill(process: Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _result(said: _Said) -> JobResult:
+def _result(said: _Said) -> JobResult | None:
+    """None: it is none of the records that count."""
     if said.totals is not None:
-        total = said.totals.all
-        return JobResult(
-            run_id=said.run_id, kind=said.kind, is_plan=True, objects=total.objects, size_bytes=total.size_bytes
-        )
+        deed, objects, size_bytes = JobDeed.PLANNED, said.totals.all.objects, said.totals.all.size_bytes
+    elif said.objects_deleted is not None:
+        deed, objects = JobDeed.APPLIED, said.objects_deleted + said.objects_quarantined
+        size_bytes = said.bytes_deleted + said.bytes_quarantined
+    elif said.objects_purged is not None:
+        deed, objects, size_bytes = JobDeed.PURGED, said.objects_purged, said.bytes_purged
+    else:
+        return None
     return JobResult(
+        deed=deed,
         run_id=said.run_id,
         kind=said.kind,
-        is_plan=False,
-        objects=said.objects_deleted,
-        size_bytes=said.bytes_deleted,
+        objects=objects,
+        size_bytes=size_bytes,
         objects_failed=said.objects_failed,
     )

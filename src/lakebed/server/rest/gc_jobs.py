@@ -18,6 +18,7 @@ NEEDED: Final[Mapping[JobAction, tuple[str, ...]]] = {
     JobAction.PLAN: ("gc:Plan",),
     JobAction.APPLY: ("gc:Apply",),
     JobAction.RUN: ("gc:Plan", "gc:Apply"),
+    JobAction.PURGE: ("gc:Apply",),
 }
 """What starting a job needs besides what needs.py says: the same as its collector will be asked for."""
 
