@@ -200,7 +200,7 @@ def test_a_difference_is_told_by_objects_bytes_and_commits() -> None:
 
     text = "\n".join(diff_text(found))
 
-    assert "only r2  2        2.0 KiB  4" in text
+    assert "only the second, r2  2        2.0 KiB  4" in text
     assert "main: 1d" in text
     assert "\x1b" not in text
 

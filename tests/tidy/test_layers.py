@@ -44,6 +44,7 @@ COMPOSITION_ROOTS = {
     "cli/gc_text.py": {"gc", "handoff"},
     "cli/gc_why.py": {"gc", "handoff", "retention"},
     "cli/gc_rules.py": {"handoff", "retention"},
+    "cli/gc_rules_plan.py": {"handoff", "retention"},
     "cli/gc_rules_text.py": {"handoff", "retention"},
     "cli/quickstart_collect.py": {"gc", "blocks", "handoff"},
 }

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def diff_text(found: PlanDiff) -> Iterator[str]:
     """Sums first, then by what an object's row says, then some of the objects."""
-    only = (("only " + found.a, found.only_a, found.commits.a), ("only " + found.b, found.only_b, found.commits.b))
+    only = (
+        (f"only the first, {found.a}", found.only_a, found.commits.a),
+        (f"only the second, {found.b}", found.only_b, found.commits.b),
+    )
     rows = [
         (title, f"{it.all.objects:,}", human_size(it.all.size_bytes), f"{commits:,}") for title, it, commits in only
     ]
@@ -27,12 +30,12 @@ def diff_text(found: PlanDiff) -> Iterator[str]:
     if changed:
         yield ""
         lines = [(printable(name) or "(none)", amount(a), amount(b)) for name, a, b in changed[:TOP]]
-        yield from table(("branch", found.a, found.b), lines)
+        yield from table(("branch", "first", "second"), lines)
     if found.objects:
         yield ""
         shown = [
             (
-                it.side,
+                "first" if it.side.value == "a" else "second",
                 it.address,
                 human_size(it.size_bytes),
                 it.rule or it.reason,

@@ -39,9 +39,13 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th[scope=row] { font-weight: 400; overflow-wrap: anywhere; max-width: 24rem; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.bar { width: 40%; padding-right: 0; } code { overflow-wrap: anywhere; font-size: .85rem; }
-svg { display: block; width: 100%; } .goes { fill: var(--bar); } .stays { fill: var(--stays); }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .dim { fill: var(--dim); }
+td.bar { width: 44%; padding-right: 0; vertical-align: middle; }
+.bars { table-layout: fixed; } .bars .number { width: 7.5rem; }
+code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6rem; display: inline-block; }
+.key { display: inline-block; width: .7rem; height: .7rem; margin-right: .4rem; }
+.key.goes { background: var(--bar); } .key.stays { background: var(--stays); }
+svg { display: block; width: 100%; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.goes { fill: var(--bar); } .stays { fill: var(--stays); } svg .dim { fill: var(--dim); }
 svg .axis { stroke: var(--line); }
 @media print { body { max-width: none; } h2 { break-after: avoid; } }
 """
@@ -143,7 +147,7 @@ def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
         counted = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
         shown.append((f"({count_of(len(rest), 'other')})", *counted))
     largest = max(size for _, _, size in shown) or 1
-    yield f"<table><caption>{text(caption)}</caption><thead><tr>"
+    yield f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>'
     yield f'<th scope="col">{text(title)}</th><th scope="col" class="number">objects</th>'
     yield '<th scope="col" class="number">size</th><td></td></tr></thead><tbody>'
     for name, objects, size in shown:
@@ -170,8 +174,10 @@ def _stays(plan: Plan) -> Iterator[str]:
     rows = [("commits", counts.kept, counts.expired), ("ranges", plan.range_counts.live, plan.range_counts.expired)]
     if plan.listing is not None:
         rows.append(("objects listed", plan.listing.objects - plan.totals.all.objects, plan.totals.all.objects))
-    yield "<table><thead><tr><td></td>"
-    yield '<th scope="col" class="number">stay</th><th scope="col" class="number">go</th><td></td></tr></thead><tbody>'
+    yield '<table class="bars"><thead><tr><td></td>'
+    for kind, name in (("stays", "stay"), ("goes", "go")):
+        yield f'<th scope="col" class="number"><span class="key {kind}"></span>{name}</th>'
+    yield "<td></td></tr></thead><tbody>"
     for name, stay, go in rows:
         whole = max(1, stay + go)
         drawn = _share([("stays", stay / whole), ("goes", go / whole)])

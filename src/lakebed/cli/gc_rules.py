@@ -15,7 +15,9 @@ import typer
 
 from .arguments import LimitOption, RepositoryArgument, YesOption
 from .failures import Misuse
+from .gc_rules_plan import planned_change, planned_text
 from .gc_rules_text import changes_text, explanation_text, history_text, version_text
+from .gc_session import RootOption
 from .output import count_of
 from .session import Session, command
 from .tree import noun
@@ -32,6 +34,9 @@ DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="36h, 
 PatternArgument = Annotated[
     str,
     typer.Argument(metavar="PATTERN", help="lakefs://repository/branch; a glob too, as lakefs://repository/feature-*"),
+]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="Plan by both, and show the difference in objects, bytes and commits.")
 ]
 OFF: Final = "off"
 
@@ -200,6 +205,8 @@ def diff(
     uri: RepositoryArgument,
     first: Annotated[str, typer.Argument(metavar="FILE|VERSION", help="Default: the version before.")] = "",
     second: Annotated[str, typer.Argument(metavar="FILE|VERSION", help="Default: the rules in force.")] = "",
+    plan: PlanOption = False,
+    local_root: RootOption = None,
 ) -> None:
     """Show what changed since a version, what a file would change, or what differs between any two."""
     from lakebed.retention import diff_rules
@@ -212,7 +219,10 @@ def diff(
     after = _named(session, repository, second) if second else current.rules
     # A file by itself is what may come: what is in force is then what was.
     pair = (before, after) if second or _is_version(first) else (after, before)
-    session.show_all(diff_rules(*pair), changes_text)
+    if plan:
+        session.show(planned_change(session, uri, pair, local_root), planned_text)
+    else:
+        session.show_all(diff_rules(*pair), changes_text)
 
 
 @app.command("apply")
@@ -221,8 +231,11 @@ def apply_rules(
     session: Session,
     uri: RepositoryArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get -o json` shows it.")],
+    plan: PlanOption = False,
+    yes: YesOption = False,
+    local_root: RootOption = None,
 ) -> None:
-    """Replace all rules by those of a file, and show what that changes."""
+    """Replace all rules by those of a file, and show what that changes. With --plan it asks in between."""
     from lakebed.retention import diff_rules, read_rules
 
     repository = parse_repository(uri)
@@ -232,8 +245,13 @@ def apply_rules(
     if not changes:
         session.done(f"{uri}: the rules are as in {file}", version=found.version, counts_after=[])
         return
-    for line in changes_text(changes):
+    told = changes_text(changes)
+    if plan:
+        told = planned_text(planned_change(session, uri, (found.rules, wanted), local_root))
+    for line in told:
         session.note(line)
+    if plan:
+        session.confirm("Save these rules?", yes=yes)
     _write(session, repository, found, wanted, f"{uri}: the rules are those of {file}")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
@@ -181,7 +182,7 @@ class Collector:
         return doomed_objects(spark, self._lake(), self.show(run_id).doomed, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
-        """What came of a plan; None where it was not applied.
+        """What came of a plan, and the state of its run; None where it was not applied.
 
         Raises:
             BadInput: the report is unreadable.
@@ -189,7 +190,10 @@ class Collector:
         name = report_path(self.show(run_id).kind, check_run_id(run_id))
         with Files(self._lake()) as files:
             data = files.find(name)
-        return None if data is None else decode_report(data, name=name)
+        view = None if data is None else self.status(run_id)
+        if data is None or view is None:
+            return None
+        return msgspec.structs.replace(decode_report(data, name=name), state=view.state)
 
     def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
         """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""
