@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
-from typing import Any
+from typing import Any, Final
+from urllib.parse import parse_qs
 
 import boto3
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -34,6 +35,32 @@ class AtomicConditions:
             return [*self._app(environ, start_response)]
 
 
+PLANNER: Final = "planner"
+"""The access key of one who may do everything but delete objects."""
+
+DENIED: Final = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"""
+
+
+class Permissions:
+    """DeleteObject and DeleteObjects are refused to PLANNER, as a policy without s3:DeleteObject does. To give up an
+    unfinished upload of one's own is another permission.
+    """
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        deletes = environ["REQUEST_METHOD"] == "DELETE" and "uploadId" not in query
+        deletes |= environ["REQUEST_METHOD"] == "POST" and "delete" in query
+        if deletes and f"Credential={PLANNER}/" in environ.get("HTTP_AUTHORIZATION", ""):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
+            return [DENIED]
+        return self._app(environ, start_response)
+
+
 @contextmanager
 def serve_s3() -> Iterator[BlockOptions]:
     """Options for a server: moto's here, or a real one that LAKEBED_TEST_S3_ENDPOINT, LAKEBED_TEST_S3_REGION,
@@ -48,9 +75,16 @@ def serve_s3() -> Iterator[BlockOptions]:
             secret_access_key=os.environ["LAKEBED_TEST_S3_SECRET_ACCESS_KEY"],
         )
         return
+    with serve_moto() as options:
+        yield options
+
+
+@contextmanager
+def serve_moto() -> Iterator[BlockOptions]:
+    """moto's server, whatever the environment says: with any credentials but those of PLANNER one may do everything."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = AtomicConditions(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+    server = make_server("127.0.0.1", 0, Permissions(app), threaded=True)
     with _running(server):
         yield options_for(f"http://127.0.0.1:{server.server_port}")
 

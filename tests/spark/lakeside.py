@@ -50,14 +50,15 @@ class Clock:
 class Lakeside:
     """`before` maps the last word of a route to what happens just before it is answered."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, uri: str = URI, options: BlockOptions | None = None) -> None:
         self.folder = folder / "lake" / "repo"
-        self.options = BlockOptions(local_root=folder, local_durable=False)
+        self.uri = uri
+        self.options = options or BlockOptions(local_root=folder, local_durable=False)
         self.clock = Clock()
         self.before: dict[str, Callable[[], object]] = {}
         self._runner = asyncio.Runner()
         self._live = live_world()
-        self.blocks = open_blocks(URI, self.options)
+        self.blocks = open_blocks(uri, self.options)
         self._world = World(self.clock, self._live.ids, self._live.tasks)
         self.versions = Versions(
             uid=RepositoryUid("r1"),
@@ -152,7 +153,7 @@ class Lakeside:
             "last_seen_at": [self.clock.ms] * len(places),
             "path": [""] * len(places),
         }
-        with Files(Lake(uri=URI, options=self.options)) as files:
+        with Files(Lake(uri=self.uri, options=self.options)) as files:
             table = pa.table(rows, handoff.arrow_schema(handoff.DOOMED))
             doomed = write_input(files, run.folder + "doomed/", handoff.DOOMED, table)
             side.marked(run.run_id, doomed)
@@ -210,9 +211,14 @@ class Lakeside:
             return msgspec.to_builtins(self.wait(self.upkeep.why(**dict(parse_qsl(query)))))
         if words[1:] == ["rules", "full"]:
             found = self.wait(self.upkeep.rules.read())
-            return {"version": found.version, "rules": msgspec.to_builtins(found.rules), "changed_ms": 0, "changed_by": ""}
+            return {
+                "version": found.version,
+                "rules": msgspec.to_builtins(found.rules),
+                "changed_ms": 0,
+                "changed_by": "",
+            }
         if not words:
-            return {"id": "repo", "storage_namespace": URI}
+            return {"id": "repo", "storage_namespace": self.uri}
         action = self.before.pop(words[-1], None)
         if action is not None:
             action()

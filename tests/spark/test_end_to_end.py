@@ -202,3 +202,34 @@ def tools_without_java(folder: Path) -> Path:
 
 def addresses(collector: Collector, spark: SparkSession, run_id: str) -> set[str]:
     return set(collector.doomed(spark, run_id).select("address").toArrow()["address"].to_pylist())
+
+
+def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSession, served: Served) -> None:
+    """Driver, JVM and workers die at once, the moment that deleting begins."""
+    garbage = {served.write(f"a/{number}", b"never committed") for number in range(40)}
+    for number in range(40):
+        served.client.objects.delete(REPOSITORY, "main", f"a/{number}")
+    kept = served.write("b/1", b"staged")
+    collector = Collector(client=served.client, repository=REPOSITORY, blocks=BlockOptions(local_root=served.objects))
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakebed.gc", "apply", f"lakefs://{REPOSITORY}", plan.run_id, "--quarantine", "7d"],
+        env=served.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    with process.stderr as lines:
+        assert any("moving aside" in line for line in lines)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    report = collector.apply(spark, plan.run_id)
+
+    assert (report.objects_quarantined, report.objects_failed, report.state) == (40, 0, RunState.ENDED)
+    assert served.files() == {kept}
+    back = collector.restore(run_id=plan.run_id, prefix="back")
+    assert (back.restored, back.failed) == (40, 0)
+    assert served.client.objects.read(REPOSITORY, "main", f"back/{min(garbage)}") == b"never committed"

@@ -1,0 +1,188 @@
+"""Sweeps and purges in processes that really die: `python -m tests.gc.sweeper FOLDER`. One start of Python, many forks.
+
+Each child does one thing to a local folder and is killed by SIGKILL just before or just after its n-th change; then the
+next one goes on. What must be true after each is asserted here, so that a failure is an exit code. Ends with a line of
+JSON: how many processes died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakebed import handoff
+from lakebed.blocks import BlockOptions, BlockStore, DeleteFailure, open_blocks
+from lakebed.gc.fencing import claim
+from lakebed.gc.recording import Ledger, Swept
+from lakebed.gc.sweep import purge_part, remove_files, sweep_part
+from lakebed.handoff import Quarantine
+from tests.gc.doomed import plan_of
+
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+PARTS = {"part-0.parquet": ["data/s/a001", "data/s/a002", "data/t/a003"], "part-1.parquet": ["data/t/b001"]}
+KEPT = "data/s/kept"
+NOBODY = 65_534
+STEPS_MAX = 60
+
+
+@dataclass
+class Killed:
+    """A store that kills its process at its n-th change. What it does not change goes straight to the folder."""
+
+    store: BlockStore
+    step: int
+    after: bool
+    changes: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def put(self, key: str, body: bytes, *, if_absent: bool = False) -> None:
+        self._die(after=False)
+        await self.store.put(key, body, if_absent=if_absent)
+        self._die(after=True)
+
+    async def copy(self, source: str, target: str) -> None:
+        self._die(after=False)
+        await self.store.copy(source, target)
+        self._die(after=True)
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        self._die(after=False)
+        failures = await self.store.delete(keys)
+        self._die(after=True)
+        return failures
+
+    def _die(self, *, after: bool) -> None:
+        self.changes += after is self.after
+        if self.changes == self.step and after is self.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def opened(folder: Path) -> BlockStore:
+    return open_blocks("local://lake", BlockOptions(local_root=folder, local_durable=False))
+
+
+async def prepare(store: BlockStore) -> list[handoff.Manifest]:
+    for key in [*(key for keys in PARTS.values() for key in keys), KEPT]:
+        await store.put(key, key[-4:].encode())
+    return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
+
+
+async def apply(store: Any, plans: Sequence[handoff.Manifest], quarantine: Quarantine | None) -> Swept:
+    """What an apply does besides asking the server and starting Spark."""
+    fence, outdated = await claim(store, "r1")
+    await remove_files(store, outdated)
+    swept = Swept()
+    for plan in plans:
+        await fence.check(store)
+        swept = swept.plus(await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine))
+    if quarantine is not None:
+        for part in PARTS:
+            await purge_part(store, quarantine, part)
+    return swept
+
+
+def fork(folder: Path, plans: Sequence[handoff.Manifest], quarantine: Quarantine | None, step: int, after: bool) -> int:
+    """The signal that ended the child, or 0."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            swept = asyncio.run(apply(Killed(opened(folder), step, after), plans, quarantine))
+            code = 0 if swept.objects_failed == 0 else 1
+        finally:
+            os._exit(code)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended <= 0, f"step {step} after={after}: a child failed"
+    return -ended
+
+
+def check(folder: Path, *, quarantine: Quarantine | None, is_done: bool) -> None:
+    root = folder / "lake"
+    assert (root / KEPT).read_bytes() == b"kept"
+    for part, keys in PARTS.items():
+        rows, purged = states(root, LEDGER.key(part)), states(root, LEDGER.purge_key(part))
+        assert not is_done or len(rows) == len(keys)
+        for key in keys:
+            here, aside = (root / key).exists(), (root / ASIDE.key(key)).exists()
+            if quarantine is None:
+                assert rows.get(key) in ({"deleted"} if is_done else {None, "deleted"}), rows
+                assert not (key in rows and here)
+            else:
+                assert here or aside or rows[key] == "quarantined", "an object is nowhere and no row says so"
+                assert not (key in rows and here), "a row says that it was moved, and it was not"
+                assert not (key in purged and aside), "a row says that it was purged, and it was not"
+                assert not is_done or purged[key] == "purged"
+
+
+def states(root: Path, key: str) -> dict[str, str]:
+    """By address, each once."""
+    if not (root / key).exists():
+        return {}
+    rows = handoff.decode_ledger((root / key).read_bytes(), name=key).select(["address", "state"]).to_pylist()
+    assert len({row["address"] for row in rows}) == len(rows)
+    return {row["address"]: row["state"] for row in rows}
+
+
+def die_everywhere(folder: Path) -> int:
+    """Every step, before and after, from a fresh start; then the same folder is gone on with, to its end."""
+    died = 0
+    for quarantine in (None, ASIDE):
+        for after in (False, True):
+            for step in range(1, STEPS_MAX):
+                place = folder / f"{'aside' if quarantine else 'gone'}-{after}-{step}"
+                plans = asyncio.run(prepare(opened(place)))
+                ended = fork(place, plans, quarantine, step, after)
+                check(place, quarantine=quarantine, is_done=ended == 0)
+                if ended == 0:
+                    break
+                assert ended == signal.SIGKILL
+                died += 1
+                assert fork(place, plans, quarantine, 0, after) == 0
+                check(place, quarantine=quarantine, is_done=True)
+    return died
+
+
+def without_permission(folder: Path) -> Swept:
+    """A sweep by somebody who may read and write, and not delete objects; then the same by its owner."""
+    plans = asyncio.run(prepare(opened(folder)))
+    root = folder / "lake"
+    for path in [root, root / ".lakebed-tmp", root / "_lakefs", *root.glob("_lakefs/**")]:
+        path.chmod(0o777)
+    for path in root.glob("data/*"):
+        path.chmod(0o555)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.getuid() == 0:
+            os.setuid(NOBODY)
+        swept = asyncio.run(apply(opened(folder), plans, None))
+        os.write(writing, json.dumps([swept.objects_deleted, swept.objects_failed]).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    deleted, failed = json.loads(os.read(reading, 1000))
+    assert (deleted, failed) == (0, sum(map(len, PARTS.values())))
+    assert all((root / key).exists() for keys in PARTS.values() for key in keys)
+    for path in root.glob("data/*"):
+        path.chmod(stat.S_IRWXU)
+    for path in root.glob("_lakefs/**/*.parquet"):
+        path.chmod(0o666)
+    return asyncio.run(apply(opened(folder), plans, None))
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    swept = without_permission(place / "powerless")
+    assert (swept.objects_deleted, swept.objects_failed) == (4, 0), swept
+    check(place / "powerless", quarantine=None, is_done=True)
+    sys.stdout.write(json.dumps({"died": die_everywhere(place)}) + "\n")

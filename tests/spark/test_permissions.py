@@ -1,0 +1,58 @@
+"""Planning with a credential that cannot delete, on an S3-compatible server that refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakebed.gc import Collector
+from lakebed.handoff import RunKind, RunState
+from tests.blocks.s3_servers import PLANNER, make_bucket, serve_moto
+from tests.spark.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
+    with serve_moto() as options, Lakeside(tmp_path, uri=f"s3://{make_bucket(options)}/repo", options=options) as found:
+        yield found
+
+
+def planner_of(lakeside: Lakeside) -> Collector:
+    return replace(lakeside.collector, blocks=replace(lakeside.options, s3_access_key_id=PLANNER))
+
+
+def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_it_deletes_nothing(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    expired = {lakeside.upload("a/1"), lakeside.upload("a/2")}
+    lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.delete("a/2")
+    lakeside.commit(age_days=20)
+    lakeside.rules(1)
+    garbage = {lakeside.upload("b/1")}
+    lakeside.delete("b/1")
+    powerless = planner_of(lakeside)
+
+    plans = {kind: powerless.plan(spark, kind) for kind in RunKind}
+    kinds = (RunKind.UNCOMMITTED, RunKind.COMMITTED)
+    refused = [powerless.apply(spark, plans[kind].run_id) for kind in kinds]
+
+    assert [plans[kind].totals.all.objects for kind in kinds] == [1, 2]
+    assert [(report.objects_deleted, report.objects_failed) for report in refused] == [(0, 1), (0, 2)]
+    assert [report.state for report in refused] == [RunState.MARKED, RunState.SWEEPING]
+    assert lakeside.addresses() == expired | garbage
+    assert {(row["state"], "refused" in row["error"]) for row in powerless.ledger_rows()} == {("failed", True)}
+
+    done = [lakeside.collector.apply(spark, plans[kind].run_id) for kind in kinds]
+
+    assert [(report.objects_deleted, report.objects_failed) for report in done] == [(1, 0), (2, 0)]
+    assert [report.state for report in done] == [RunState.ENDED, RunState.ENDED]
+    assert lakeside.addresses() == set()
