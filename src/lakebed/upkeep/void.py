@@ -34,7 +34,9 @@ async def find_void(
         return frozenset()
     broken = set()
     for tree, taken_by in zip(suspects, await versions.given_up(suspects), strict=True):
-        if await (_is_missing(versions, metarange_key(tree)) if taken_by else _lacks_ranges(versions, tree)):
+        # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
+        is_gone = bool(taken_by) and await _is_missing(versions, metarange_key(tree))
+        if is_gone or await _lacks_ranges(versions, tree):
             broken.add(tree)
     void = {id_ for id_, commit in commits if commit.metarange_id in broken and not commit.published}
     # One that something names is damaged instead: it stays, for its readers to stop.
