@@ -11,6 +11,7 @@ import pytest
 
 from lakebed.gc import LocalSession, SessionOptions, local_session
 from tests.spark.lakeside import Lakeside
+from tests.spark.served import Served, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,4 +38,10 @@ def spark(session: LocalSession) -> SparkSession:
 @pytest.fixture
 def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
     with Lakeside(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path) as found:
         yield found

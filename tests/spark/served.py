@@ -1,0 +1,102 @@
+"""A real server in a process of its own, over a folder, and what its users and the command line do there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from typer.testing import CliRunner
+
+from lakebed.cli.tree import app
+from lakebed.client import Client, Credentials
+
+REPOSITORY = "lake"
+DAY_S = 86_400
+
+
+class Ready(msgspec.Struct):
+    endpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    client: Client
+    objects: Path
+    environ: dict[str, str]
+
+    def files(self) -> set[str]:
+        """Keys of all that lies under `data/`."""
+        root = self.objects / "lake" / REPOSITORY
+        return {str(file.relative_to(root)) for file in root.glob("data/*/*")}
+
+    def write(self, path: str, data: bytes, branch: str = "main") -> str:
+        """The object's address, relative to the namespace."""
+        self.client.objects.write(REPOSITORY, branch, path, data)
+        address: str = self.client.objects.stat(REPOSITORY, branch, path).physical_address
+        return "data/" + address.partition("/data/")[2]
+
+    def commit(self, age_days: int, branch: str = "main") -> str:
+        date_s = int(time.time()) - age_days * DAY_S
+        return self.client.history.commit(REPOSITORY, branch, message=f"{age_days} days ago", date_s=date_s).id
+
+    def lakebed(self, *words: str) -> Any:
+        """What a command of `lakebed` answers, as JSON. In this process: starting one takes longer than the command."""
+        done = CliRunner().invoke(app, [*words, "-o", "json"], obj=self.environ)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path) -> Iterator[Served]:
+    command = [
+        sys.executable,
+        "-m",
+        "lakebed",
+        "serve",
+        "--data",
+        str(tmp_path / "server"),
+        "--port",
+        "0",
+        "-o",
+        "json",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while not said.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, (tmp_path / "log").read_text()
+            said += line
+        endpoint = msgspec.json.decode(said, type=Ready).endpoint
+        with Client(endpoint) as nobody:
+            first = nobody.setup("admin")
+        credentials = Credentials(access_key_id=first.access_key_id, secret_access_key=first.secret_access_key)
+        objects = tmp_path / "server" / "objects"
+        environ = {
+            **os.environ,
+            "LAKEBED_CONFIG": str(tmp_path / "config.toml"),
+            "LAKEBED_ENDPOINT": endpoint,
+            "LAKEBED_ACCESS_KEY_ID": credentials.access_key_id,
+            "LAKEBED_SECRET_ACCESS_KEY": credentials.secret_access_key,
+            "LAKEBED_BLOCKS_LOCAL_ROOT": str(objects),
+        }
+        with Client(endpoint, credentials) as client:
+            client.repositories.create(REPOSITORY, storage_namespace=f"local://lake/{REPOSITORY}")
+            yield Served(client=client, objects=objects, environ=environ)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
