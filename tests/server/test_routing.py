@@ -79,7 +79,17 @@ async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> N
     assert (await client.get("/repositories/%ff")).status_code == 400
 
 
-OURS = ("/gc/runs", "/gc/rules/full", "/gc/rules/history", "/gc/rules/explain", "/gc/why", "/gc/plans", "/gc/jobs", "/gc/restore")
+OURS = (
+    "/gc/runs",
+    "/gc/rules/full",
+    "/gc/rules/history",
+    "/gc/rules/explain",
+    "/gc/why",
+    "/gc/plans",
+    "/gc/jobs",
+    "/gc/ledger",
+    "/gc/restore",
+)
 
 
 def test_every_operation_of_the_contract_has_a_route(state: AppState) -> None:

@@ -1,5 +1,7 @@
 """Garbage collection with Spark: plan what goes, show and compare it, carry it out; why an object stays."""
 
+from lakebed.handoff import LedgerQuery
+
 from .api import Collector, NamespaceMissing
 from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
@@ -7,7 +9,6 @@ from .fencing import Overtaken
 from .files import Lake
 from .functions import NoSession, Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
 from .java import Java, NoJava, find_java
-from .ledger_query import LedgerQuery
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
 from .modes import Mode, UncommittedOptions

@@ -25,6 +25,7 @@ from lakebed import handoff
 from lakebed.base import NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import (
+    LedgerQuery,
     PlanDiff,
     Restore,
     RunKind,
@@ -40,7 +41,7 @@ from lakebed.retention import Rules
 
 from .applying import apply_run
 from .files import Files, Lake
-from .ledger_query import LedgerQuery, ledger_frame, ledger_rows_of
+from .ledger_query import ledger_frame, ledger_rows_of
 from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions

@@ -19,11 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import Invalid
 from lakebed.blocks import BlockOptions
-from lakebed.handoff import Plan, RunKind, RunReport, WhyAnswer
+from lakebed.handoff import LedgerQuery, Plan, RunKind, RunReport, WhyAnswer
 from lakebed.retention import Rules
 
 from .api import TASKS, Collector, silent
-from .ledger_query import LedgerQuery
 from .live_side import Caller
 from .quarantine import PurgeReport
 from .restoring import RestoreReport

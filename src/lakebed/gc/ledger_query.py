@@ -7,16 +7,14 @@ clock, which gets a day's grace) is not read at all. As plain rows for a look, a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed import handoff
 from lakebed.blocks import BlockStore
-from lakebed.handoff import LEDGER_PREFIX, LedgerState
+from lakebed.handoff import LEDGER_PREFIX, LedgerQuery
 from lakebed.retention import DAY_MS
 
 from .files import Files, Lake, in_tasks, whole
@@ -24,41 +22,6 @@ from .parts import rows_of_parts, spread
 from .tables import LEDGER, PARTS
 
 FILES_AT_ONCE: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerQuery:
-    """What is asked for; what is left out does not count. `path` with a slash at its end is all that is below it;
-    `since_ms` is when the row's deed was done.
-    """
-
-    run_id: str = ""
-    path: str = ""
-    address: str = ""
-    state: LedgerState | None = None
-    since_ms: int | None = None
-
-    def matches(self, name: str) -> bool:
-        """Whether a ledger file of this name can hold such rows."""
-        return name.endswith(".parquet") and (not self.run_id or f"/{self.run_id}-" in name)
-
-    def select(self, rows: pa.Table) -> pa.Table:
-        """Those of these LEDGER rows that are asked for."""
-        kept = pc.is_valid(rows["address"])
-        if self.run_id:
-            kept = pc.and_(kept, pc.equal(rows["run_id"], self.run_id))
-        if self.path.endswith("/"):
-            kept = pc.and_(kept, pc.starts_with(rows["path"], self.path))
-        elif self.path:
-            kept = pc.and_(kept, pc.equal(rows["path"], self.path))
-        if self.address:
-            kept = pc.and_(kept, pc.equal(rows["address"], self.address))
-        if self.state is not None:
-            kept = pc.and_(kept, pc.equal(rows["state"], self.state.value))
-        if self.since_ms is not None:
-            since = pa.scalar(self.since_ms, rows.schema.field("deleted_at").type)
-            kept = pc.and_(kept, pc.greater_equal(rows["deleted_at"], since))
-        return rows.filter(kept)
 
 
 def ledger_rows_of(files: Files, query: LedgerQuery) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from .jobs import LINES_MAX, JobAction, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger
+from .ledger_query import LedgerPage, LedgerQuery, LedgerRow, plain_rows
 from .manifests import (
     MANIFEST_FORMAT,
     BadInput,
@@ -126,6 +127,9 @@ __all__ = [
     "JobState",
     "JobView",
     "Keeps",
+    "LedgerPage",
+    "LedgerQuery",
+    "LedgerRow",
     "LedgerState",
     "Manifest",
     "Mark",
@@ -198,6 +202,7 @@ __all__ = [
     "page_manifest_path",
     "part_name",
     "part_of",
+    "plain_rows",
     "plan_path",
     "quarantine_path",
     "quarantined_run",

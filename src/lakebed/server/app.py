@@ -51,6 +51,7 @@ from .rest import (
     differences,
     gc,
     gc_jobs,
+    gc_ledger,
     gc_plans,
     gc_restore,
     gc_rules,
@@ -82,6 +83,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc,
     gc_plans,
     gc_jobs,
+    gc_ledger,
     gc_restore,
     gc_rules,
     unimplemented,  # last: it stands in for what nobody above has

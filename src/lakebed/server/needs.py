@@ -239,6 +239,7 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"POST {_ONE}/gc/jobs": _need("gc:ReadRuns"),  # and gc:Plan or gc:Apply, by what is asked for: rest/gc_jobs.py
     f"GET {_ONE}/gc/jobs/{{job_id}}": _need("gc:ReadRuns"),
     f"DELETE {_ONE}/gc/jobs/{{job_id}}": _need("gc:Abandon"),
+    f"GET {_ONE}/gc/ledger": _need("gc:ReadLedger"),
     f"POST {_ONE}/gc/restore": _need("gc:Restore"),
 }
 

@@ -1,0 +1,86 @@
+"""What became of objects: the ledger, asked for rows and answered in pages. None of it needs Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.handoff import (
+    LEDGER_PREFIX,
+    LedgerPage,
+    LedgerQuery,
+    LedgerRow,
+    LedgerState,
+    decode_ledger,
+    plain_rows,
+)
+from lakebed.server.errors import InvalidParameter
+from lakebed.server.requests import RestRequest
+from lakebed.server.responses import answer
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+FILES_MAX: Final = 100
+"""So many files a page looks into; one with fewer rows than were asked for has a token all the same."""
+
+
+class Ledger:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def rows(self, request: RestRequest) -> Response:
+        """Costs a listing of the ledger, and a read of each file looked into. The token is the file to go on with, and
+        how many of its rows were told."""
+        blocks = (await self._catalog.get(request.args[0])).blocks
+        query, limit = _query(request), request.amount()
+        name, told = _position(request.query("after"))
+        start_after = LEDGER_PREFIX + name if name else ""
+        found: list[LedgerRow] = []
+        looked = 0
+        async for page in blocks.list(LEDGER_PREFIX):
+            for stat in page:
+                if not query.matches(stat.key) or stat.key < start_after:
+                    continue
+                here = stat.key.removeprefix(LEDGER_PREFIX)
+                if looked == FILES_MAX or len(found) == limit:
+                    return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
+                rows = await asyncio.to_thread(_select, query, await blocks.get(stat.key), stat.key)
+                skipped = told if stat.key == start_after else 0
+                more = rows[skipped : skipped + limit - len(found)]
+                found += more
+                looked += 1
+                if skipped + len(more) < len(rows):
+                    token = f"{here}:{skipped + len(more)}"
+                    return answer(LedgerPage(rows=tuple(found), continuation_token=token))
+        return answer(LedgerPage(rows=tuple(found)))
+
+
+def routes(state: AppState) -> list[Route]:
+    return [Route("GET", "/repositories/{repository}/gc/ledger", Ledger(state).rows)]
+
+
+def _query(request: RestRequest) -> LedgerQuery:
+    state = request.query("state")
+    if state and state not in set(LedgerState):
+        raise InvalidParameter(f'parameter "state" in query has an error: value is none of {", ".join(LedgerState)}')
+    since_ms = request.integer("since_ms", 0)
+    return LedgerQuery(
+        run_id=request.query("run_id"),
+        path=request.query("path"),
+        address=request.query("address"),
+        state=LedgerState(state) if state else None,
+        since_ms=since_ms or None,
+    )
+
+
+def _position(token: str) -> tuple[str, int]:
+    name, _, told = token.rpartition(":")
+    if token and not (name and told.isascii() and told.isdigit()):
+        raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
+    return name, int(told or 0)
+
+
+def _select(query: LedgerQuery, data: bytes, key: str) -> list[LedgerRow]:
+    return plain_rows(query.select(decode_ledger(data, name=key)))

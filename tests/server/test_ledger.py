@@ -1,0 +1,114 @@
+"""What the server tells of the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from lakebed import handoff
+from lakebed.handoff import LEDGER_PREFIX
+from lakebed.server import AppState
+
+
+def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
+    rows = len(addresses)
+    columns: dict[str, list[Any]] = {
+        "run_id": [run_id] * rows,
+        "address": addresses,
+        "size_bytes": [10] * rows,
+        "reason": ["expired"] * rows,
+        "deleted_at": [1_800_000_000_000] * rows,
+        "error": [""] * rows,
+        "path": [f"a/{address}" for address in addresses],
+        "rule": ["main: 7d"] * rows,
+        "state": [state] * rows,
+        "kept_until": [None] * rows,
+    }
+    schema = handoff.arrow_schema(handoff.LEDGER)
+    table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
+    return handoff.encode_part(handoff.LEDGER, table)
+
+
+@pytest.fixture
+async def ledger(state: AppState, repo: str) -> str:
+    blocks = (await state.catalog.get("lake")).blocks
+    for date, run_id, addresses, what in (
+        ("2026-11-20", "r1", ["x", "y", "z"], "deleted"),
+        ("2026-11-20", "r2", ["v"], "quarantined"),
+        ("2026-11-21", "r3", ["w"], "deleted"),
+    ):
+        await blocks.put(f"{LEDGER_PREFIX}date={date}/{run_id}-part-00000.parquet", rows_of(run_id, addresses, what))
+    return repo + "/gc/ledger"
+
+
+async def test_rows_come_in_pages_oldest_runs_first(client: httpx.AsyncClient, ledger: str) -> None:
+    found: list[str] = []
+    pages = 0
+    token: str | None = ""
+    while token is not None:
+        answer = await client.get(ledger, params={"amount": 2, "after": token})
+        found += [row["address"] for row in answer.json()["rows"]]
+        token = answer.json()["continuation_token"]
+        pages += 1
+
+    assert (found, pages) == (["x", "y", "z", "v", "w"], 3)
+
+
+async def test_a_row_is_told_whole(client: httpx.AsyncClient, ledger: str) -> None:
+    answer = await client.get(ledger, params={"address": "v"})
+
+    assert answer.json() == {
+        "rows": [
+            {
+                "run_id": "r2",
+                "address": "v",
+                "size_bytes": 10,
+                "reason": "expired",
+                "deleted_ms": 1_800_000_000_000,
+                "error": "",
+                "path": "a/v",
+                "rule": "main: 7d",
+                "state": "quarantined",
+                "kept_until_ms": None,
+            }
+        ],
+        "continuation_token": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"run_id": "r1"}, ["x", "y", "z"]),
+        ({"path": "a/w"}, ["w"]),
+        ({"path": "a/"}, ["x", "y", "z", "v", "w"]),
+        ({"state": "quarantined"}, ["v"]),
+        ({"since_ms": "1800000000001"}, []),
+        ({"run_id": "nobodys"}, []),
+    ],
+)
+async def test_rows_are_those_asked_for(
+    client: httpx.AsyncClient, ledger: str, asked: dict[str, str], found: list[str]
+) -> None:
+    answer = await client.get(ledger, params=asked)
+
+    assert [row["address"] for row in answer.json()["rows"]] == found
+
+
+@pytest.mark.parametrize("asked", [{"state": "gone"}, {"after": "x"}, {"after": "x:-1"}, {"since_ms": "soon"}])
+async def test_a_question_that_cannot_be_meant_is_refused(
+    client: httpx.AsyncClient, ledger: str, asked: dict[str, str]
+) -> None:
+    assert (await client.get(ledger, params=asked)).status_code == 400
+
+
+async def test_a_damaged_file_is_named(client: httpx.AsyncClient, ledger: str, state: AppState) -> None:
+    await (await state.catalog.get("lake")).blocks.put(f"{LEDGER_PREFIX}date=2026-11-19/r0-part-00000.parquet", b"x")
+
+    answer = await client.get(ledger)
+
+    assert answer.status_code == 500
+    assert "r0-part-00000.parquet" in answer.json()["message"]
