@@ -9,7 +9,7 @@ from enum import StrEnum
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, parse_address, slice_name
+from lakebed.base import Entry, parse_address, slice_name, to_row
 from lakebed.blocks import BlockNotFound, BlockStore
 from lakebed.kv import Store
 from lakebed.versions import (
@@ -135,6 +135,25 @@ async def test_a_finished_copy_is_recorded_until_no_run_marks(
     await store.delete(b"r1", b"run/1")
 
     assert (await repo.clean()).records == 1
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
+    repo: Versions, store: Store, shallow: bool
+) -> None:
+    """Imported metadata may spell addresses so. A copy of such an entry is tracked, or of its own bytes."""
+    await repo.blocks.put("old/1", b"bytes")
+    entry = Entry(address=f"{repo.blocks.uri}/old/1", size_bytes=5, checksum="x", modified_ms=1)
+    await repo._write("main", b"a", 0, to_row(b"a", entry))
+
+    if not shallow:
+        await repo.commit("main", message="m", committer="c")
+    copied = await repo.copy("main" if shallow else "main@", b"a", "main", b"b")
+
+    assert (copied.address == entry.address) is shallow
+    assert len((await store.scan(b"r1", b"copy/", 2)).values) == int(shallow)
+    if not shallow:
+        assert await repo.blocks.get(copied.address) == b"bytes"
 
 
 async def test_an_address_handed_out_is_linked_once(repo: Versions) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, from_row, is_absolute, to_row
+from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, from_row, key_inside, to_row
 from lakebed.blocks import BlockNotFound
 from lakebed.kv import Held, PredicateFailed
 
@@ -166,7 +166,7 @@ class Tracking(Staging):
         condition = Condition(if_none_match, None)
         source = await self._find_source(source_ref, source_key)
         entry = from_row(source.row)
-        if is_absolute(entry.address):
+        if key_inside(entry.address, self.blocks.uri) is None:
             target = alter(entry) if alter else entry
             await self._write(branch, key, 0, to_row(key, target), condition=condition)
             return target
@@ -180,7 +180,7 @@ class Tracking(Staging):
     ) -> Entry:
         async def store_body(address: str) -> Entry:
             try:
-                await self.blocks.copy(entry.address, address)
+                await self.blocks.copy(key_inside(entry.address, self.blocks.uri) or entry.address, address)
             except BlockNotFound as error:
                 raise PathNotFound("the source's data is gone", address=entry.address) from error
             return _copied(entry, alter, address, self.world.clock.now_ms())
