@@ -57,15 +57,13 @@ class Choice:
 
 
 def choose(shop: Workshop, files: Files, run: StartedRun, options: UncommittedOptions) -> Choice:
-    """
+    """Clean or optimised.
+
     Raises:
         NoSavedState: nothing but an optimised run was asked for, and it cannot be.
     """
-    match options.mode:
-        case Mode.CLEAN:
-            return Choice(mode=RunMode.CLEAN, note="asked for")
-        case Mode.OLD_LAYOUT:
-            return Choice(mode=RunMode.OLD_LAYOUT, note="asked for")
+    if options.mode is Mode.CLEAN:
+        return Choice(mode=RunMode.CLEAN, note="asked for")
     try:
         base = read_base(shop, files, run)
     except BadInput as error:

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import format_address, is_absolute, key_inside, parse_address
+from lakebed.blocks import is_block_key
 from lakebed.handoff import is_special
+from lakebed.retention import slice_of
 
 Place: TypeAlias = tuple[int, int] | str | None
 """Slice and sequence; or a key inside the namespace; or None: outside, and so none of our business."""
@@ -23,6 +25,9 @@ Place: TypeAlias = tuple[int, int] | str | None
 _NUMBERED_LENGTH: Final = len(format_address(0, 0))
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
 """Schemes under which other tools write addresses of the same store."""
+
+DOOMED_ELSEWHERE: Final = "doomed.elsewhere"
+"""The folder of a plan's table that may hold keys of an old layout, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +78,15 @@ def may_be_deleted(key: str) -> bool:
 
     `data/../_lakefs/x` begins with `data/` and means something else; such a key is nobody's, and is kept.
     """
-    is_plain = all(segment not in {"", ".", ".."} for segment in key.split("/")) and "\0" not in key
-    return is_plain and not is_special(key)
+    return _is_plain(key) and not is_special(key)
+
+
+def is_elsewhere(key: str) -> bool:
+    """Whether this key is one of an old layout: in no slice, and in none of our own folders. Only plans that were made
+    for such keys may delete them (planning_old_layout.py).
+    """
+    return _is_plain(key) and is_block_key(key) and slice_of(key) is None and not key.startswith("_lakefs")
+
+
+def _is_plain(key: str) -> bool:
+    return all(segment not in {"", ".", ".."} for segment in key.split("/")) and "\0" not in key

@@ -28,9 +28,10 @@ from .files import Files
 from .here import BYTES_HERE, FILES_HERE, run_here
 from .history import check_live, metaranges_of_all
 from .mark import Live, Places, mark_unreferenced
-from .modes import UncommittedOptions, choose
+from .modes import Mode, UncommittedOptions, choose
 from .packing import LiveSet
 from .parts import parts_of, rows_of_parts
+from .planning_old_layout import plan_old_layout
 from .read import (
     Found,
     Issued,
@@ -82,11 +83,13 @@ class Committed:
 
 
 def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
-    """A clean or an optimised run, up to and with `marked`.
+    """A run in the mode that is asked for, or that is due, up to and with `marked`.
 
     Raises:
         NoSavedState: an optimised run was asked for and cannot be.
     """
+    if options.mode is Mode.OLD_LAYOUT:
+        return plan_old_layout(shop, run, files, options)
     choice = choose(shop, files, run, options)
     shop.progress(f"{choice.mode.value} run: {choice.note}")
     desk = Desk(shop=shop, run=run, files=files, base=choice.base)

@@ -23,14 +23,14 @@ _RUN_FILE: Final = re.compile(
     rf"{_RUN}/(?:"
     r"(?:plan|report|rules|saved|sweep|settled\.[0-9a-z]+|recheck\.[0-9a-f]{16})\.json"
     r"|manifests/[0-9a-z.-]+\.json"
-    r"|[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.parquet)",
+    r"|[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
 )
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet", re.ASCII)
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{GC_PREFIX}(?:clock|applying/\d{{12}}|quarantined/[0-9a-z-]+)\.json"
-    rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/data/.+"
+    rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/.+"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
     re.ASCII | re.DOTALL,
 )

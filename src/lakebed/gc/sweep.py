@@ -11,7 +11,7 @@ places. Whoever goes on finds it gone from the first and lying in the second: th
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
 hold, and never a key outside `data/` or the run's quarantine; of a plan of metadata, never one that is not the file of
-a range, a metarange or a run.
+a range, a metarange or a run; of one of an old layout, never one in a slice or below `_lakefs/`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, 
 from .fencing import Fence
 from .files import PARALLEL, Lake, in_tasks, whole
 from .parts import parts_of, read_part, rows_of_parts, spread
-from .places import may_be_deleted
+from .places import DOOMED_ELSEWHERE, is_elsewhere, may_be_deleted
 from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .strays import run_file, tree_file
 from .tables import PARTS
@@ -49,6 +49,7 @@ _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
 
 _METADATA_PLANS: Final = f"{GC_PREFIX}{RunKind.METADATA.value}/"
+_UNCOMMITTED_PLANS: Final = f"{GC_PREFIX}{RunKind.UNCOMMITTED.value}/"
 _REFUSED: Final = "not an object that may be deleted"
 
 Act = Callable[[list[str]], Awaitable[Outcomes]]
@@ -119,7 +120,7 @@ async def sweep_part(
 
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
-        outcomes = await _each(objects, act, of_metadata=plan.folder.startswith(_METADATA_PLANS))
+        outcomes = await _each(objects, act, may_go=_rule_of(plan.folder))
         until_ms = None if quarantine is None else quarantine.until_ms
         return ledger_rows(
             objects,
@@ -140,7 +141,8 @@ async def purge_part(store: BlockStore, quarantine: Quarantine, part: str) -> Sw
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
 
     async def take(objects: pa.Table) -> pa.Table:
-        outcomes = await _each(objects, _deleting(store, place=quarantine.key))
+        # Whatever lies in quarantine was let go there by the rule of its plan.
+        outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
         now_ms = time.time_ns() // 1_000_000
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=now_ms, done=LedgerState.PURGED)
 
@@ -166,14 +168,23 @@ async def _carry_out(
     return count(rows)
 
 
-async def _each(objects: pa.Table, act: Act, *, of_metadata: bool = False) -> Outcomes:
+def _rule_of(folder: str) -> Callable[[str], bool]:
+    """Which keys a plan may take, by the folder that its table lies in."""
+    if folder.startswith(_METADATA_PLANS):
+        return _is_metadata
+    if folder.startswith(_UNCOMMITTED_PLANS) and folder.endswith(f"/{DOOMED_ELSEWHERE}/"):
+        return is_elsewhere
+    return _may_go
+
+
+async def _each(objects: pa.Table, act: Act, *, may_go: Callable[[str], bool]) -> Outcomes:
     """What came of each object, batch by batch, several at a time."""
     addresses: list[str] = objects["address"].to_pylist()
-    if of_metadata:
-        good = [key for key in addresses if tree_file(key) or run_file(key)]
-    else:
+    if may_go is _may_go:
         plain = pc.match_substring_regex(objects["address"], _OURS).to_pylist()
-        good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or _may_go(key)]
+        good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or may_go(key)]
+    else:
+        good = [key for key in addresses if may_go(key)]
     errors: dict[str, str] = {}
     if len(good) < len(addresses):
         errors = dict.fromkeys(set(addresses).difference(good), _REFUSED)
@@ -192,6 +203,10 @@ async def _each(objects: pa.Table, act: Act, *, of_metadata: bool = False) -> Ou
 
 def _may_go(key: str) -> bool:
     return may_be_deleted(key) and is_block_key(key)
+
+
+def _is_metadata(key: str) -> bool:
+    return bool(tree_file(key) or run_file(key))
 
 
 def _deleting(store: BlockStore, *, place: Callable[[str], str] | None = None) -> Act:

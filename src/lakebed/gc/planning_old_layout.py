@@ -1,0 +1,146 @@
+"""Plan a collection of what lies outside slices: objects that an older system or another tool laid out elsewhere.
+
+Nothing of ours writes there. Uploads and links go to slices, and an address inside the namespace cannot be staged
+(docs/design/0001-uncommitted-gc.md, "StageObject"); so such an object can only be named by what was imported, and that
+by a commit, a cell or a copy's record. Listed first and then read in the order of every run of uncommitted data, what
+none of them names is garbage to us.
+
+But whether it is garbage to others, nobody can know: the tool that wrote it may be about to import it. So here, and
+nowhere else, a clock decides: what was written within the age asked for stays. Keys are compared as text
+(mark/foreign.py). Not asked for, such objects are never touched.
+
+Listing is one request for each 1,000 keys and one for each folder that is passed over, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.blocks import BlockStat, BlockStore
+from lakebed.handoff import Part, Pieces, RunMode, StartedRun
+from lakebed.retention import DAY_MS, slice_of
+
+from .files import Files
+from .history import check_live, metaranges_of_all
+from .keys import LISTED, by_bucket, write_keys
+from .mark.foreign import mark_foreign
+from .modes import UncommittedOptions
+from .places import DOOMED_ELSEWHERE, is_elsewhere
+from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
+from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .workshop import Workshop, read_input
+
+HELD_MAX: Final = 200_000
+"""How many listed objects are held before they are written down: some 100 MB."""
+
+_BEHIND: Final = "\U0010ffff"
+"""Sorts behind every character that a key has."""
+
+
+def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
+    """Up to and with `marked`. Costs a listing of all but the slices, and reading every commit."""
+    keys_in = f"{run.folder}keys/"
+    shop.progress("listing what lies outside slices")
+    listed, found = files.act(lambda store: list_elsewhere(store, keys_in))
+    shop.progress(f"reading what is not committed; {found.objects} objects listed")
+    uncommitted = shop.live_side.uncommitted(run.run_id)
+    prepared = shop.live_side.commits(run.run_id)
+    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    metaranges = metaranges_of_all(commits)
+    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    check_live(metaranges, ranges.num_rows)
+    shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
+    by_commits = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, keys_into=keys_in)
+    by_others = uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, keys_into=keys_in)
+    doomed, totals = mark_foreign(
+        shop.spark,
+        shop.lake,
+        listed=listed,
+        live=[
+            write_live(by_commits, shop.lake, folder=f"{run.folder}committed/"),
+            write_live(by_others, shop.lake, folder=f"{run.folder}uncommitted.live/"),
+        ],
+        keys_in=keys_in,
+        into=f"{run.folder}{DOOMED_ELSEWHERE}/",
+        cause=UNREFERENCED,
+        tasks=shop.tasks,
+        now_ms=run.now_ms,
+        young_since_ms=run.now_ms - options.old_layout_age_ms,
+    )
+    shop.live_side.marked(run.run_id, doomed)
+    swept = int(pc.sum(commits["swept"]).as_py() or 0)
+    return Plan(
+        **plan_frame(run, prepared, shop.live_side.repository),
+        uncommitted=uncommitted,
+        listing=found,
+        mode=RunMode.OLD_LAYOUT,
+        mode_note=f"outside slices, written more than {options.old_layout_age_ms / DAY_MS:g} days before",
+        commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+        range_counts=RangeCounts(live=ranges.num_rows, expired=0),
+        doomed=doomed,
+        totals=totals,
+        strays=found.strays,
+    )
+
+
+async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]:
+    """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each."""
+    held: list[BlockStat] = []
+    parts: list[Part] = []
+    found, start_after = Found(), ""
+    while True:
+        behind = ""
+        async with aclosing(_stats(store, start_after)) as stats:
+            async for stat in stats:
+                behind = _behind_ours(stat.key)
+                if behind:
+                    break
+                held.append(stat)
+                if len(held) >= HELD_MAX:
+                    found = found.plus(await _flush(store, folder, held, parts))
+        if not behind:
+            break
+        start_after = behind
+    found = found.plus(await _flush(store, folder, held, parts))
+    return Pieces(folder=folder, parts=tuple(parts)), found
+
+
+async def _stats(store: BlockStore, start_after: str) -> AsyncGenerator[BlockStat, None]:
+    async for page in store.list("", start_after=start_after):
+        for stat in page:
+            yield stat
+
+
+def _behind_ours(key: str) -> str:
+    """Where to go on if this key lies in a slice or a folder of ours; else empty."""
+    if key.startswith("_lakefs/"):
+        return f"_lakefs/{_BEHIND}"
+    name = slice_of(key)
+    return "" if name is None else f"{handoff.DATA_PREFIX}{name}/{_BEHIND}"
+
+
+async def _flush(store: BlockStore, folder: str, held: list[BlockStat], parts: list[Part]) -> Found:
+    """Write down what is held, and hold nothing. What no plan may take is told as stray."""
+    ours: list[BlockStat] = []
+    strays: list[BlockStat] = []
+    for stat in held:
+        (ours if is_elsewhere(stat.key) else strays).append(stat)
+    columns = {
+        "key": pa.array([stat.key for stat in ours], pa.string()),
+        "size_bytes": [stat.size_bytes for stat in ours],
+        "seen_ms": [stat.modified_ms for stat in ours],
+    }
+    parts += await write_keys(store, folder, by_bucket(columns, LISTED))
+    held.clear()
+    return Found(
+        objects=len(ours),
+        size_bytes=sum(stat.size_bytes for stat in ours),
+        strays=tuple(stat.key for stat in strays[: handoff.STRAYS_MAX]),
+        strays_count=len(strays),
+    )
