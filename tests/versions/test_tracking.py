@@ -151,7 +151,8 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     copied = await repo.copy("main" if shallow else "main@", b"a", "main", b"b")
 
     assert (copied.address == entry.address) is shallow
-    assert len((await store.scan(b"r1", b"copy/", 2)).values) == int(shallow)
+    tracked = [key for key in (await store.scan(b"r1", b"copy/", 2)).keys if key.startswith(b"copy/")]
+    assert len(tracked) == int(shallow)
     if not shallow:
         assert await repo.blocks.get(copied.address) == b"bytes"
 
