@@ -1,6 +1,6 @@
 """Parts as bytes: one `Table` declaration turned into an Arrow schema, written and read back exactly.
 
-zstd, dictionary where it pays (pyarrow decides), statistics on. The Arrow schema is not stored, so that any Parquet
+zstd, dictionaries where they may pay, statistics on. The Arrow schema is not stored, so that any Parquet
 reader sees plain columns.
 """
 
@@ -26,6 +26,11 @@ _ARROW: Final = {
 }
 
 
+_DISTINCT: Final = {"address", "path"}
+"""A dictionary of values that hardly repeat is made in vain: a part of 100,000 rows takes 25 ms with it and 14 without,
+and is half as large again."""
+
+
 def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, _ARROW[column.type], column.nullable) for column in table.columns])
 
@@ -34,8 +39,13 @@ def encode_part(table: Table, data: pa.Table) -> bytes:
     """A Parquet file of these rows. `data` must have exactly the declared columns, in order and type."""
     assert data.schema.names == list(table.names()), (data.schema.names, table.name)
     buffer = io.BytesIO()
-    pq.write_table(data.cast(arrow_schema(table)), buffer, compression="zstd", row_group_size=1 << 17)
+    rows, dictionaries = data.cast(arrow_schema(table)), _dictionaries(table)
+    pq.write_table(rows, buffer, compression="zstd", row_group_size=1 << 17, use_dictionary=dictionaries)
     return buffer.getvalue()
+
+
+def _dictionaries(table: Table) -> list[str]:
+    return [name for name in table.names() if name not in _DISTINCT]
 
 
 class PartWriter:
@@ -45,7 +55,9 @@ class PartWriter:
         self.rows = 0
         self._schema = arrow_schema(table)
         self._buffer = io.BytesIO()
-        self._writer = pq.ParquetWriter(self._buffer, self._schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            self._buffer, self._schema, compression="zstd", use_dictionary=_dictionaries(table)
+        )
 
     def write(self, data: pa.Table) -> None:
         """One row group. `data` must have exactly the declared columns, in order."""

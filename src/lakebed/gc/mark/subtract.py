@@ -169,12 +169,22 @@ def _last_of_each(
     paths: pa.Array | None,
 ) -> npt.NDArray[np.int64]:
     """Of each object (named by parallel arrays, the last the first to sort by) the position that speaks for it."""
+    if _ascend(objects):
+        return np.arange(len(ranks))
     keys = (ranks, seen_ms, *objects)
     order = np.lexsort(keys)
     if paths is not None and not _differs(keys, order).all():
         # One commit may have an object under several paths.
         order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
     return order[np.r_[_differs(objects, order), True]] if len(order) else order
+
+
+def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:
+    """Whether they are in order, each once: as a listing gives them, and then there is nothing to sort or to choose."""
+    above = np.zeros(max(0, len(objects[0]) - 1), np.bool_)
+    for array in objects:
+        above = (array[1:] > array[:-1]) | (array[1:] == array[:-1]) & above
+    return bool(above.all())
 
 
 def _differs(arrays: Sequence[npt.NDArray[np.int64]], order: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
