@@ -23,6 +23,7 @@ from .store import (
     DeleteFailure,
     InvalidBlockKey,
     InvalidNamespace,
+    Level,
     ShortBody,
     Stored,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "DeleteFailure",
     "InvalidBlockKey",
     "InvalidNamespace",
+    "Level",
     "MemoryBlocks",
     "ShortBody",
     "Stored",

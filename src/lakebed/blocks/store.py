@@ -75,6 +75,14 @@ class DeleteFailure:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What lies directly in one folder, in byte order: keys of objects; prefixes of folders, which end with a slash."""
+
+    keys: Sequence[str]
+    folders: Sequence[str]
+
+
 class BlockStore(Protocol):
     """Every method may raise BlocksUnavailable and InvalidBlockKey."""
 
@@ -113,6 +121,13 @@ class BlockStore(Protocol):
 
     def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
         """Everything whose key starts with `prefix` (any string, not only whole segments), in byte order, in pages."""
+        ...
+
+    async def level(self, folder: str = "") -> Level:
+        """One level of what `list` shows: `folder` ends with a slash, or is empty for the root of the namespace.
+
+        Costs what is in the level, however much lies below. Folders are those of keys; an empty one may be shown.
+        """
         ...
 
     async def copy(self, source: str, target: str) -> None:

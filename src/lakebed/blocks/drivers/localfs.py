@@ -41,6 +41,7 @@ from lakebed.blocks.store import (
     Body,
     DeleteFailure,
     InvalidBlockKey,
+    Level,
     Stored,
 )
 
@@ -132,6 +133,9 @@ class LocalBlocks:
         walk = self._walk(prefix, start_after)
         while page := await _in_thread(lambda: [*islice(walk, PAGE_KEYS)]):
             yield page
+
+    async def level(self, folder: str = "") -> Level:
+        return await _in_thread(partial(self._level, folder))
 
     async def copy(self, source: str, target: str) -> None:
         check_block_key(source)
@@ -262,6 +266,22 @@ class LocalBlocks:
                 return
             self._folders.forget(path)
             path = parent
+
+    def _level(self, folder: str) -> Level:
+        keys: list[str] = []
+        folders: list[str] = []
+        found = self._folders.find(folder.removesuffix("/")) if can_begin_block_key(folder) else None
+        if found is not None:
+            with os.scandir(found.fd) as scan:
+                for entry in scan:
+                    key = folder + _decoded(entry.name)
+                    if not is_block_key(key):
+                        continue  # put there by somebody else, or the directory of temporary files
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(key + "/")
+                    elif entry.is_file(follow_symlinks=False):
+                        keys.append(key)
+        return Level(keys=sorted(keys), folders=sorted(folders))
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[BlockStat]:
         if not can_begin_block_key(prefix):

@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed.blocks.bodies import gather, stored
 from lakebed.blocks.keys import check_block_key
-from lakebed.blocks.store import CHUNK_BYTES, BlockExists, BlockNotFound, BlockStat, Body, DeleteFailure, Stored
+from lakebed.blocks.store import CHUNK_BYTES, BlockExists, BlockNotFound, BlockStat, Body, DeleteFailure, Level, Stored
 
 PAGE_KEYS: Final = 1000
 
@@ -63,6 +63,11 @@ class MemoryBlocks:
                 for key, (data, modified_ms) in ((key, self._objects[key]) for key in page)
             ]
             after = page[-1]
+
+    async def level(self, folder: str = "") -> Level:
+        below = [key[len(folder) :] for key in sorted(self._objects) if key.startswith(folder)]
+        folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)
+        return Level(keys=[folder + key for key in below if "/" not in key], folders=[*folders])
 
     async def copy(self, source: str, target: str) -> None:
         data, _ = self._object(source)

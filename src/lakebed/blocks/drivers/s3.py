@@ -52,6 +52,7 @@ from lakebed.blocks.store import (
     DeleteFailure,
     InvalidBlockKey,
     InvalidNamespace,
+    Level,
     Stored,
 )
 
@@ -226,6 +227,20 @@ class S3Blocks:
                 yield found
             if last > wanted and not last.startswith(wanted):
                 return
+
+    async def level(self, folder: str = "") -> Level:
+        """One request for a thousand keys and folders."""
+        if not can_begin_block_key(folder):
+            return Level(keys=[], folders=[])
+        wanted = self._prefix + folder
+        listing = obstore.list_with_delimiter_async(self._client, wanted.rstrip("/") or None)
+        found = await _done(folder, listing)
+        keys = [meta["path"][len(self._prefix) :] for meta in found["objects"]]
+        folders = [path[len(self._prefix) :].rstrip("/") + "/" for path in found["common_prefixes"]]
+        return Level(
+            keys=sorted(key for key in keys if is_block_key(key) and key != folder.rstrip("/")),
+            folders=sorted(one for one in folders if is_block_key(one[:-1])),
+        )
 
     async def copy(self, source: str, target: str) -> None:
         from_, to = self._path(source), self._path(target)

@@ -23,6 +23,7 @@ from lakebed.blocks import (
     BlockStat,
     BlockStore,
     InvalidBlockKey,
+    Level,
     ShortBody,
 )
 
@@ -412,6 +413,15 @@ class BlockStoreContract:
     async def test_nothing_is_listed_under_what_no_key_begins_with(self, blocks: BlockStore, prefix: str) -> None:
         await put_many(blocks, ["a/b", "b"])
         assert await keys_of(blocks, prefix) == []
+
+    async def test_a_level_shows_what_lies_directly_in_a_folder(self, blocks: BlockStore) -> None:
+        await put_many(blocks, ["a", "b/c", "b/c.d", "b/d/e", "b/d/f/g", "b-c/x", "é/x"])
+
+        assert await blocks.level() == Level(keys=["a"], folders=["b-c/", "b/", "é/"])
+        assert await blocks.level("b/") == Level(keys=["b/c", "b/c.d"], folders=["b/d/"])
+        assert await blocks.level("b/d/f/") == Level(keys=["b/d/f/g"], folders=[])
+        for nowhere in ("a/", "c/", "b/c.d/", *(prefix for prefix in IMPOSSIBLE_PREFIXES if prefix.endswith("/"))):
+            assert await blocks.level(nowhere) == Level(keys=[], folders=[]), nowhere
 
     async def test_nothing_is_listed_in_an_empty_namespace(self, blocks: BlockStore) -> None:
         assert await keys_of(blocks) == []

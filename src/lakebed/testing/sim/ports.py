@@ -24,6 +24,7 @@ from lakebed.blocks import (
     BlocksUnavailable,
     Body,
     DeleteFailure,
+    Level,
     ShortBody,
     Stored,
 )
@@ -282,6 +283,11 @@ class SimBlocks:
             if page:
                 yield [BlockStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
                 start_after = page[-1][0]
+
+    async def level(self, folder: str = "") -> Level:
+        below = [stat.key[len(folder) :] async for page in self.list(folder) for stat in page]
+        folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)
+        return Level(keys=[folder + key for key in below if "/" not in key], folders=[*folders])
 
     async def copy(self, source: str, target: str) -> None:
         _found(source, await effect(("copy", source, target, self._clock.ms)))
