@@ -87,24 +87,28 @@ def ledger_rows(
     objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int, done: LedgerState, until_ms: int | None = None
 ) -> pa.Table:
     """LEDGER: a row for each object (columns of DOOMED), which is `done` where `outcomes` say nothing else."""
-    addresses: Sequence[str] = objects["address"].to_pylist()
-    errors = [outcomes.errors.get(key, "") for key in addresses]
-    states = [
-        LedgerState.FAILED if error else outcomes.states.get(key, done)
-        for key, error in zip(addresses, errors, strict=True)
-    ]
-    count, moment = len(addresses), pa.timestamp("ms", tz="UTC")
+    count, moment = objects.num_rows, pa.timestamp("ms", tz="UTC")
+    errors, states = pa.repeat("", count), pa.repeat(done.value, count)
+    if outcomes.errors or outcomes.states:
+        addresses: Sequence[str] = objects["address"].to_pylist()
+        said = [outcomes.errors.get(key, "") for key in addresses]
+        what = [
+            LedgerState.FAILED.value if error else outcomes.states.get(key, done).value
+            for key, error in zip(addresses, said, strict=True)
+        ]
+        errors, states = pa.array(said, pa.string()), pa.array(what, pa.string())
+    is_aside = pc.equal(states, LedgerState.QUARANTINED.value)
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id), count),
         "address": objects["address"],
         "size_bytes": objects["size_bytes"],
         "reason": objects["reason"],
         "deleted_at": pa.repeat(pa.scalar(now_ms, moment), count),
-        "error": pa.array(errors, pa.string()),
+        "error": errors,
         "path": objects["path"],
         "rule": objects["rule"],
-        "state": pa.array([state.value for state in states], pa.string()),
-        "kept_until": pa.array([until_ms if state is LedgerState.QUARANTINED else None for state in states], moment),
+        "state": states,
+        "kept_until": pc.if_else(is_aside, pa.scalar(until_ms, moment), pa.scalar(None, moment)),
     }
     return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
 

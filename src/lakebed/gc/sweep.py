@@ -180,11 +180,12 @@ def _rule_of(folder: str) -> Callable[[str], bool]:
 async def _each(objects: pa.Table, act: Act, *, may_go: Callable[[str], bool]) -> Outcomes:
     """What came of each object, batch by batch, several at a time."""
     addresses: list[str] = objects["address"].to_pylist()
-    if may_go is _may_go:
-        plain = pc.match_substring_regex(objects["address"], _OURS).to_pylist()
-        good = [key for key, is_ours in zip(addresses, plain, strict=True) if is_ours or may_go(key)]
-    else:
+    plain = pc.match_substring_regex(objects["address"], _OURS)
+    good = addresses
+    if may_go is not _may_go:
         good = [key for key in addresses if may_go(key)]
+    elif not pc.all(plain, min_count=0).as_py():
+        good = [key for key, is_ours in zip(addresses, plain.to_pylist(), strict=True) if is_ours or may_go(key)]
     errors: dict[str, str] = {}
     if len(good) < len(addresses):
         errors = dict.fromkeys(set(addresses).difference(good), _REFUSED)
@@ -213,13 +214,16 @@ def _deleting(store: BlockStore, *, place: Callable[[str], str] | None = None) -
     """Delete a batch; `place` says where an address lies, if not at itself."""
 
     async def act(batch: list[str]) -> Outcomes:
-        keys = {place(key): key for key in batch} if place else dict(zip(batch, batch, strict=True))
+        keys = [place(key) for key in batch] if place else batch
         try:
-            failures = await store.delete([*keys])
+            failures = await store.delete(keys)
         except LakebedError as error:
             # Whether some of them went is not known, and it need not be: failed keys are tried again.
             return Outcomes(errors=dict.fromkeys(batch, str(error) or type(error).__name__), states={})
-        errors = {keys[failure.key]: failure.reason or "no reason given" for failure in failures}
+        if not failures:
+            return Outcomes(errors={}, states={})
+        addresses = dict(zip(keys, batch, strict=True))
+        errors = {addresses[failure.key]: failure.reason or "no reason given" for failure in failures}
         return Outcomes(errors=errors, states={})
 
     return act

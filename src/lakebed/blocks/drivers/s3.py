@@ -257,14 +257,14 @@ class S3Blocks:
         """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
         names only the first failure of a batch.
         """
-        paths = {key: self._path(key) for key in keys}
+        paths = [self._path(key) for key in keys]
         failures: list[DeleteFailure] = []
         for first in range(0, len(keys), DELETE_KEYS_MAX):
-            batch = keys[first : first + DELETE_KEYS_MAX]
+            batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
             try:
-                await _done("", obstore.delete_async(self._client, [paths[key] for key in batch]))
+                await _done("", obstore.delete_async(self._client, named))
             except LakebedError as error:
-                failures += await self._delete_singly(batch, paths, str(error))
+                failures += await self._delete_singly(batch, dict(zip(batch, named, strict=True)), str(error))
         return failures
 
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:
