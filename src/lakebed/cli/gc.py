@@ -7,6 +7,7 @@ Planning, applying and purging run Spark on this machine; the rest does not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,16 @@ from .failures import FAILED
 from .gc_aside import WindowOption, check_window_option, ledger, purge, purge_text, restore
 from .gc_diff import diff_text
 from .gc_jobs import app as jobs
+from .gc_modes import (
+    CleanAfterOption,
+    CleanEveryOption,
+    CleanOption,
+    OlderThanOption,
+    OldLayoutOption,
+    OptimisedOption,
+    TokenExpiryOption,
+    uncommitted_options,
+)
 from .gc_rules import app as rules
 from .gc_session import (
     CommittedOption,
@@ -66,6 +77,13 @@ def plan(
     uri: RepositoryArgument,
     committed: CommittedOption = False,
     uncommitted: UncommittedOption = False,
+    clean: CleanOption = False,
+    optimised: OptimisedOption = False,
+    old_layout: OldLayoutOption = False,
+    older_than: OlderThanOption = None,
+    clean_every: CleanEveryOption = None,
+    clean_after: CleanAfterOption = None,
+    token_expiry: TokenExpiryOption = None,
     rules_from: Annotated[
         Path | None, typer.Option("--rules", metavar="FILE", help="By the rules of a file, which nobody has saved.")
     ] = None,
@@ -73,7 +91,17 @@ def plan(
 ) -> None:
     """Decide what goes and write it down. Deletes nothing."""
     supposed = rules_file(rules_from)
-    collector = checked_collector(session, uri, local_root)
+    options = uncommitted_options(
+        uncommitted=uncommitted,
+        clean=clean,
+        optimised=optimised,
+        old_layout=old_layout,
+        older_than=older_than,
+        clean_every=clean_every,
+        clean_after=clean_after,
+        token_expiry=token_expiry,
+    )
+    collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
     with local_spark(session) as local:
         kinds = kinds_asked(committed, uncommitted)
         session.show_all((collector.plan(local.spark, kind, rules=supposed) for kind in kinds), plan_texts)
@@ -143,14 +171,31 @@ def run_all(
     uri: RepositoryArgument,
     committed: CommittedOption = False,
     uncommitted: UncommittedOption = False,
+    clean: CleanOption = False,
+    optimised: OptimisedOption = False,
+    old_layout: OldLayoutOption = False,
+    older_than: OlderThanOption = None,
+    clean_every: CleanEveryOption = None,
+    clean_after: CleanAfterOption = None,
+    token_expiry: TokenExpiryOption = None,
     quarantine: WindowOption = None,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Plan and apply, one kind after the other; then purge what lies in quarantine past its window."""
     check_window_option(quarantine)
+    options = uncommitted_options(
+        uncommitted=uncommitted,
+        clean=clean,
+        optimised=optimised,
+        old_layout=old_layout,
+        older_than=older_than,
+        clean_every=clean_every,
+        clean_after=clean_after,
+        token_expiry=token_expiry,
+    )
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
-    collector = checked_collector(session, uri, local_root)
+    collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:

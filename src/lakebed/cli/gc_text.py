@@ -42,6 +42,8 @@ def plan_text(plan: Plan, *, width: int | None = None) -> Iterator[str]:
     ]
     if plan.what_if:
         facts.insert(1, ("supposed", "by rules that nobody saved"))
+    if plan.mode_note:
+        facts.append(("mode", f"{plan.mode.value}: {plan.mode_note}"))
     if plan.listing:
         listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))

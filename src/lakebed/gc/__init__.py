@@ -11,7 +11,7 @@ from .functions import NoSession, Planned, Where, apply, diff, ledger, plan, pur
 from .java import Java, NoJava, find_java
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
-from .modes import Mode, UncommittedOptions
+from .modes import Mode, UncommittedOptions, options_of
 from .planning_committed import NoRules
 from .quarantine import BadWindow, PurgeReport, check_window
 from .restoring import RestoreReport
@@ -75,6 +75,7 @@ __all__ = [
     "find_java",
     "ledger",
     "local_session",
+    "options_of",
     "plan",
     "purge",
     "restore",

@@ -31,7 +31,16 @@ import msgspec
 from lakebed.base import LakebedError
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
-from lakebed.gc import Collector, PurgeReport, local_session, session_options, unforeseen
+from lakebed.gc import (
+    Collector,
+    Mode,
+    PurgeReport,
+    UncommittedOptions,
+    local_session,
+    options_of,
+    session_options,
+    unforeseen,
+)
 from lakebed.handoff import RunKind, RunReport
 from lakebed.retention import Rules, read_rules
 
@@ -45,7 +54,10 @@ FORCED: Final = 1
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if getattr(options, "mode", None) is Mode.OLD_LAYOUT and options.kind != [RunKind.UNCOMMITTED.value]:
+        parser.error("--old-layout goes with --uncommitted alone")
     if options.attended:
         _end_with_input()
     try:
@@ -56,6 +68,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 blocks=options_from_environment(environ),
                 tasks=options.tasks,
                 progress=_note,
+                uncommitted=_uncommitted(options),
             )
             if options.action in _LOOKS:
                 return _say(_look(collector, options))
@@ -178,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "plan":
             action.add_argument("--rules", type=_rules, metavar="FILE", help="by the rules of a file, not saved")
         if name in {"plan", "run"}:
+            _add_modes(action)
             for kind in RunKind:
                 what = f"only {kind.value} data; default: all, one after the other"
                 action.add_argument(f"--{kind.value}", dest="kind", action="append_const", const=kind.value, help=what)
@@ -188,6 +202,40 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")
     return parser
+
+
+def _add_modes(action: argparse.ArgumentParser) -> None:
+    """How uncommitted data is looked for."""
+    modes = action.add_mutually_exclusive_group()
+    for mode, what in (
+        (Mode.CLEAN, "look at everything"),
+        (Mode.OPTIMISED, "look at what changed since an earlier run, or fail"),
+        (Mode.OLD_LAYOUT, "look only at objects outside slices"),
+    ):
+        modes.add_argument(
+            f"--{mode.value}", dest="mode", action="store_const", const=mode, help=f"uncommitted: {what}"
+        )
+    action.set_defaults(mode=Mode.AUTOMATIC)
+    action.add_argument("--older-than", metavar="7d", help="with --old-layout: written so long ago")
+    action.add_argument("--clean-every", type=_positive, metavar="10", help="of so many runs one looks at everything")
+    action.add_argument("--clean-after", metavar="7d", help="and at the latest after so long")
+    action.add_argument("--token-expiry", metavar="1h", help="leave slices opened within so long to a later run")
+
+
+def _uncommitted(options: argparse.Namespace) -> UncommittedOptions:
+    """
+    Raises:
+        InvalidDuration: a period that is none.
+    """
+    if options.action not in {"plan", "run"}:
+        return UncommittedOptions()
+    return options_of(
+        options.mode,
+        clean_every=options.clean_every,
+        clean_after=options.clean_after,
+        token_expiry=options.token_expiry,
+        older_than=options.older_than,
+    )
 
 
 def _repository(text: str) -> str:

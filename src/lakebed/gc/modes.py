@@ -8,11 +8,11 @@ runs and in days for people's sake; nothing that is safe or unsafe hangs on it.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lakebed.handoff import BadInput, RunMode, StartedRun
-from lakebed.retention import DAY_MS
+from lakebed.retention import DAY_MS, parse_duration
 
 from .files import Files
 from .saving import Base, NoSavedState, read_base
@@ -45,6 +45,36 @@ class UncommittedOptions:
     clean_after_ms: int = CLEAN_AFTER_MS
     token_expiry_ms: int = 0
     old_layout_age_ms: int = OLD_LAYOUT_AGE_MS
+
+
+def options_of(
+    mode: Mode,
+    *,
+    clean_every: int | None = None,
+    clean_after: str | None = None,
+    token_expiry: str | None = None,
+    older_than: str | None = None,
+) -> UncommittedOptions:
+    """As people say them: durations as in rules (`36h`, `7d`), `older_than` being the age for old layouts.
+
+    Raises:
+        InvalidDuration: not one.
+    """
+    options = UncommittedOptions(mode=mode)
+    if clean_every is not None:
+        options = replace(options, clean_every=clean_every)
+    if clean_after is not None:
+        options = replace(options, clean_after_ms=_milliseconds(clean_after))
+    if token_expiry is not None:
+        options = replace(options, token_expiry_ms=_milliseconds(token_expiry))
+    if older_than is not None:
+        options = replace(options, old_layout_age_ms=_milliseconds(older_than))
+    return options
+
+
+def _milliseconds(duration: str) -> int:
+    """A month is 31 days."""
+    return -parse_duration(duration).before_ms(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
