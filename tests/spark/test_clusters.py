@@ -41,6 +41,7 @@ def expire(served: Served) -> tuple[str, str]:
     return expired, garbage
 
 
+@pytest.mark.slow
 def test_spark_submit_plans_with_the_sessions_of_a_cluster(served: Served) -> None:
     expire(served)
     conf = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
@@ -62,6 +63,7 @@ def test_spark_submit_plans_with_the_sessions_of_a_cluster(served: Served) -> No
     assert (plan["kind"], plan["totals"]["all"]["objects"]) == ("committed", 1)
 
 
+@pytest.mark.slow
 def test_spark_connect_plans_and_applies(served: Served) -> None:
     pytest.importorskip("grpc", reason="the extra `connect` is not installed")
     before = served.files()
@@ -73,7 +75,7 @@ def test_spark_connect_plans_and_applies(served: Served) -> None:
         *("--uncommitted", "--committed", "--remote", "local[2]", "--tasks", "2"),
     )
 
-    assert [(report["kind"], report["state"]) for report in reports] == [
+    assert [(report["kind"], report["state"]) for report in reports if "kind" in report] == [
         ("uncommitted", "ended"),
         ("committed", "ended"),
     ]
