@@ -240,6 +240,8 @@ class TestCollections:
             assert (await planner.request(method, repo + path)).status_code != 403, path
         assert (await planner.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 403
         assert (await planner.put(repo + "/gc/rules/full", json={})).status_code == 403
+        assert (await planner.post(repo + "/gc/restore", json={"run_id": "r1"})).status_code == 403
+        assert (await planner.get(repo + "/gc/ledger")).status_code == 200
         assert (await planner.post(repo + "/gc/prepare_uncommited")).status_code == 201
 
     async def test_an_operator_plans_applies_and_sets_rules(self, repo: str, login: Login) -> None:
@@ -249,6 +251,7 @@ class TestCollections:
         run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
         for step in ("condemn", "sweeping", "ended"):
             assert (await operator.post(f"{repo}/gc/runs/{run}/{step}", json={})).status_code not in {401, 403}, step
+        assert (await operator.post(repo + "/gc/restore", json={"run_id": run})).status_code == 404, "none is there"
         assert (await operator.delete(repo + "/branches/main")).status_code == 403
 
     async def test_the_contracts_names_suffice_for_the_contracts_routes(
