@@ -40,6 +40,7 @@ COMPOSITION_ROOTS = {
     "cli/gc_diff.py": {"handoff"},
     "cli/gc_jobs.py": {"handoff"},
     "cli/gc_modes.py": {"gc"},
+    "cli/gc_progress.py": {"gc"},
     "cli/gc_report.py": {"handoff"},
     "cli/gc_session.py": {"gc", "blocks", "handoff", "retention"},
     "cli/gc_text.py": {"gc", "handoff"},

@@ -7,6 +7,7 @@ is checked before Spark is started.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .failures import Misuse
+from .gc_progress import CLEAR, tasks_shown
 from .output import human_duration
 from .session import Session
 from .uris import parse_repository
@@ -87,7 +89,9 @@ def timed(note: Callable[[str], None]) -> Callable[[str], None]:
     began_s = time.monotonic()
 
     def say(line: str) -> None:
-        note(f"[{human_duration(time.monotonic() - began_s)}] {line}")
+        # In place of what a line of progress shows just now.
+        start = CLEAR if sys.stderr.isatty() else ""
+        note(f"{start}[{human_duration(time.monotonic() - began_s)}] {line}")
 
     return say
 
@@ -111,5 +115,10 @@ def local_spark(session: Session) -> Iterator[LocalSession]:
     from lakebed.gc import local_session, session_options, unforeseen
 
     session.note("starting Spark")
-    with unforeseen(), local_session(session_options(session.environment), session.environment) as running:
+    options = session_options(session.environment)
+    with (
+        unforeseen(),
+        local_session(options, session.environment) as running,
+        tasks_shown(running, visible=session.shows_progress),
+    ):
         yield running

@@ -49,6 +49,7 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
     )
     folder = input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
     doomed, totals = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=run.now_ms)
+    shop.progress(f"{totals.all.objects} objects with {totals.all.size_bytes} bytes go; writing the plan")
     return Plan(
         **plan_frame(run, prepared, shop.live_side.repository),
         condemned=_write_condemned(files, run, judged),
