@@ -116,7 +116,7 @@ class Restoring:
         targets = [_target(body, row) for row in page]
         for start in range(0, len(page), AT_ONCE):
             wave = zip(page[start : start + AT_ONCE], targets[start : start + AT_ONCE], strict=True)
-            tasks = [self._restore_one(body, branch, quarantine, row, target) for row, target in wave]
+            tasks = [self.restore_one(body, branch, quarantine, row, target) for row, target in wave]
             outcomes += await self._versions.world.tasks.gather(tasks)
         done = [
             {**row, "path": target}
@@ -142,7 +142,7 @@ class Restoring:
 
     # One object
 
-    async def _restore_one(
+    async def restore_one(
         self, body: Restore, branch: str, quarantine: Quarantine, row: dict[str, Any], target: str
     ) -> bool | str:
         """True: staged; False: it was there; else what is wrong."""
