@@ -38,12 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exhaustive(*, quick: bool = False, only: str = "", states_max: int | None = None) -> dict[str, float]:
-    """Walk every small world whose name has `only` in it. One beyond `states_max` counts as skipped, and is said to be."""
+    """Walk small worlds, those with `only` in their name. One beyond `states_max` is skipped, and said to be."""
     total = dict.fromkeys(("worlds", "skipped", "schedules", "states", "steps", "faults", "violations"), 0)
     for world in small_worlds():
         if only not in world.scene.name or (quick and not world.is_quick):
             continue
-        budget = f"{world.budget.crashes} crash, {world.budget.losses} lost"
+        budget = world.budget.name
         started = time.process_time()
         try:
             explored = explore(world.scene, world.budget, states_max=states_max)

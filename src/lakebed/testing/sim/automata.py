@@ -94,7 +94,7 @@ class Automaton:
         self.edges = NumberMap()
         """(node, move, outcome) → node, packed by the search."""
         self.crashes = NumberMap()
-        self.move_counts = Column()
+        self.move_counts, self.first_moves = Column(), Column()
         self.opened, self.ended_now = Column(), Column()
         self.can_crash, self.is_stuck = Column(np.bool_), Column(np.bool_)
         self._move_effects: list[Column] = []
@@ -152,6 +152,7 @@ class Automaton:
         number = len(self.nodes)
         self.nodes.append(node)
         self.move_counts.append(len(node.moves))
+        self.first_moves.append(next((place for place, move in enumerate(node.moves) if move[2] is Fate.DONE), 0))
         self.opened.append(self._numbering.names.number(opened))
         self.ended_now.append(self._numbering.names.number(ended_now))
         self.can_crash.append(False)

@@ -50,9 +50,14 @@ def causality(ending: Ending) -> None:
         history = view.history(name)
         if record.ended.is_ok:
             for made in history:
-                if made.id == record.ended.value:
+                if made.id == record.ended.value and not made.is_gone:
                     _check_shown(ending, name, made.contents, record.before, f"commit {record.operation.name} holds")
-        elif record.ended.error in (CommitOvertaken, NoChanges) and history and not _resets(ending, name):
+        elif (
+            record.ended.error in (CommitOvertaken, NoChanges)
+            and history
+            and not history[0].is_gone
+            and not _resets(ending, name)
+        ):
             _check_shown(
                 ending, name, history[0].contents, record.before, f"after {record.operation.name} the head has"
             )

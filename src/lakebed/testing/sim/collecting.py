@@ -4,8 +4,8 @@ What is real: run records and their moves (`RunBook`), the publication of what i
 of staging step by step, touches, frozen tokens, uploads and copies (`Reading`), refs and commits (`read_snapshot`),
 settled slices, giving up (`Versions`), and what a clean run decides (`lakebed.retention.clean_run`). What stands in:
 addresses go from step to step in memory, not through Parquet files of the run's folder; the rules of the committed run
-are "what nothing names goes", or "what is in nobody's history goes"; nobody changes them. The whole collector runs
-beside real trees in tests/upkeep/test_races.py.
+are "what nothing names goes", or "what is in nobody's history goes", or, where somebody may change them, the real ones
+with their version. The whole collector runs beside real trees in tests/upkeep/test_races.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.reading import Cursor, Phase, Reading
 from lakebed.upkeep.records import records
 from lakebed.upkeep.rows import Address
-from lakebed.upkeep.rules import RuleBook
+from lakebed.upkeep.rules import RuleBook, RulesRecord
 from lakebed.upkeep.runs import RunBook
 from lakebed.versions import (
     Commit,
@@ -45,6 +45,7 @@ from lakebed.versions import RunState as StoredState
 from .trees import SimTrees
 
 OPTIONS = UpkeepOptions(scan_page=100, dead_run_age_ms=0)
+CELL_BY_CELL = UpkeepOptions(scan_page=1, dead_run_age_ms=0)
 
 
 class Addresses:
@@ -61,10 +62,10 @@ class Addresses:
 
 
 class SimCollector:
-    def __init__(self, repo: Versions) -> None:
+    def __init__(self, repo: Versions, options: UpkeepOptions = OPTIONS) -> None:
         self.repo = repo
-        self.runs = RunBook(repo, OPTIONS)
-        self.reading = Reading(repo, OPTIONS)
+        self.runs = RunBook(repo, options)
+        self.reading = Reading(repo, options)
         self.rules = RuleBook(repo)
         self.condemning = Condemning(repo, self.runs, self.rules, self.reading)
 
@@ -91,34 +92,47 @@ class SimCollector:
         await self.runs.move(run_id, RunState.MARKED)
         await self.repo.blocks.delete(sorted(found.doomed))
 
-    async def collect_committed(self, *, keeps_history: bool = False) -> None:
-        """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none).
+    async def collect_committed(self, *, keeps_history: bool = False, by_rules: bool = False) -> None:
+        """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none; `by_rules`:
+        what the rules in force let go).
 
         Raises:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
+            RulesChanged: they are not those of the plan any more; nothing was deleted.
         """
         repo, run_id = self.repo, RunId(self.repo.world.ids.fresh())
+        rules = await self.rules.read() if by_rules else RulesRecord(version=0, changed_ms=0)
+        if by_rules and rules.rules is None:
+            return
         plan = await read_snapshot(repo)
-        expired = {id_ for id_, _ in plan.commits} - _kept(plan, keeps_history=keeps_history) - plan.swept
+        if rules.rules is None:
+            kept = _kept(plan, keeps_history=keeps_history)
+        else:
+            kept = plan.kept(rules.rules, now_ms=repo.world.clock.now_ms())
+        expired = {id_ for id_, _ in plan.commits} - kept - plan.swept
         if not expired:
             return
-        await self._publish(run_id, sorted(expired), plan)
+        await self._publish(run_id, sorted(expired), plan, rules.version)
         settled = await self._settled()
         uncommitted = await self.read_staging()
         record, held = await self.runs.read(run_id)
         now = await self.look_again()
-        condemned = expired - _kept(now, keeps_history=keeps_history)
-        kept = await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
+        if rules.rules is None:
+            kept = _kept(now, keeps_history=keeps_history)
+        else:
+            kept = await self.condemning._kept(run_id, record, now)  # noqa: SLF001  # a step of it
+        condemned = expired - kept
+        needed = await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
         lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
         namespace = Namespace(uri=repo.blocks.uri, settled=settled)
-        doomed = [key for key in sorted(lost - kept - uncommitted) if namespace.may_take(key)]
+        doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
         plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
         await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
         await self.sweep(run_id, plan_text)
 
-    async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot) -> None:
+    async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
         """Steps 2 and 3: record and list, then a touch of each branch that the commits were made for."""
-        body = Condemn(commits=manifest_of(CONDEMNED, f"{run_id}/", ()), rules_version=0)
+        body = Condemn(commits=manifest_of(CONDEMNED, f"{run_id}/", ()), rules_version=rules)
         attempt = self.repo.world.ids.fresh()
         await self.condemning._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
         commits = dict(plan.commits)
@@ -150,7 +164,10 @@ class SimCollector:
         await self.condemning.drop_lists(old_age_ms=0)
 
     async def read_staging(self) -> set[str]:
-        """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies."""
+        """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies.
+
+        One step of the cursor after the other, as they are cut into pages: a page keeps nothing else.
+        """
         rows = Addresses()
         cursor = Cursor(name="sim")
         while cursor.phase is not Phase.DONE:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lakebed.base import Entry
+from lakebed.retention import Rules
+from lakebed.upkeep.rules import RuleBook
 from lakebed.versions import UploadRecord, UploadRefused, UploadState, Versions, keys
 
-from .collecting import SimCollector
+from .collecting import CELL_BY_CELL, OPTIONS, SimCollector
 from .operations import Operation
+from .reachable import PROMISES
 from .scenes import MAIN, SIDE, Do
+
+DAY_MS: Final = 86_400_000
 
 
 def issue(name: str, *, branch: str = MAIN) -> Do:
@@ -111,11 +118,12 @@ def clean_records(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def run(name: str, *, gives_up: bool = False) -> Do:
-    """A collection of uncommitted data, to its deletes."""
+def run(name: str, *, gives_up: bool = False, in_pages: bool = False) -> Do:
+    """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).collect_uncommitted(gives_up=gives_up)
+        options = CELL_BY_CELL if in_pages else OPTIONS
+        await SimCollector(repo, options).collect_uncommitted(gives_up=gives_up)
 
     return Do(Operation(name, "run"), act)
 
@@ -127,6 +135,28 @@ def committed_run(name: str) -> Do:
         await SimCollector(repo).collect_committed()
 
     return Do(Operation(name, "run"), act)
+
+
+def run_by_rules(name: str) -> Do:
+    """The same by the rules in force, ten days after everything was made."""
+
+    async def act(repo: Versions) -> None:
+        clock = repo.world.clock
+        clock.ms += 10 * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await SimCollector(repo).collect_committed(by_rules=True)
+
+    return Do(Operation(name, "run"), act)
+
+
+def set_rules(name: str, period: str) -> Do:
+    """Set the period of all branches; if the answer is that it counts at once, a promise is noted for checkers."""
+
+    async def act(repo: Versions) -> None:
+        answer = await RuleBook(repo).write(Rules(default=period))
+        if not answer.counts_after:
+            await repo.store.set(PROMISES, name.encode(), str(answer.version).encode())
+
+    return Do(Operation(name, "rules"), act)
 
 
 def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:

@@ -7,7 +7,8 @@ read. The first item names the operation. Store and block operations work on the
 
 A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
 (not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a
-wait that timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done).
+wait that timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done); `LATE_WRITE` (the same,
+but the write is under way and will be done at some later moment, when its sender may long be somebody else).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Fate(Enum):
     REFUSED = "refused"
     LATE = "timed out"
     CRASHED = "crashed"
+    LATE_WRITE = "crashed, and this is done later"
 
 
 class Mark(Enum):

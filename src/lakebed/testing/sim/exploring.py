@@ -15,33 +15,58 @@ by looking these up for all rows at once (`tables.py`); real code runs only for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from .actors import Ending, Scene, Violation, apply_checked, prepared
-from .automata import Automaton, Interned, NotDeterministic, Numbering
-from .disk import Disk
-from .effects import CRASH, Effect, Fate, Mark, Step, format_trace
-from .levels import CRASHES, DISK, LOSSES, NODES, ORDER, At, Found, Label, Level, Rows, Steps, merged
-from .operations import Record
+from .actors import Scene, Violation
+from .alone import Alone
+from .effects import CRASH, Fate, Step, format_trace
+from .levels import (
+    CRASHES,
+    DISK,
+    LATE,
+    LOSSES,
+    NOBODY,
+    NODES,
+    ORDER,
+    UNDER_WAY,
+    At,
+    Found,
+    Label,
+    Level,
+    Rows,
+    Steps,
+    merged,
+)
+from .machine import Machine
 from .scheduling import Endings
-from .tables import ABSENT, NumberMap, Numbers
+from .tables import Numbers
 
-_BITS: Final = 24
 _ROWS_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation
-    done) or of requests (not done; the caller cannot tell)."""
+    done) or of requests (not done; the caller cannot tell), and `late`: a crash while a write is under way, which is
+    done at any later moment.
+
+    With `alone_max`, each actor must end within so many steps of its own from every state, if all others stop there for
+    ever (`alone.py`)."""
 
     crashes: int = 0
     losses: int = 0
+    late: int = 0
+    alone_max: int = 0
+
+    @property
+    def name(self) -> str:
+        faults = (("crash", self.crashes), ("lost", self.losses), ("late", self.late))
+        return ", ".join(f"{count} {kind}" for kind, count in faults if count) or "no fault"
 
 
 NO_BUDGET = Budget()
@@ -49,8 +74,8 @@ NO_BUDGET = Budget()
 
 @dataclass(slots=True)
 class Explored:
-    """`faults` counts the transitions that are one. `violation` is the first one met, which by the order of the search
-    has a shortest schedule."""
+    """`faults` counts the transitions that are one, `alone` the steps that an actor needed at most to end alone.
+    `violation` is the first one met, which by the order of the search has a shortest schedule."""
 
     scene: str
     states: int = 0
@@ -59,6 +84,7 @@ class Explored:
     endings: int = 0
     depth: int = 0
     faults: int = 0
+    alone: int = 0
     violation: str | None = None
 
 
@@ -94,33 +120,20 @@ class Explorer:
     def __init__(self, scene: Scene, budget: Budget, *, seed: int = 0, merges: bool = True) -> None:
         self.scene = scene
         self.budget = budget
-        self.effects: Interned[Effect] = Interned()
-        self._outcomes: Interned[Any] = Interned()
-        self._unknown = self._outcomes.number(Mark.UNKNOWN)
-        self._seed = seed
-        self._disks: list[Disk] = []
-        self._disk_numbers: dict[Hashable, int] = {}
-        self._applied = NumberMap()
-        self._orders: Interned[tuple[frozenset[str], tuple[tuple[str, frozenset[str]], ...]]] = Interned()
-        self._names: Interned[tuple[str, ...]] = Interned()
-        self._names.number(())
-        self._next_orders = NumberMap()
-        self.automata = [
-            Automaton(actor, scene, Numbering(self.effects, self._outcomes, self._names), seed, merges=merges)
-            for actor in scene.actors
-        ]
+        self.machine = Machine(scene, seed=seed, merges=merges)
         self._may_fail = [self._is_first_of_its_kind(actor.name) for actor in scene.actors]
-        self._initial = self._first_state()
+        start = [self.machine.first_disk, self.machine.first_order, budget.crashes, budget.losses, budget.late, 0]
+        self._initial = np.array([start + [0] * len(scene.actors)], np.int32)
+        self._alone = Alone(self.machine, budget.alone_max) if budget.alone_max else None
         self._endings = Endings(scene)
         self._checked: set[Hashable] = set()
 
     def close(self) -> None:
-        for automaton in self.automata:
-            automaton.close()
+        self.machine.close()
 
     def _is_first_of_its_kind(self, name: str) -> bool:
         """With a single fault it is enough to try it on one of those who are alike."""
-        is_single = self.budget.crashes + self.budget.losses == 1
+        is_single = self.budget.crashes + self.budget.losses + self.budget.late == 1
         return not is_single or all(name not in kind or name == kind[0] for kind in self.scene.alike)
 
     def walk(self, states_max: int | None = None, *, path: list[Level] | None = None) -> Explored:
@@ -135,34 +148,34 @@ class Explorer:
                 result.states += len(level.rows)
                 if states_max is not None and result.states > states_max:
                     raise TooManyStates(f"{self.scene.name}: more than {states_max} states")
+                if self._alone is not None:
+                    self._alone.check(level.rows)
                 ended, level = self._walk_level(level, result)
                 ways += ended
-                assert max(len(self._disks), *(len(one.nodes) for one in self.automata)) < 1 << _BITS
+                self.machine.check_sizes()
                 result.depth += bool(len(level.rows))
         except Found as found:
             result.violation = f"{self.scene.name}: {found}"
             if path is not None:
                 result.violation += "\n" + format_trace(self._trace(found, path))
         result.schedules = int(ways)
+        result.alone = 0 if self._alone is None else self._alone.longest
         return result
 
     def _walk_level(self, level: Level, result: Explored) -> tuple[float, Level]:
         found: list[Level] = []
         ended = 0.0
         for start in range(0, len(level.rows), _ROWS_AT_ONCE):
-            rows = level.rows[start : start + _ROWS_AT_ONCE]
             ways = level.ways[start : start + _ROWS_AT_ONCE]
-            steps = Steps(rows)
-            for index in range(len(self.automata)):
-                self._steps_of(index, steps)
-            over = np.ones(len(rows), bool)
+            steps = self._steps(level.rows[start : start + _ROWS_AT_ONCE])
+            over = np.ones(len(ways), bool)
             for source in steps.sources:
                 over[source] = False
             result.faults += steps.faults
             result.transitions += steps.count
             result.endings += int(over.sum())
             ended += float(ways[over].sum())
-            for row in rows[over]:
+            for row in steps.rows_from[over]:
                 self._end(row)
             if steps.count:
                 sources = np.concatenate(steps.sources)
@@ -176,8 +189,15 @@ class Explorer:
 
     # Steps
 
+    def _steps(self, rows: Rows) -> Steps:
+        steps = Steps(rows)
+        for index in range(len(self.scene.actors)):
+            self._steps_of(index, steps)
+        self._land(steps)
+        return steps
+
     def _steps_of(self, index: int, steps: Steps) -> None:
-        automaton = self.automata[index]
+        automaton = self.machine.automata[index]
         nodes = steps.rows_from[:, NODES + index].astype(np.int64)
         stuck = automaton.is_stuck.take(nodes)
         if stuck.any():
@@ -187,129 +207,66 @@ class Explorer:
         for move in range(int(counts.max(initial=0))):
             sources = np.flatnonzero(counts > move)
             self._move(index, move, sources, nodes[sources], steps)
-        if not self._may_fail[index]:
-            return
         can_crash = automaton.can_crash.take(nodes) & (steps.rows_from[:, CRASHES] > 0)
-        sources = np.flatnonzero(can_crash)
-        if len(sources):
+        if self._may_fail[index] and can_crash.any():
+            sources = np.flatnonzero(can_crash)
             rows = steps.rows_from[sources]
-            targets = self._looked_up(automaton.crashes, nodes[sources], automaton.crash)
-            rows[:, NODES + index] = targets
+            rows[:, NODES + index] = self.machine.crashed(index, nodes[sources])
             rows[:, CRASHES] -= 1
             steps.add(sources, rows, Label(index, 0, Fate.CRASHED))
 
     def _move(self, index: int, move: int, sources: Numbers, nodes: Numbers, steps: Steps) -> None:
-        """One move of one actor in all the states that have it: done; or a write, its answer or itself lost."""
-        automaton = self.automata[index]
-        effects = automaton.move_effect(move).take(nodes)
+        """One move of one actor in all the states that have it: done; or a write, its answer or itself lost or late."""
         disks = steps.rows_from[sources, DISK].astype(np.int64)
-        is_shared = effects >= 0
-        after, outcomes = disks.copy(), -1 - effects  # A local move: its outcome instead of its effect.
-        if is_shared.any():
-            keys = disks[is_shared] << _BITS | effects[is_shared]
-            applied = self._looked_up(self._applied, keys, self._apply, At(steps, sources[is_shared], index, move))
-            after[is_shared] = applied >> _BITS
-            outcomes[is_shared] = applied & (1 << _BITS) - 1
-        self._arrive(index, move, sources, nodes, outcomes, after, steps, Fate.DONE)
-        can_lose = automaton.is_losable(move).take(nodes).astype(bool) & (steps.rows_from[sources, LOSSES] > 0)
-        if self._may_fail[index] and can_lose.any():
-            unknown = np.full(len(sources), self._unknown, np.int64)
-            for fate, disk, where in ((Fate.LOST, after, can_lose), (Fate.VAIN, disks, can_lose & (after != disks))):
-                self._arrive(index, move, sources[where], nodes[where], unknown[where], disk[where], steps, fate)
+        asking = At(steps, sources, Label(index, move, Fate.DONE))
+        after, outcomes = self.machine.carried_out(index, move, nodes, disks, asking)
+        self._arrive(sources, nodes, outcomes, after, steps, asking.label)
+        if not self._may_fail[index]:
+            return
+        is_write = self.machine.automata[index].is_losable(move).take(nodes).astype(bool)
+        can_lose = is_write & (steps.rows_from[sources, LOSSES] > 0)
+        for fate, disk, where in ((Fate.LOST, after, can_lose), (Fate.VAIN, disks, can_lose & (after != disks))):
+            unknown = np.full(int(where.sum()), self.machine.unknown, np.int64)
+            self._arrive(sources[where], nodes[where], unknown, disk[where], steps, Label(index, move, fate))
+        late = is_write & (steps.rows_from[sources, LATE] > 0)
+        if late.any():
+            rows = steps.rows_from[sources[late]]
+            rows[:, NODES + index] = self.machine.crashed(index, nodes[late])
+            rows[:, LATE] -= 1
+            rows[:, UNDER_WAY] = 1 + self.machine.automata[index].move_effect(move).take(nodes[late])
+            steps.add(sources[late], rows, Label(index, move, Fate.LATE_WRITE))
 
     def _arrive(
-        self,
-        index: int,
-        move: int,
-        sources: Numbers,
-        nodes: Numbers,
-        outcomes: Numbers,
-        disks: Numbers,
-        steps: Steps,
-        fate: Fate,
+        self, sources: Numbers, nodes: Numbers, outcomes: Numbers, disks: Numbers, steps: Steps, label: Label
     ) -> None:
         """The states after these outcomes."""
         if not len(sources):
             return
-        automaton = self.automata[index]
-
-        def follow(key: int) -> int:
-            return automaton.follow(key >> _BITS + 4, key >> _BITS & 15, key & (1 << _BITS) - 1)
-
-        keys = (nodes << 4 | move) << _BITS | outcomes
-        targets = self._looked_up(automaton.edges, keys, follow, At(steps, sources, index, move, fate))
+        index = label.actor
+        targets = self.machine.told(index, label.move, nodes, outcomes, At(steps, sources, label))
         rows = steps.rows_from[sources]
         rows[:, DISK] = disks
         rows[:, NODES + index] = targets
-        if fate is not Fate.DONE:
-            rows[:, LOSSES] -= 1
-        if self.scene.keeps_order:
-            opened, ended = automaton.opened.take(nodes), automaton.ended_now.take(targets)
-            changed = np.flatnonzero((opened != 0) | (ended != 0))
-            if len(changed):
-                keys = (rows[changed, ORDER].astype(np.int64) << 20 | opened[changed]) << 20 | ended[changed]
-                rows[changed, ORDER] = self._looked_up(self._next_orders, keys, self._next_order)
-        steps.add(sources, rows, Label(index, move, fate))
+        rows[:, LOSSES] -= label.fate is not Fate.DONE
+        rows[:, ORDER] = self.machine.ordered(index, rows[:, ORDER].astype(np.int64), nodes, targets)
+        steps.add(sources, rows, label)
 
-    def _looked_up(
-        self,
-        table: NumberMap,
-        keys: Numbers,
-        learn: Callable[[int], int],
-        asking: At | None = None,
-    ) -> Numbers:
-        """The value of each key; what was never asked for is learnt. An error is blamed on the first that asks."""
-        values = table.find(keys)
-        unknown = np.flatnonzero(values == ABSENT)
-        if not len(unknown):
-            return values
-        fresh, firsts = np.unique(keys[unknown], return_index=True)
-        # In the order of the rows, which is that of the search: names and numbers do not depend on hashes.
-        for place in np.argsort(firsts):
-            key = int(fresh[place])
-            try:
-                table.put(key, learn(key))
-            except NotDeterministic:
-                raise
-            except Exception as error:
-                if asking is None:
-                    raise
-                raise asking.found(int(unknown[firsts[place]]), error) from error
-        values[unknown] = table.find(keys[unknown])
-        return values
-
-    def _apply(self, key: int) -> int:
-        fork = self._disks[key >> _BITS].fork()
-        raw = apply_checked(fork, self.effects.values[key & (1 << _BITS) - 1], self.scene.step_checks)
-        return self._disk_number(fork) << _BITS | self._outcomes.number(raw)
-
-    def _disk_number(self, disk: Disk) -> int:
-        key = disk.frozen()
-        number = self._disk_numbers.get(key)
-        if number is None:
-            number = self._disk_numbers[key] = len(self._disks)
-            self._disks.append(disk)
-        return number
-
-    def _next_order(self, key: int) -> int:
-        small = (1 << 20) - 1
-        opened, ended = (self._names.values[number] for number in (key >> 20 & small, key & small))
-        past, before = self._orders.values[key >> 40]
-        began = dict(before) | dict.fromkeys(opened, past)
-        # What began and ended within one step, without an effect, saw what had ended before it.
-        began |= {name: past for name in ended if name not in began}
-        return self._orders.number((past.union(ended), tuple(sorted(began.items()))))
-
-    def _first_state(self) -> Rows:
-        disk, self._prepared = prepared(self.scene, self._seed)
-        order = self._orders.number((frozenset(self._prepared), ()))
-        start = [self._disk_number(disk), order, self.budget.crashes, self.budget.losses]
-        return np.array([start + [0] * len(self.automata)], np.int32)
+    def _land(self, steps: Steps) -> None:
+        """A write that was under way when its sender died is done now."""
+        sources = np.flatnonzero(steps.rows_from[:, UNDER_WAY])
+        if len(sources):
+            rows = steps.rows_from[sources]
+            effects = rows[:, UNDER_WAY].astype(np.int64) - 1
+            label = Label(NOBODY, 0, Fate.DONE)
+            disks = rows[:, DISK].astype(np.int64)
+            rows[:, DISK] = self.machine.applied(disks, effects, At(steps, sources, label))[0]
+            rows[:, UNDER_WAY] = 0
+            steps.add(sources, rows, label)
 
     # Ends
 
     def _end(self, row: Rows) -> None:
-        ending = self._ending(row)
+        ending = self.machine.ending(int(row[DISK]), int(row[ORDER]), row[NODES:].tolist())
         key = int(row[DISK]), tuple(ending.records.values()), ending.crashed
         if key in self._checked:
             return
@@ -318,20 +275,6 @@ class Explorer:
             self._endings.check(ending)
         except Exception as error:
             raise Found(row, None, error) from error
-
-    def _ending(self, row: Rows) -> Ending:
-        before = dict(self._orders.values[row[ORDER]][1])
-        records = dict(self._prepared)
-        crashed = set()
-        for automaton, number in zip(self.automata, row[NODES:], strict=True):
-            node = automaton.nodes[number]
-            ended = dict(node.ended)
-            for operation in node.asked:
-                name = operation.name
-                records[name] = Record(operation, ended.get(name), before.get(name))
-            if node.is_dead:
-                crashed.add(automaton.actor.name)
-        return Ending(self._disks[row[DISK]], records, frozenset(crashed))
 
     def _trace(self, found: Found, path: list[Level]) -> list[Step]:
         place = int(np.flatnonzero((path[-1].rows == found.row).all(axis=1))[0])
@@ -346,14 +289,14 @@ class Explorer:
         return steps
 
     def _step_between(self, row: Rows, after: Rows) -> Step:
-        steps = Steps(row[None, :])
-        for index in range(len(self.automata)):
-            self._steps_of(index, steps)
+        steps = self._steps(row[None, :])
         labels = [label for found, label in zip(steps.rows, steps.labels, strict=True) if (found[0] == after).all()]
         return self._described(row, labels[0])
 
     def _described(self, row: Rows, label: Label) -> Step:
-        automaton = self.automata[label.actor]
+        if label.actor == NOBODY:
+            return Step("", "", self.machine.effects.values[row[UNDER_WAY] - 1], Fate.DONE)
+        automaton = self.machine.automata[label.actor]
         if label.fate is Fate.CRASHED:
             return Step(automaton.actor.name, "", CRASH, Fate.CRASHED)
         strand, effect, fate = automaton.nodes[row[NODES + label.actor]].moves[label.move]

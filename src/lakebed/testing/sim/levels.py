@@ -12,14 +12,16 @@ from .effects import Fate
 from .tables import Numbers
 
 Rows = npt.NDArray[np.int32]
-"""A row a state: disk, order, crashes left, losses left, then the node of each actor."""
+"""A row a state: disk, order, faults left of each kind, the write of a dead actor that is under way (its effect and 1,
+or 0), then the node of each actor."""
 
-DISK, ORDER, CRASHES, LOSSES, NODES = range(5)
+DISK, ORDER, CRASHES, LOSSES, LATE, UNDER_WAY, NODES = range(7)
+NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One actor's move, or its crash, and what becomes of it."""
+    """One actor's move, or its crash, and what becomes of it; NOBODY's is the write that was under way."""
 
     actor: int
     move: int
@@ -71,12 +73,13 @@ class At:
 
     steps: Steps
     sources: Numbers
-    actor: int
-    move: int
-    fate: Fate = Fate.DONE
+    label: Label
+
+    def of(self, part: npt.NDArray[np.bool_]) -> At:
+        return At(self.steps, self.sources[part], self.label)
 
     def found(self, place: int, error: Exception) -> Found:
-        return Found(self.steps.rows_from[self.sources[place]], Label(self.actor, self.move, self.fate), error)
+        return Found(self.steps.rows_from[self.sources[place]], self.label, error)
 
 
 def merged(rows: Rows, ways: npt.NDArray[np.float64], sources: Numbers) -> Level:

@@ -82,7 +82,7 @@ class _Walk:
             self.value(value.args)
         elif isinstance(value, tuple):
             self.parts.append(f"{id(kind)}")
-            self.items(tuple(value))
+            self.items((*value, *sorted(getattr(value, "__dict__", {}).items())))
         elif kind.__module__.startswith(_OURS):
             self._fields(kind, value, _names(kind, value), by_value=False)
         else:

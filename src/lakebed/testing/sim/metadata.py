@@ -206,7 +206,7 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
         record = (await repo._fresh(branch)).record  # noqa: SLF001  # the first half of a commit
         changes = await repo._changes(record.tokens())  # noqa: SLF001  # likewise
-        await repo.trees.apply(await repo._metarange(record.commit_id), changes, salts=repo.given_up)  # noqa: SLF001
+        await repo.trees.apply(await repo._metarange(record.commit_id), changes, salts=repo.given_up)  # noqa: SLF001  # likewise
 
     return Do(Operation(name, "run"), act)
 

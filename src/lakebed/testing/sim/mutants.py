@@ -268,6 +268,17 @@ async def _publish_mine_alone(self: Repo, branch: str, mine: Any, seen: Seen, no
             return await self._done(built)
 
 
+async def _publish_after_the_others(self: Repo, branch: str, mine: Any, seen: Seen, note: Any, **of: Any) -> Any:
+    """Wait until those who sealed before me are through: one that died makes all wait."""
+    while seen.record.sealed and seen.record.sealed[-1].token != mine and mine in seen.record.tokens():
+        await self.world.clock.sleep(0)
+        seen = await self._fresh(branch)
+    return await _real_publish_sealed(self, branch, mine, seen, note, **of)
+
+
+_real_publish_sealed: Any = Versions._publish_sealed  # noqa: SLF001  # the real one, to call from the changed one
+
+
 def _mutant(name: str, guard: str, **methods: Callable[..., Any]) -> Mutant:
     return Mutant(name, guard, tuple((Versions, method, changed) for method, changed in methods.items()))
 
@@ -295,6 +306,12 @@ MUTANTS: Final = (
     _mutant("clean-branch-first", "the claims are read before the branch", _clean_claims=_clean_branch_first),
     _mutant("lakefs-2405", "the token is read again after a write", _write=_write_to_the_token_once_read),
     _mutant("lakefs-10466", "what a dead commit sealed is taken too", _publish_sealed=_publish_mine_alone),
+    Mutant(
+        "commit-waits",
+        "nobody waits for another's claim",
+        ((Versions, "_publish_sealed", _publish_after_the_others),),
+        ("writer, two committers",),
+    ),
     *ADDRESS_MUTANTS,
     *RUN_MUTANTS,
     *OPTIMISED_MUTANTS,

@@ -17,6 +17,7 @@ from lakebed.upkeep.commits import Snapshot, read_snapshot
 from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.reading import Cursor, Phase, Reading
 from lakebed.upkeep.records import records
+from lakebed.upkeep.rules import RuleBook
 from lakebed.upkeep.runs import RunBook
 from lakebed.versions import (
     Commit,
@@ -25,6 +26,7 @@ from lakebed.versions import (
     RunKind,
     RunRecord,
     SliceRecord,
+    SliceState,
     Versions,
     encode_record,
     keys,
@@ -186,9 +188,9 @@ async def _make_ref_after_check(self: Repo, key: bytes, record: Any, exists: Exc
 _real_make_ref: Any = Versions._make_ref  # noqa: SLF001  # the real one, to call from the changed one
 
 
-async def _publish_without_touch(self: SimCollector, run_id: RunId, expired: Any, plan: Snapshot) -> None:
+async def _publish_without_touch(self: SimCollector, run_id: RunId, expired: Any, plan: Snapshot, *rules: int) -> None:
     nameless = [(id_, replace(commit, made_for="")) for id_, commit in plan.commits]
-    await _real_publish(self, run_id, expired, Snapshot(refs=plan.refs, commits=nameless, swept=plan.swept))
+    await _real_publish(self, run_id, expired, Snapshot(refs=plan.refs, commits=nameless, swept=plan.swept), *rules)
 
 
 _real_publish: Any = SimCollector._publish  # noqa: SLF001  # the real one, to call from the changed one
@@ -230,6 +232,43 @@ async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str) -> Non
     await self.repo.blocks.delete(doomed)
     await self.runs.move(run_id, RunState.ENDED)
     await self.write_swept(run_id, commits)
+
+
+async def _keep_by_rules_once_read(self: Any, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> Any:
+    del run_id
+    planned = await self._rules.version(int(record.rules_version))
+    return snapshot.kept(planned.rules, now_ms=self._versions.world.clock.now_ms())
+
+
+async def _change_rules_after_looking(self: Any, edit: Any, **of: Any) -> Any:
+    taking = tuple([run for run, one in await self._versions.runs() if one.state in _TAKING])
+    return replace_taking(await _real_change(self, edit, **of), taking)
+
+
+def replace_taking(answer: Any, taking: Any) -> Any:
+    return type(answer)(answer.version, taking)
+
+
+_TAKING: Final = (StoredState.CONDEMNING, StoredState.SWEEPING)
+_real_change: Any = RuleBook.change  # the real one, to call from the changed one
+
+
+async def _skip_first_of_next_page(self: Any, cursor: Cursor, rows: Any) -> Cursor:
+    after = await _real_scan_token(self, cursor, rows)
+    return replace(after, key=after.key + b"\0") if after.key else after  # type: ignore[no-any-return]  # surgery
+
+
+_real_scan_token: Any = Reading._scan_token  # noqa: SLF001  # the real one, to call from the changed one
+
+
+async def _settle_what_was_mine(self: Repo, **of: Any) -> None:
+    async for key, one in self._records(SliceRecord, keys.SLICE):
+        if one.owner == self.options.owner:
+            await self._move(SliceRecord, key, {SliceState.OPEN: SliceState.SETTLED})
+    await _real_close_slices(self, **of)
+
+
+_real_close_slices: Any = Versions.close_slices
 
 
 async def _delete_branch_unclaimed(self: Repo, name: str) -> None:
@@ -374,6 +413,30 @@ RUN_MUTANTS: Final = (
         "a ref that is being made is a root",
         _BRANCH,
         patches(SimCollector, look_again=_look_past_creating),
+    ),
+    mutant(
+        "rules-unread",
+        "changed rules end a run",
+        ("setter of rules, run by rules",),
+        patches(Condemning, _kept=_keep_by_rules_once_read),
+    ),
+    mutant(
+        "rules-late",
+        "rules are written, then runs are read",
+        ("setter of rules, run by rules",),
+        patches(RuleBook, change=_change_rules_after_looking),
+    ),
+    mutant(
+        "page-skips",
+        "a page goes on where the last one ended",
+        ("renamer, run in pages",),
+        patches(Reading, _scan_token=_skip_first_of_next_page),
+    ),
+    mutant(
+        "settle-restarted",
+        "a slice whose owner died is fenced and frozen first",
+        ("uploader that comes back, run",),
+        patches(Versions, close_slices=_settle_what_was_mine),
     ),
     mutant(
         "delete-unclaimed",

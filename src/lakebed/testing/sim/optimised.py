@@ -30,7 +30,7 @@ from .reachable import reachable
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, scene, upload, versions
 from .views import PARTITION
 
-SAVED: Final = "_lakefs/saved"
+SAVED: Final = "saved"
 HOUR_MS: Final = 3_600_000
 
 

@@ -11,12 +11,15 @@ at as it is made.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from lakebed.base import CommitId, from_row
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
     RefState,
+    RunRecord,
+    SweptRecord,
     TagRecord,
     UploadRecord,
     UploadState,
@@ -30,6 +33,8 @@ from .actors import BLOCKS, Ending, Violation
 from .disk import Disk
 from .views import PARTITION, UID, View
 
+PROMISES: Final = b"(promises)"
+"""A partition of the simulation's own: versions of rules of which their setter was told that they count at once."""
 _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
 
@@ -51,6 +56,21 @@ def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: byte
     value = disk.value(PARTITION, keys.UPLOAD + key)
     if value is not None and decode_record(UploadRecord, value).state in _LIVE_UPLOADS:
         raise Violation(f"{key.decode()} was deleted, and may still be linked")
+
+
+def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """Whoever was told that his rules count at once can rely on it: no run by older rules takes a commit after that.
+
+    Raises:
+        Violation: it does.
+    """
+    if partition != PARTITION or not key.startswith(keys.SWEPT) or new is None:
+        return
+    run = disk.value(PARTITION, keys.RUN + decode_record(SweptRecord, new).run.encode())
+    version = 0 if run is None else int(decode_record(RunRecord, run).rules_version or 0)
+    promised = [int(held) for held in disk.cells.get(PROMISES, {}).values()]
+    if version and version < max(promised, default=0):
+        raise Violation(f"rules of version {max(promised)} counted, and a run takes commits by those of {version}")
 
 
 def garbage_goes(ending: Ending) -> None:

@@ -19,7 +19,7 @@ from .collecting import SimCollector
 from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import Ports
-from .reachable import deletes_spare_open_uploads, garbage_goes, nothing_reachable_is_deleted
+from .reachable import deletes_spare_open_uploads, garbage_goes, nothing_reachable_is_deleted, sweeps_keep_promises
 from .trees import SimTrees
 from .views import UID
 
@@ -170,7 +170,7 @@ def scene(
         await repo.close_slices()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
-    moves = (legal, deletes_spare_open_uploads)
+    moves = (legal, deletes_spare_open_uploads, sweeps_keep_promises)
     return Scene(
         name=name,
         actors=actors,

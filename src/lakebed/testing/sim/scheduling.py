@@ -23,13 +23,15 @@ _RAW = {Fate.LOST: Mark.UNKNOWN, Fate.VAIN: Mark.UNKNOWN, Fate.REFUSED: Mark.REF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How likely each is at a step. `delay` puts the actor to sleep for up to `delay_steps` steps of the others;
-    `clock_jump` moves its clock by up to `clock_jump_ms` either way. `crashes_max` bounds the crashes of a run."""
+    """How likely each is at a step. `late`: a crash while a write is under way, which is done later. `delay` puts the
+    actor to sleep for up to `delay_steps` steps of the others; `clock_jump` moves its clock by up to `clock_jump_ms`
+    either way. `crashes_max` bounds the crashes of a run."""
 
     refuse: float = 0.0
     lose_answer: float = 0.0
     lose_request: float = 0.0
     crash: float = 0.0
+    late: float = 0.0
     delay: float = 0.0
     clock_jump: float = 0.0
     delay_steps: int = 40
@@ -38,6 +40,8 @@ class Faults:
 
 
 NO_FAULTS = Faults()
+_LANDS_ONE_IN = 12
+"""At how many of the steps a write that is under way is done."""
 
 
 class Chooser(Protocol):
@@ -67,9 +71,9 @@ class Seeded:
         self._faults = faults
         self._hurry = self._random.choice((0.0, 0.0, 0.7, 0.9))
         self._last = 0
-        self._total = (
-            faults.refuse + faults.lose_answer + faults.lose_request + faults.crash + faults.delay + faults.clock_jump
-        )
+        crashes = faults.crash + faults.late
+        answers = faults.refuse + faults.lose_answer + faults.lose_request
+        self._total = crashes + answers + faults.delay + faults.clock_jump
         self.crashes = 0
 
     def pick(self, count: int) -> int:
@@ -88,11 +92,12 @@ class Seeded:
             (faults.lose_answer, Fate.LOST, what[0] in LOSABLE),
             (faults.lose_request, Fate.VAIN, what[0] in LOSABLE),
             (faults.crash, Fate.CRASHED, self.crashes < faults.crashes_max),
+            (faults.late, Fate.LATE_WRITE, what[0] in LOSABLE and self.crashes < faults.crashes_max),
             (faults.delay, "delay", True),
         )
         for share, fate, is_possible in table:
             if roll < share:
-                self.crashes += fate is Fate.CRASHED
+                self.crashes += fate in (Fate.CRASHED, Fate.LATE_WRITE)
                 return fate if is_possible else None
             roll -= share
         return "jump"
@@ -121,7 +126,7 @@ class Drawn:
             return None
         possible: list[Fate | str] = [Fate.CRASHED, "delay", "jump"]
         if what[0] in LOSABLE:
-            possible += [Fate.LOST, Fate.VAIN]
+            possible += [Fate.LOST, Fate.VAIN, Fate.LATE_WRITE]
         if what[0] not in LOCAL:
             possible.append(Fate.REFUSED)
         self._faults_left -= 1
@@ -181,6 +186,8 @@ class Simulation:
         self._lives: dict[str, Life] = {}
         self._past: list[Ports] = []
         self._asleep: dict[str, int] = {}
+        self._under_way: list[Effect] = []
+        """Writes of those who crashed."""
         self._before: dict[str, frozenset[str]] = {}
         self._ended = frozenset(self._prepared)
 
@@ -224,11 +231,21 @@ class Simulation:
                 if self._asleep or any(moves.values()):
                     continue
                 break
+            if self._under_way and not self.chooser.amount(_LANDS_ONE_IN):
+                self._land()
             life, strand, fate = awake[self.chooser.pick(len(awake)) if len(awake) > 1 else 0]
             self._step(life, strand, fate)
             moves[life.name] = self._lives[life.name].moves()
+        while self._under_way:
+            self._land()
         if stuck := [name for name, life in self._lives.items() if life.pending and name not in self.crashed]:
             raise Violation(f"waits for ever: {', '.join(stuck)}")
+
+    def _land(self) -> None:
+        what = self._under_way.pop(0)
+        if self.trace is not None:
+            self.trace.append(Step("", "", what, Fate.DONE))
+        apply_checked(self.disk, what, self.scene.step_checks)
 
     def _let_time_pass(self, others_move: bool) -> None:
         """One step less to sleep for everybody; where nobody else moves, all wake."""
@@ -239,8 +256,8 @@ class Simulation:
         fault = self.chooser.fault(what)
         if fault is not None and not (fault == "jump" and self.scene.clocks_agree):
             self.fault_count += 1
-            if fault is Fate.CRASHED:
-                self._crash(life)
+            if fault is Fate.CRASHED or fault is Fate.LATE_WRITE:
+                self._crash(life, strand, fault)
                 return
             if fault == "delay":
                 self._asleep[life.name] = 1 + self.chooser.amount(self.faults.delay_steps)
@@ -275,9 +292,12 @@ class Simulation:
                     operations.opening.append(name)
             self._ended = self._ended.union(ended)
 
-    def _crash(self, life: Life) -> None:
+    def _crash(self, life: Life, strand: Strand, fate: Fate) -> None:
+        if fate is Fate.LATE_WRITE:
+            self._under_way.append(strand.effect)
         if self.trace is not None:
-            self.trace.append(Step(life.name, "", CRASH, Fate.CRASHED))
+            what = strand.effect if fate is Fate.LATE_WRITE else CRASH
+            self.trace.append(Step(life.name, strand.name, what, fate))
         actor = self._actors[life.name]
         life.close()
         if actor.restart is None or life.ports.life:

@@ -17,7 +17,11 @@ from .deeds import (
     link,
     reset_object,
     run,
+    run_by_rules,
+    set_rules,
 )
+from .metadata import metadata_run, strand
+from .optimised import optimised
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -36,7 +40,9 @@ from .scenes import (
 )
 from .scheduling import Faults
 
-SWARM_FAULTS: Final = Faults(refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.01, delay=0.02, clock_jump=0.01)
+SWARM_FAULTS: Final = Faults(
+    refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, clock_jump=0.01
+)
 
 
 def swarm(seed: int) -> Scene:
@@ -80,6 +86,10 @@ _KINDS: Final[dict[str, float]] = {
     "give up": 0.5,
     "run": 2,
     "committed run": 0.7,
+    "optimised run": 0.7,
+    "metadata run": 0.7,
+    "rules": 0.5,
+    "run by rules": 0.5,
     "side": 2,
 }
 
@@ -111,7 +121,15 @@ def _drawn(rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, f
         case "give up":
             return give_up(name)
         case "run":
-            return run(name, gives_up=rng.random() < 0.3)
+            return run(name, gives_up=rng.random() < 0.3, in_pages=rng.random() < 0.3)
+        case "optimised run":
+            return optimised(name)
+        case "metadata run":
+            return metadata_run(name) if rng.random() < 0.7 else strand(name)
+        case "rules":
+            return set_rules(name, rng.choice(("4d", "20d")))
+        case "run by rules":
+            return run_by_rules(name)
         case "committed run":
             return committed_run(name)
         case "reset object":

@@ -27,15 +27,19 @@ PARTITION: Final = keys.repository_partition(UID)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A commit in a branch's history: its record, what it holds, and what its first parent held."""
+    """A commit in a branch's history: its record, what it holds, and what its first parent held. `is_gone`: it was
+    swept, or its parent was, and a collection of metadata took the tree; then nothing is known of it."""
 
     id: CommitId
     record: Commit
     contents: dict[bytes, str]
     before: dict[bytes, str]
+    is_gone: bool = False
 
     def changes(self) -> set[bytes]:
         """Paths that it changed."""
+        if self.is_gone:
+            return set()
         named = self.contents.keys() | self.before.keys()
         return {key for key in named if self.contents.get(key) != self.before.get(key)}
 
@@ -73,10 +77,18 @@ class View:
         while commit_id is not None:
             record = self.commit(commit_id)
             parent = record.parents[0] if record.parents else None
-            before = {} if parent is None else self.contents(self.commit(parent).metarange_id)
-            found.append(Made(commit_id, record, self.contents(record.metarange_id), before))
+            if self._is_gone(commit_id) or (parent is not None and self._is_gone(parent)):
+                found.append(Made(commit_id, record, {}, {}, is_gone=True))
+            else:
+                before = {} if parent is None else self.contents(self.commit(parent).metarange_id)
+                found.append(Made(commit_id, record, self.contents(record.metarange_id), before))
             commit_id = parent
         return found
+
+    def _is_gone(self, commit_id: CommitId) -> bool:
+        metarange = self.commit(commit_id).metarange_id
+        is_there = metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.blocks
+        return not is_there and self.disk.value(PARTITION, keys.SWEPT + commit_id.encode()) is not None
 
     def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
         if metarange == EMPTY_METARANGE:

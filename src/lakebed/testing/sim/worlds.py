@@ -24,8 +24,10 @@ from .deeds import (
     link_issued,
     revert,
     run,
+    run_by_rules,
+    set_rules,
 )
-from .exploring import NO_BUDGET, Budget
+from .exploring import Budget
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -45,6 +47,8 @@ from .scenes import (
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
+LATE: Final = Budget(late=1)
+ALONE: Final = Budget(alone_max=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +61,17 @@ class World:
 
 
 def small_worlds() -> Iterator[World]:
-    """Every small scene without faults, with a crash at any step, and with a lost answer or request at any step.
+    """Every small scene without faults, with a crash, with a lost answer or request, and with a crash whose last write
+    comes late, each at any step. Without faults, every actor must also be able to end alone, from every state.
 
     Those of writers and committers come first, then those of collections."""
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes()):
-        for budget, is_quick in zip((NO_BUDGET, A_CRASH, A_LOSS), quick, strict=True):
-            yield World(one, budget, is_quick)
+        for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[1]), strict=True):
+            yield World(one, budget, bool(is_quick))
 
 
 Quick: TypeAlias = tuple[bool, bool, bool]
-"""Without faults, with a crash, with a loss."""
+"""Without faults, with a crash (whose last write may come late), with a loss."""
 
 _ALL: Final[Quick] = (True, True, True)
 _NO_LOSS: Final[Quick] = (True, True, False)
@@ -157,6 +162,9 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     k_abandons = client("k", abandon("x1"), clean_records("k1"))
     yield scene("linker, run, cleaner that abandons it", link, r, k_abandons, before=issued), _ALL
     yield scene("linker, committer, run", link, c, r, before=issued), _NO_LOSS
+    # A process that starts anew knows nothing of what it had under way.
+    late_u = client("u", upload("w2", "a", "2"), again=[close("x2"), upload("w3", "b", "3"), close("x3")])
+    yield scene("uploader that comes back, run", late_u, r, staged=[write("w1", "b", "1")]), _ALL
     # Copies: from `side` to `main`, which a run reads first.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
     copier = copy("w2", "z", "a", "2", ref=SIDE)
@@ -174,6 +182,11 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         ),
         _ALL,
     )
+    # A rename of the second path to the first while the cells are read one at a time.
+    paged = client("r", run("r1", in_pages=True))
+    both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
+    renamer = client("w", copy("w2", "d", "a", "2"), delete("d2", "d"))
+    yield scene("renamer, run in pages", renamer, paged, staged=both), _ALL
     # Committed data: the first of two commits, or what only an old reading of `main` names, is given up.
     past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2")]
     t = client("r", committed_run("r1"))
@@ -189,6 +202,19 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past), _ALL
     from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
     yield scene("copier from a commit, committed run", from_past, t, before=past), _ALL
+    by_rules = client("r", run_by_rules("r1"))
+    ruled = [*past, set_rules("q0", "4d")]
+    s = client("s", set_rules("q1", "20d"))
+    yield scene("setter of rules, run by rules", s, by_rules, before=ruled), _ALL
+    h = client("h", create_branch("h1", "main~1"))
+    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=ruled), _NO_LOSS
+    # Both kinds at once, and somebody who needs what either wants.
+    u = client("u", run("r2"))
+    yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")]), _ALL
+    dropper = client("d", delete("d3", "b"))
+    yield scene("deleter, both runs", dropper, u, t, before=past, staged=[upload("w3", "b", "3")]), _NO_FAULT
+    yield scene("copier from a commit, both runs", from_past, u, t, before=past), _NO_FAULT
+    yield scene("brancher, both runs", h, u, t, before=past), _NO_FAULT
     yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
 
 
