@@ -76,17 +76,33 @@ class Files:
     def write(self, key: str, data: bytes) -> None:
         self._runner.run(_put(self._store, key, data))
 
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """Everything below `prefix`, by what follows it, in byte order."""
-        return self._runner.run(_sizes(self._store, prefix))
+    def sizes(self, prefix: str, *, without: str = "") -> dict[str, int]:
+        """Everything below `prefix`, by what follows it, in byte order; the folder `without` (which ends with a slash)
+        is not listed, whatever is in it.
+        """
+        return self._runner.run(_sizes(self._store, prefix, without))
 
 
 async def _put(store: BlockStore, key: str, data: bytes) -> None:
     await store.put(key, data)
 
 
-async def _sizes(store: BlockStore, prefix: str) -> dict[str, int]:
-    return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}
+async def _sizes(store: BlockStore, prefix: str, without: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if not without or await _list_until(store, prefix, without, found):
+        async for page in store.list(prefix, start_after=without and without[:-1] + chr(ord("/") + 1)):
+            found |= {stat.key.removeprefix(prefix): stat.size_bytes for stat in page}
+    return found
+
+
+async def _list_until(store: BlockStore, prefix: str, folder: str, found: dict[str, int]) -> bool:
+    """List up to this folder. Whether there is anything in it, or behind."""
+    async for page in store.list(prefix):
+        for stat in page:
+            if stat.key >= folder:
+                return True
+            found[stat.key.removeprefix(prefix)] = stat.size_bytes
+    return False
 
 
 async def _read_all(store: BlockStore, keys: Sequence[str]) -> list[bytes]:

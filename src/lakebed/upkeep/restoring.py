@@ -101,7 +101,7 @@ class Restoring:
             return RestorePage(run_id=quarantine.run_id)
         rows = _asked_for(await self._rows(parts[0]), body.path)
         start = cursor.row if parts[0] == cursor.part else 0
-        page = _first_of(rows.slice(start).to_pylist())
+        page = _first_of(rows.slice(start, PAGE_OBJECTS).to_pylist())
         following: _Cursor | None = _Cursor(run_id=quarantine.run_id, part=parts[0], row=start + len(page))
         if start + len(page) >= rows.num_rows:
             following = _Cursor(run_id=quarantine.run_id, part=parts[1]) if len(parts) > 1 else None
@@ -277,9 +277,10 @@ def _asked_for(rows: pa.Table, path: str) -> pa.Table:
 
 
 def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many as a page may have bytes, at least one."""
     page: list[dict[str, Any]] = []
     size_bytes = 0
-    for row in rows[:PAGE_OBJECTS]:
+    for row in rows:
         page.append(row)
         size_bytes += row["size_bytes"]
         if size_bytes >= PAGE_BYTES:

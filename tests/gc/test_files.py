@@ -1,0 +1,30 @@
+"""What the driver lists of a namespace, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.blocks import BlockOptions
+from lakebed.gc.files import Files, Lake
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    options = BlockOptions(local_root=tmp_path, local_durable=False)
+    with Files(Lake(uri="local://lake", options=options)) as files:
+        yield files
+
+
+@pytest.mark.parametrize(
+    "keys", [[], ["a/1"], ["a/b/1"], ["a/c/1"], ["a/b/1", "a/b/2"], ["a/1", "a/bb", "a/c/1"], ["a/a", "a/b0", "a/b.x"]]
+)
+def test_a_folder_that_is_left_out_is_missing_and_nothing_else_is(files: Files, keys: list[str]) -> None:
+    for key in [*keys, "b/1"]:
+        files.write(key, b"1")
+
+    wanted = {key.removeprefix("a/") for key in keys if not key.startswith("a/b/")}
+    assert set(files.sizes("a/", without="a/b/")) == wanted
+    assert set(files.sizes("a/")) == {key.removeprefix("a/") for key in keys}
