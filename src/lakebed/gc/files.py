@@ -26,6 +26,9 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[BlockStore, Iterator[pa.RecordBatch]], AsyncIterator[pa.Table]]
 """What a task does with its share of rows (at least one): read or write, and yield Arrow rows."""
 
+_LAST: Final = "\U0010ffff"
+"""Behind whatever a folder of ours holds."""
+
 PARALLEL: Final = 16
 """How many requests one task has under way."""
 
@@ -90,7 +93,7 @@ async def _put(store: BlockStore, key: str, data: bytes) -> None:
 async def _sizes(store: BlockStore, prefix: str, without: str) -> dict[str, int]:
     found: dict[str, int] = {}
     if not without or await _list_until(store, prefix, without, found):
-        async for page in store.list(prefix, start_after=without and without[:-1] + chr(ord("/") + 1)):
+        async for page in store.list(prefix, start_after=without and without + _LAST):
             found |= {stat.key.removeprefix(prefix): stat.size_bytes for stat in page}
     return found
 
