@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +104,19 @@ def test_a_supposed_run_of_uncommitted_data_shows_what_goes_and_can_never_be_app
     with pytest.raises(gc.RunNotReady, match="abandoned"):
         gc.apply("repo", supposed.run_id, **here)
     assert garbage in lakeside.addresses()
+
+
+def test_the_guides_example_runs_as_it_stands(
+    spark: SparkSession, lakeside: Lakeside, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakeside.upload("logs/a", b"one")
+    lakeside.upload("logs/a", b"two")
+    lakeside.commit()
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "explaining.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+
+    exec(example, {"client": lakeside, "spark": spark, "blocks": lakeside.options})
+
+    said = capsys.readouterr().out
+    assert "unreferenced" in said
+    assert said.endswith("1\nhead main  None\n")
