@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from lakebed.handoff import GC_PREFIX, RunKind
+from lakebed.handoff import GC_PREFIX, QUARANTINE_PREFIX, RunKind
 
 from .files import Files
 
@@ -60,5 +60,6 @@ def strays_among(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def find_strays(files: Files) -> tuple[str, ...]:
-    """One listing of the special folders: ranges, metaranges and run folders, so small beside `data/`."""
-    return strays_among(SPECIAL_PREFIX + name for name in files.sizes(SPECIAL_PREFIX))
+    """One listing of the special folders: ranges, metaranges and run folders, so small beside `data/`. What lies in
+    quarantine may be a lot, and is not listed."""
+    return strays_among(SPECIAL_PREFIX + name for name in files.sizes(SPECIAL_PREFIX, without=QUARANTINE_PREFIX))
