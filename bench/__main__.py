@@ -16,7 +16,7 @@ import msgspec
 
 from .harness import Bench, Figure, Result, run
 
-NAMES = ("commit", "contention", "diff", "list", "mark", "rewrite", "stat", "upload")
+NAMES = ("active", "commit", "contention", "diff", "list", "mark", "prepare", "rewrite", "stat", "upload")
 
 
 def main(arguments: list[str]) -> int:

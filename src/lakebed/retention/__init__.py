@@ -1,6 +1,6 @@
 """The rules of forgetting in plain Python: the executable specification that the collectors must agree with. Pure."""
 
-from .active import first_parent_indices, kept_indices, rows_of
+from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, rows_of
 from .committed import EmptyLiveSet, Namespace, Trees, doomed_addresses, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
@@ -14,6 +14,7 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
+from .ids import repeated
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run
@@ -53,6 +54,7 @@ __all__ = [
     "InvalidPattern",
     "InvalidRules",
     "KeepLast",
+    "Lines",
     "MetadataRule",
     "Namespace",
     "RuleChange",
@@ -79,6 +81,7 @@ __all__ = [
     "judge_commits",
     "kept_commits",
     "kept_indices",
+    "lines_of",
     "main_ancestry",
     "matches",
     "most_specific_first",
@@ -87,7 +90,9 @@ __all__ = [
     "old_runs",
     "optimised_run",
     "parse_duration",
+    "places_of",
     "read_rules",
+    "repeated",
     "rows_of",
     "slice_of",
     "specificity",

@@ -2,7 +2,8 @@
 
 Along first parents the history is a forest. What a commit needs to know is the longest retention of all branches whose
 main ancestry it is in; so the heads are walked in that order, longest first, and a walk ends where an earlier one
-passed: all below has a period at least as long. Every commit is passed once, whatever the number of branches.
+passed: all below has a period at least as long. Every commit is passed once, whatever the number of branches. Then the
+default goes down from what dangles, for as long as it is the longer one.
 So it is with the newest commits that a rule pins, counted from each head. A property test holds this equal to the
 specification.
 """
@@ -10,6 +11,7 @@ specification.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .history import BrokenHistory
+from .ids import find_ids
 from .rules import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Branches, the one that keeps longest first, each with the beginning of its period; and for each commit the first
+    of them in whose main ancestry it is, -1 where it dangles."""
+
+    branches: list[str]
+    since_ms: npt.NDArray[np.int64]
+    branch_of: npt.NDArray[np.int32]
+
+
+def lines_of(*, first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], rules: Rules, now_ms: int) -> Lines:
+    """Less than 0.1 µs a commit. Arguments as of `kept_indices`."""
+    walks = sorted((rules.since_ms(branch, now_ms), branch) for branch in heads)
+    found = np.full(len(first_parent), -1, np.int32)
+    # Views give numbers as fast as lists do, and four bytes for each stay in the processor's cache.
+    parents, branch_of = first_parent.astype(np.int32).data, found.data
+    for number, (_, branch) in enumerate(walks):
+        commit = heads[branch]
+        while commit >= 0 and branch_of[commit] < 0:
+            branch_of[commit] = number
+            commit = parents[commit]
+    return Lines(
+        branches=[branch for _, branch in walks],
+        since_ms=np.array([since for since, _ in walks], np.int64),
+        branch_of=found,
+    )
 
 
 def kept_indices(
@@ -28,27 +59,42 @@ def kept_indices(
     pinned: Sequence[int],
     rules: Rules,
     now_ms: int,
+    lines: Lines | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Which commits keep their data. Commits are rows; `first_parent` is -1 where there is none.
 
-    `pinned` are kept whatever the rules say: held commits, refs being made, and tags where `rules.tags_pin`.
-    Linear in commits; about 0.3 µs each.
+    `pinned` are kept whatever the rules say: held commits, refs being made, and tags where `rules.tags_pin`. `lines`
+    are those of these arguments, where the caller has them. Linear in commits; about 0.2 µs each.
     """
-    parents = first_parent.tolist()
-    limits = np.full(len(parents), np.iinfo(np.int64).max, np.int64)
-    walks = sorted((rules.since_ms(branch, now_ms), head) for branch, head in heads.items())
-    on_branches = _walk(parents, [head for _, head in walks])
-    dangling = np.flatnonzero(on_branches == 0)
+    lines = lines or lines_of(first_parent=first_parent, heads=heads, rules=rules, now_ms=now_ms)
+    # Of a commit that dangles, -1 takes the last: the default's.
     default = rules.since_ms(None, now_ms)
-    _set_limits(parents, limits, _merged(walks, default, dangling))
+    limits = np.append(lines.since_ms, default)[lines.branch_of]
+    _lower(first_parent, limits, first_parent[lines.branch_of < 0], default)
     active = created_ms >= limits
     kept = active.copy()
     above = first_parent[active]
     kept[above[above >= 0]] = True
     kept[list(heads.values())] = True
     kept[list(pinned)] = True
-    kept[_last_of_branches(parents, [(rules.keep_last_of(branch), head) for branch, head in heads.items()])] = True
+    pins = [(rules.keep_last_of(branch), head) for branch, head in heads.items()]
+    if any(count for count, _ in pins):
+        kept[_last_of_branches(first_parent.tolist(), pins)] = True
     return kept
+
+
+def _lower(
+    first_parent: npt.NDArray[np.int64], limits: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], limit: int
+) -> None:
+    """Give these commits and their ancestors the limit where their own is higher. A limit never rises from a commit to
+    its parent, so where it is not higher, nothing below is."""
+    starts = starts[starts >= 0]
+    parents, found = first_parent.data, limits.data
+    for start in starts[limits[starts] > limit].tolist():
+        commit = start
+        while commit >= 0 and found[commit] > limit:
+            found[commit] = limit
+            commit = parents[commit]
 
 
 def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> list[int]:
@@ -72,52 +118,13 @@ def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> l
     return found
 
 
-def _merged(
-    walks: list[tuple[int, int]], default: int, dangling: npt.NDArray[np.int64]
-) -> list[tuple[int, Sequence[int]]]:
-    """Starting points by limit, ascending; dangling commits stand with the default."""
-    grouped: dict[int, list[int]] = {}
-    for since, head in walks:
-        grouped.setdefault(since, []).append(head)
-    grouped.setdefault(default, []).extend(dangling.tolist())
-    return sorted(grouped.items())
-
-
-def _walk(parents: list[int], starts: Sequence[int]) -> npt.NDArray[np.uint8]:
-    seen = bytearray(len(parents))
-    for start in starts:
-        commit = start
-        while commit >= 0 and not seen[commit]:
-            seen[commit] = 1
-            commit = parents[commit]
-    return np.frombuffer(seen, np.uint8)
-
-
-def _set_limits(parents: list[int], limits: npt.NDArray[np.int64], groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-    seen = bytearray(len(parents))
-    for since, starts in groups:
-        passed: list[int] = []
-        for start in starts:
-            commit = start
-            while commit >= 0 and not seen[commit]:
-                seen[commit] = 1
-                passed.append(commit)
-                commit = parents[commit]
-        limits[passed] = since
-
-
 def first_parent_indices(ids: pa.Array, parents: pa.Array) -> npt.NDArray[np.int64]:
     """The row of each commit's first parent, -1 where it has none. `parents` is a list column, first parent first.
 
     Raises:
         BrokenHistory: a first parent is not among `ids`.
     """
-    offsets = parents.offsets.to_numpy()
-    found = np.full(len(ids), -1, np.int64)
-    has_parent = np.flatnonzero(np.diff(offsets) > 0)
-    if len(has_parent):
-        found[has_parent] = _rows_of(ids, parents.values.take(pa.array(offsets[has_parent])), "a commit")
-    return found
+    return places_of(ids, parents, [])[0]
 
 
 def rows_of(ids: pa.Array, names: Sequence[str], *, who: str) -> list[int]:
@@ -126,12 +133,30 @@ def rows_of(ids: pa.Array, names: Sequence[str], *, who: str) -> list[int]:
     Raises:
         BrokenHistory: one is not among `ids`; `who` is what the error says names it.
     """
-    return _rows_of(ids, pa.array(names, pa.string()), who).tolist() if names else []
+    nothing = pa.array([], pa.list_(pa.string()))
+    return places_of(ids, nothing, [(who, name) for name in names])[1]
 
 
-def _rows_of(ids: pa.Array, names: pa.Array, who: str) -> npt.NDArray[np.int64]:
-    rows = pc.index_in(names, value_set=ids)
+def places_of(
+    ids: pa.Array, parents: pa.Array, refs: Sequence[tuple[str, str]]
+) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """`first_parent_indices`, and the rows of what `refs` name (who, commit), for one index of the ids: making it takes
+    longer than all else.
+
+    Raises:
+        BrokenHistory: something named is not among `ids`.
+    """
+    offsets = parents.offsets.to_numpy()
+    has_parent = np.flatnonzero(np.diff(offsets) > 0)
+    above = parents.values.take(pa.array(offsets[has_parent]))
+    names = pa.concat_arrays([above, pa.array([commit for _, commit in refs], pa.string())])
+    rows = find_ids(ids, names)
     if rows.null_count:
-        missing = names.filter(pc.is_null(rows))[0].as_py()
-        raise BrokenHistory(f"{who} names commit {missing}, which has no record", commit=missing)
-    return np.asarray(rows.to_numpy(), np.int64)
+        missing = int(np.flatnonzero(pc.is_null(rows).to_numpy(zero_copy_only=False))[0])
+        who = "a commit" if missing < len(above) else refs[missing - len(above)][0]
+        commit = names[missing].as_py()
+        raise BrokenHistory(f"{who} names commit {commit}, which has no record", commit=commit)
+    found = np.asarray(rows.to_numpy(), np.int64)
+    first_parent = np.full(len(parents), -1, np.int64)
+    first_parent[has_parent] = found[: len(above)]
+    return first_parent, found[len(above) :].tolist()

@@ -111,12 +111,15 @@ def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
 
 def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -> pa.Array:
     """What `format_address` gives for each, and the text itself where the address is foreign."""
-    is_own = slices != FOREIGN_SLICE
-    if not is_own.all():
-        own = iter(_own_texts(slices[is_own], sequences[is_own]).to_pylist())
-        texts = [next(own) if is_own_ else text for is_own_, text in zip(is_own, foreign, strict=True)]
-        return pa.array(texts, pa.string())
-    return _own_texts(slices, sequences)
+    foreign_rows = np.flatnonzero(slices == FOREIGN_SLICE)
+    if not len(foreign_rows):
+        return _own_texts(slices, sequences)
+    own_rows = np.flatnonzero(slices != FOREIGN_SLICE)
+    texts = pa.array([foreign[row] for row in foreign_rows.tolist()], pa.string())
+    both = pa.concat_arrays([_own_texts(slices[own_rows], sequences[own_rows]), texts])
+    place = np.empty(len(slices), np.int64)
+    place[own_rows], place[foreign_rows] = np.arange(len(own_rows)), np.arange(len(own_rows), len(slices))
+    return both.take(pa.array(place))
 
 
 def _own_texts(slices: Numbers, sequences: Numbers) -> pa.Array:

@@ -64,7 +64,8 @@ def decode_cells(values: Sequence[bytes]) -> list[Cell]:
 
 def cell_columns(values: Sequence[bytes]) -> list[tuple[Any, ...]]:
     """A page of at least one cell as columns: the flags, then a row's fields in order. No object for each cell."""
-    return list(zip(*_decode(values), strict=True))[1:]
+    with _collector_resting():
+        return list(zip(*_decode(values), strict=True))[1:]
 
 
 def is_gone(flags: int) -> bool:
