@@ -30,7 +30,7 @@ from lakebed.gc.runs import (
 from lakebed.gc.strays import strays_among
 from lakebed.gc.tables import VERDICTS
 from lakebed.gc.verdicts import totals_of
-from lakebed.handoff import BadInput, Part, RunKind
+from lakebed.handoff import STRAYS_MAX, BadInput, Part, RunKind
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"
 
@@ -170,7 +170,13 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         "_lakefs/dummy2",
     ]
 
-    assert strays_among([*known, *strange]) == tuple(strange)
+    assert strays_among([*known, *strange]).keys == tuple(sorted(strange))
+
+
+def test_strays_are_counted_and_only_some_of_them_told() -> None:
+    found = strays_among(f"_lakefs/{number}" for number in range(STRAYS_MAX + 5))
+
+    assert (len(found.plus(found).keys), found.plus(found).count) == (STRAYS_MAX, 2 * (STRAYS_MAX + 5))
 
 
 class Answers:

@@ -23,7 +23,7 @@ from lakebed.gc import Collector, LiveSide, Plan, Totals
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
 from lakebed.gc.workshop import write_input
-from lakebed.handoff import Condemn, Mark, ReadUncommitted, Restore, RunKind, StartRun, Sweep
+from lakebed.handoff import Condemn, GiveUp, Mark, PrepareCommits, ReadUncommitted, Restore, RunKind, StartRun, Sweep
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, days_rules
 from lakebed.runtime import live_world
@@ -235,9 +235,10 @@ class Lakeside:
         upkeep = self.upkeep
         answers: dict[str, Callable[[str], Awaitable[object]]] = {
             "uncommitted": lambda run: upkeep.read_uncommitted(run, said(ReadUncommitted)),
-            "commits": upkeep.prepare_commits,
+            "commits": lambda run: upkeep.prepare_commits(run, None if body is None else said(PrepareCommits)),
             "marked": lambda run: upkeep.mark(run, said(Mark)),
             "condemn": lambda run: upkeep.condemn(run, said(Condemn)),
+            "give-up": lambda run: upkeep.give_up(run, said(GiveUp)),
             "sweeping": lambda run: upkeep.sweep(run, said(Sweep)),
             "ended": upkeep.end,
             "abandoned": upkeep.abandon,

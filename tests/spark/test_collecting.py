@@ -439,15 +439,34 @@ def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSess
 def test_stray_files_are_reported_and_survive(spark: SparkSession, lakeside: Lakeside) -> None:
     slice_folder = (lakeside.folder / lakeside.upload("a/1")).parent
     lakeside.delete("a/1")
-    strays = [lakeside.folder / "_lakefs" / "ranges" / "notes.txt", slice_folder / "README", lakeside.folder / "mine"]
+    names = [
+        "mine",
+        "theirs/2020/x",
+        "data/mine",
+        "data/mine too/x",
+        f"{slice_folder.relative_to(lakeside.folder)}/README",
+        f"{slice_folder.relative_to(lakeside.folder)}/sub/x",
+        "_lakefs/mine",
+        "_lakefs/ranges/notes.txt",
+        "_lakefs/metaranges/mine/x.parquet",
+        "_lakefs/retention/gc/committed/r1/.plan.json.swp",
+        "_lakefs/retention/gc/uncommitted/x.parquet",
+        "_lakefs/retention/lc/x",
+    ]
+    strays = [lakeside.folder / name for name in names]
     for stray in strays:
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_text("x")
 
-    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
-    lakeside.collector.apply(spark, plan.run_id)
+    plans = [lakeside.collector.plan(spark, kind) for kind in (RunKind.UNCOMMITTED, RunKind.METADATA)]
+    for plan in plans:
+        lakeside.collector.apply(spark, plan.run_id)
 
-    assert len([key for key in plan.strays if key.endswith(("notes.txt", "README"))]) == 2
+    expected = {"theirs/2020/x": "theirs/", "data/mine too/x": "data/mine too/"}
+    everywhere = {expected.get(name, name) for name in names}
+    assert set(plans[0].strays) == everywhere
+    assert set(plans[1].strays) == {name for name in everywhere if not name.startswith(f"data/{slice_folder.name}")}
+    assert [plan.strays_count for plan in plans] == [len(plan.strays) for plan in plans]
     assert all(stray.exists() for stray in strays)
 
 

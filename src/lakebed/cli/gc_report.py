@@ -252,7 +252,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _strays(plan: Plan) -> Iterator[str]:
     if not plan.strays:
         return
-    counted = count_of(len(plan.strays), "file")
+    counted = count_of(plan.strays_count, "file or folder", "files or folders")
     yield f"<h2>Strays</h2><p>{text(counted)} that nobody of ours put there. They are never deleted.</p>"
     yield "<ul>"
     yield from (f"<li><code>{text(key)}</code></li>" for key in plan.strays[:TOP])

@@ -48,7 +48,7 @@ def plan_text(plan: Plan, *, width: int | None = None) -> Iterator[str]:
         listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
     if plan.strays:
-        facts.append(("strays", f"{len(plan.strays):,}, reported and never deleted"))
+        facts.append(("strays", f"{plan.strays_count:,}, reported and never deleted"))
     yield from fields(facts)
     totals = plan.totals
     for title, sums in (

@@ -37,7 +37,7 @@ from lakebed.handoff import (
     diff_plans,
     report_path,
 )
-from lakebed.retention import Rules
+from lakebed.retention import MetadataRule, Rules
 
 from .applying import apply_run
 from .files import Files, Lake
@@ -77,6 +77,7 @@ class Collector:
     tasks: int = TASKS
     progress: Progress = silent
     uncommitted: UncommittedOptions = field(default_factory=UncommittedOptions)
+    metadata: MetadataRule = field(default_factory=MetadataRule)
 
     def check(self) -> None:
         """Find what would fail later before anything slow begins: one request and one small read.
@@ -270,7 +271,14 @@ class Collector:
 
     def _shop(self, spark: SparkSession) -> Workshop:
         live_side = self._live_side()
-        return Workshop(spark=spark, live_side=live_side, lake=self._lake(), tasks=self.tasks, progress=self.progress)
+        return Workshop(
+            spark=spark,
+            live_side=live_side,
+            lake=self._lake(),
+            tasks=self.tasks,
+            progress=self.progress,
+            metadata=self.metadata,
+        )
 
     def _live_side(self) -> LiveSide:
         return LiveSide(self.client, self.repository)

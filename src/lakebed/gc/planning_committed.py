@@ -62,7 +62,7 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         range_counts=RangeCounts(live=live.num_rows, expired=expired.num_rows),
         doomed=doomed,
         totals=totals,
-        strays=find_strays(files),
+        **find_strays(files).facts(),
     )
 
 

@@ -24,7 +24,7 @@ from .files import Files
 from .history import check_live, metaranges_of_all
 from .read import named_ranges
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
-from .strays import SPECIAL_PREFIX, run_file, strays_among, tree_file
+from .strays import SPECIAL_PREFIX, find_strays_around, run_file, strays_among, tree_file
 from .tables import PARTS, VERDICTS
 from .verdicts import sum_parts, write_portions
 from .workshop import Workshop, read_input, write_input
@@ -67,7 +67,7 @@ def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
         doomed=manifest,
         totals=totals,
-        strays=strays_among(special.keys),
+        **find_strays_around(files).plus(strays_among(special.keys)).facts(),
     )
 
 

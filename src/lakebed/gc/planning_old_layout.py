@@ -34,6 +34,7 @@ from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
 from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .strays import strays_of
 from .workshop import Workshop, read_input
 
 HELD_MAX: Final = 200_000
@@ -85,7 +86,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         range_counts=RangeCounts(live=ranges.num_rows, expired=0),
         doomed=doomed,
         totals=totals,
-        strays=found.strays,
+        **strays_of(found).facts(),
     )
 
 

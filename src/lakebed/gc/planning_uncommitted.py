@@ -47,7 +47,7 @@ from .read import (
 )
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .saving import Base, write_piece
-from .strays import find_strays
+from .strays import Strays, find_strays, strays_of
 from .tables import LIVE, PARTS, RANGE_IDS, RANGES, SETTLED
 from .workshop import Workshop, read_input, slice_numbers
 
@@ -130,7 +130,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
         doomed=marked.doomed,
         totals=marked.totals,
         # The special folders hold as much as all commits: they are looked through by clean runs.
-        strays=found.strays + (() if desk.base else find_strays(files)),
+        **strays_of(found).plus(Strays() if desk.base else find_strays(files)).facts(),
     )
 
 

@@ -8,15 +8,16 @@ input; and what a sweep may delete goes by name, so it is in no plan either.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from lakebed.handoff import GC_PREFIX, QUARANTINE_PREFIX, RunKind
+from lakebed.base import parse_slice_name
+from lakebed.handoff import DATA_PREFIX, GC_PREFIX, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
 
 from .files import Files
 
 SPECIAL_PREFIX: Final = "_lakefs/"
-STRAYS_MAX: Final = 1000
 
 _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
@@ -53,13 +54,48 @@ def is_special_file(key: str) -> bool:
     return bool(tree_file(key) or run_file(key) or _OTHER.fullmatch(key))
 
 
-def strays_among(keys: Iterable[str]) -> tuple[str, ...]:
-    """Those that no part of Lakebed writes, in order, at most STRAYS_MAX."""
-    found = (key for key in keys if not is_special_file(key))
-    return tuple(key for key, _ in zip(found, range(STRAYS_MAX), strict=False))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strays:
+    """`keys` are the first STRAYS_MAX, in order, of `count`. A key that ends with a slash is a folder, with whatever is
+    in it."""
+
+    keys: tuple[str, ...] = ()
+    count: int = 0
+
+    def plus(self, more: Strays) -> Strays:
+        return Strays(keys=(self.keys + more.keys)[:STRAYS_MAX], count=self.count + more.count)
+
+    def facts(self) -> dict[str, Any]:
+        """As a `Plan` has them."""
+        return {"strays": self.keys, "strays_count": self.count}
 
 
-def find_strays(files: Files) -> tuple[str, ...]:
-    """One listing of the special folders: ranges, metaranges and run folders, so small beside `data/`. What lies in
-    quarantine may be a lot, and is not listed."""
-    return strays_among(SPECIAL_PREFIX + name for name in files.sizes(SPECIAL_PREFIX, without=QUARANTINE_PREFIX))
+def strays_of(found: Found) -> Strays:
+    """Those that lie in slices."""
+    return Strays(keys=found.strays, count=found.strays_count)
+
+
+def strays_among(keys: Iterable[str]) -> Strays:
+    """Of keys below SPECIAL_PREFIX those that no part of Lakebed writes."""
+    return _strays(sorted(key for key in keys if not is_special_file(key)))
+
+
+def find_strays(files: Files) -> Strays:
+    """In the special folders, which are small beside `data/`, and around the slices: one listing of the former, and one
+    level of the root and of `data/`. What lies inside a slice is found by who lists it, and what lies in quarantine may
+    be a lot, and is not listed.
+    """
+    special = strays_among(SPECIAL_PREFIX + name for name in files.sizes(SPECIAL_PREFIX, without=QUARANTINE_PREFIX))
+    return find_strays_around(files).plus(special)
+
+
+def find_strays_around(files: Files) -> Strays:
+    """At the root of the namespace, and directly in `data/`."""
+    root, data = files.act(lambda store: store.level()), files.act(lambda store: store.level(DATA_PREFIX))
+    beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
+    no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]
+    return _strays(sorted([*root.keys, *beside, *data.keys, *no_slices]))
+
+
+def _strays(keys: Sequence[str]) -> Strays:
+    return Strays(keys=tuple(keys[:STRAYS_MAX]), count=len(keys))

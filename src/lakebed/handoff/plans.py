@@ -95,6 +95,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
     run were not listed (`slices_skipped`).
 
+    `strays` are some of `strays_count` keys and folders (which end with a slash) that nobody of ours made.
+
     `what_if`: it was made by rules that nobody had saved, and has no version of them.
     """
 
@@ -124,6 +126,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     doomed: Manifest
     totals: Totals
     strays: tuple[str, ...] = ()
+    strays_count: int = 0
     what_if: bool = False
 
     @property

@@ -1,0 +1,204 @@
+"""Collections of metadata on Spark: files of trees that no commit needs, folders of old runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakebed.base import Corrupt, Invalid
+from lakebed.gc import Collector, PlanMissing, RunAbandoned
+from lakebed.handoff import RunKind, RunState
+from lakebed.retention import MetadataRule
+from lakebed.upkeep import Upkeep, UpkeepOptions
+from lakebed.versions import Condemned
+from tests.spark.lakeside import Lakeside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ANY_AGE = -(10**13)
+FILES = MetadataRule(file_age_ms_min=ANY_AGE)
+ALL = MetadataRule(file_age_ms_min=ANY_AGE, runs_newest=0, run_age_ms_min=ANY_AGE)
+
+
+def collector(lakeside: Lakeside, rule: MetadataRule = FILES) -> Collector:
+    """Nobody reads what was swept."""
+    lakeside.upkeep = Upkeep(lakeside.versions, UpkeepOptions(readers_grace_ms=0))
+    return replace(lakeside.collector, metadata=rule)
+
+
+def tell_past(lakeside: Lakeside, spark: SparkSession) -> str:
+    """Two commits, of which the first was swept. Returns its id."""
+    lakeside.upload("a/1")
+    first = lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.upload("a/2")
+    lakeside.commit(age_days=20)
+    lakeside.upload("a/3")
+    lakeside.commit()
+    lakeside.rules(1)
+    lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
+    return first.id
+
+
+def trees(lakeside: Lakeside) -> set[str]:
+    found = lakeside.files("_lakefs/ranges/*.parquet") + lakeside.files("_lakefs/metaranges/*.parquet")
+    return {file.stem for file in found}
+
+
+def strand(lakeside: Lakeside, path: str) -> str:
+    """Stage an object, and leave the file of its tree there, as a commit does that then fails."""
+
+    async def write() -> str:
+        versions = lakeside.versions
+        record = (await versions._fresh("main")).record
+        base = await versions._metarange(record.commit_id)
+        return (await versions.trees.apply(base, await versions._changes(record.tokens()))).metarange_id
+
+    lakeside.upload(path)
+    return lakeside.wait(write())
+
+
+def test_files_of_swept_commits_and_folders_of_old_runs_go(spark: SparkSession, lakeside: Lakeside) -> None:
+    first = tell_past(lakeside, spark)
+    before = trees(lakeside)
+
+    plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+    report = collector(lakeside, ALL).apply(spark, plan.run_id)
+
+    gone = {row["address"] for row in lakeside.ledger() if row["run_id"] == plan.run_id}
+    assert {Path(key).stem for key in gone if "ranges/" in key} == before - trees(lakeside)
+    assert len(before) - len(trees(lakeside)) == plan.range_counts.expired >= 2
+    assert set(plan.totals.by_reason) == {"unnamed", "old-run"}
+    assert (report.state, report.objects_deleted, report.objects_failed) == (RunState.ENDED, len(gone), 0)
+    assert lakeside.content("a/3") == b"data"
+    assert not lakeside.files("_lakefs/retention/gc/committed/*/plan.json")
+    assert [view.kind for view in collector(lakeside).runs()] == [RunKind.METADATA]
+    with pytest.raises(Condemned):
+        lakeside.branch("again", first)
+    assert collector(lakeside).plan(spark, RunKind.METADATA).totals.all.objects == 0
+
+
+def test_young_files_new_runs_and_what_readers_may_see_stay(spark: SparkSession, lakeside: Lakeside) -> None:
+    tell_past(lakeside, spark)
+
+    by_age = lakeside.collector.plan(spark, RunKind.METADATA)
+    by_grace = replace(lakeside.collector, metadata=FILES).plan(spark, RunKind.METADATA)
+
+    assert (by_age.totals.all.objects, by_grace.totals.all.objects) == (0, 0)
+
+
+def test_what_a_commit_came_to_name_since_the_plan_stays(spark: SparkSession, lakeside: Lakeside) -> None:
+    stranded = strand(lakeside, "a/1")
+    plan = collector(lakeside).plan(spark, RunKind.METADATA)
+    assert lakeside.commit().metarange_id == stranded
+    lakeside.versions = lakeside.versions.__class__(
+        uid=lakeside.versions.uid,
+        store=lakeside.versions.store,
+        blocks=lakeside.blocks,
+        trees=lakeside.versions.trees,
+        world=lakeside.versions.world,
+    )
+
+    report = collector(lakeside).apply(spark, plan.run_id)
+
+    assert plan.totals.all.objects == 2
+    assert (report.objects_deleted, report.objects_doomed) == (0, 0)
+    assert lakeside.content("a/1") == b"data"
+
+
+def test_after_a_crash_the_same_run_goes_on(spark: SparkSession, lakeside: Lakeside) -> None:
+    strand(lakeside, "a/1")
+    plan = collector(lakeside).plan(spark, RunKind.METADATA)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    for route in ("give-up", "sweeping", "ended"):
+        lakeside.before[route] = die
+        with pytest.raises(KeyboardInterrupt):
+            collector(lakeside).apply(spark, plan.run_id)
+    report = collector(lakeside).apply(spark, plan.run_id)
+
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 2)
+
+
+def test_a_plan_whose_folder_another_run_took_cannot_be_applied(spark: SparkSession, lakeside: Lakeside) -> None:
+    old = collector(lakeside).plan(spark, RunKind.METADATA)
+    plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+    collector(lakeside, ALL).apply(spark, plan.run_id)
+
+    with pytest.raises(PlanMissing):
+        collector(lakeside).apply(spark, old.run_id)
+
+
+def test_a_plan_that_another_run_gave_up_and_did_not_delete_yet_is_refused(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    old = collector(lakeside).plan(spark, RunKind.METADATA)
+    plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    lakeside.before["sweeping"] = die
+    with pytest.raises(KeyboardInterrupt):
+        collector(lakeside, ALL).apply(spark, plan.run_id)
+
+    with pytest.raises(RunAbandoned):
+        collector(lakeside).apply(spark, old.run_id)
+
+
+def test_a_stray_in_the_folder_of_an_old_run_survives_it(spark: SparkSession, lakeside: Lakeside) -> None:
+    old = collector(lakeside).plan(spark, RunKind.METADATA)
+    stray = lakeside.folder / old.folder / "notes.txt"
+    stray.write_text("x")
+
+    plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+    collector(lakeside, ALL).apply(spark, plan.run_id)
+
+    assert f"{old.folder}notes.txt" in plan.strays
+    assert [file.name for file in (lakeside.folder / old.folder).iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("harm", ["remove", "cut", "flip", "version"])
+@pytest.mark.parametrize("pattern", ["metadata/*/commits/*", "metadata/*/doomed/*", "metadata/*/leftovers/*"])
+def test_an_input_that_is_not_what_it_was_stops_the_apply(
+    spark: SparkSession, lakeside: Lakeside, pattern: str, harm: str
+) -> None:
+    stranded = strand(lakeside, "a/1")
+    plan = collector(lakeside).plan(spark, RunKind.METADATA)
+    [file] = lakeside.files(f"_lakefs/retention/gc/{pattern}")
+    data = file.read_bytes()
+    match harm:
+        case "remove":
+            file.unlink()
+        case "cut":
+            file.write_bytes(data[:-9])
+        case "flip":
+            file.write_bytes(data[:30] + bytes([data[30] ^ 1]) + data[31:])
+        case _:
+            table = file.parent.name
+            of_plan = lakeside.folder / plan.folder / "plan.json"
+            text = of_plan.read_text()
+            assert f'"table":"{table}"' in text
+            of_plan.write_text(
+                text.replace(f'"table":"{table}","table_version":', f'"table":"{table}","table_version":9')
+            )
+
+    with pytest.raises((Corrupt, Invalid)):
+        collector(lakeside).apply(spark, plan.run_id)
+
+    assert stranded in trees(lakeside)
+
+
+def test_a_metarange_that_is_missing_stops_the_plan(spark: SparkSession, lakeside: Lakeside) -> None:
+    strand(lakeside, "a/1")
+    named = lakeside.commit().metarange_id
+    (lakeside.folder / "_lakefs" / "metaranges" / f"{named}.parquet").unlink()
+
+    with pytest.raises(Corrupt, match=named):
+        collector(lakeside).plan(spark, RunKind.METADATA)
