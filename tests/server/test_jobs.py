@@ -24,6 +24,9 @@ said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, 
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
 print("arguments " + " ".join(sys.argv[1:]), file=sys.stderr, flush=True)
 print("told " + json.dumps(told), file=sys.stderr, flush=True)
+for word in sys.argv:
+    if word.startswith("--rules="):
+        print("rules told: " + json.load(open(word[8:]))["default"], file=sys.stderr, flush=True)
 if sys.argv[1] == "plan":
     print(json.dumps(said), flush=True)
 elif sys.argv[1] == "apply":
@@ -61,6 +64,10 @@ async def ended(client: httpx.AsyncClient, repo: str, job: Any) -> Any:
     return job
 
 
+def is_there(file: str) -> bool:
+    return Path(file).exists()
+
+
 async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx.AsyncClient, repo: str) -> None:
     options = {"tasks": "4"}
 
@@ -81,6 +88,19 @@ async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx
         }
     ]
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
+
+
+async def test_options_without_a_value_and_supposed_rules_reach_the_collector(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    body = {"action": "plan", "options": {"clean": ""}, "rules": {"default": "36h"}}
+
+    job = await ended(client, repo, (await client.post(repo + "/gc/jobs", json=body)).json())
+
+    *words, rules = job["lines"][0].split()
+    assert words == ["arguments", "plan", "lakefs://lake", "--clean", "--attended"]
+    assert "rules told: 36h" in job["lines"]
+    assert not is_there(rules.removeprefix("--rules="))
 
 
 async def test_a_collector_gets_a_token_of_who_asked_and_no_secret_of_the_server(
@@ -142,6 +162,10 @@ async def test_a_server_that_stops_takes_its_jobs_with_it(
         {"action": "apply", "run_id": "r1", "kind": "committed"},
         {"action": "plan", "options": {"remote": "sc://elsewhere"}},
         {"action": "plan", "options": {"quarantine": "7d"}},
+        {"action": "plan", "options": {"clean": "yes"}},
+        {"action": "plan", "options": {"tasks": ""}},
+        {"action": "plan", "rules": {"default": "no time"}},
+        {"action": "run", "rules": {"default": "7d"}},
         {"action": "purge", "kind": "committed"},
         {"action": "sweep"},
         {},

@@ -38,7 +38,7 @@ COMPOSITION_ROOTS = {
     "cli/gc.py": {"handoff"},
     "cli/gc_aside.py": {"gc", "handoff"},
     "cli/gc_diff.py": {"handoff"},
-    "cli/gc_jobs.py": {"handoff"},
+    "cli/gc_jobs.py": {"handoff", "retention"},
     "cli/gc_modes.py": {"gc"},
     "cli/gc_progress.py": {"gc"},
     "cli/gc_report.py": {"handoff"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from .uris import parse_repository
 if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
     from lakebed.handoff import JobResult, JobView
+    from lakebed.retention import Rules
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -44,21 +46,29 @@ def start(
     action: ActionArgument,
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="With `apply`: the run to apply.")] = "",
     kind: Annotated[str, typer.Option("--kind", help="committed, uncommitted, …; default: one after the other.")] = "",
-    mode: Annotated[str, typer.Option("--mode", help="How to plan uncommitted data.")] = "",
-    quarantine: Annotated[str, typer.Option("--quarantine", metavar="DURATION", help="Keep aside so long.")] = "",
-    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="About four a core.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME[=VALUE]",
+            help="As of `python -m lakebed.gc`: quarantine=7d, clean. May be repeated.",
+        ),
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to suppose, not saved.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Tell the progress, and how it ended.")] = True,
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
     from lakebed.handoff import JobAction, JobView, RunKind, StartJob
 
-    options = {"mode": mode, "quarantine": quarantine, "tasks": "" if tasks is None else str(tasks)}
     body = StartJob(
         action=_known(JobAction, action),
         kind=_known(RunKind, kind) if kind else None,
         run_id=run,
-        options={name: value for name, value in options.items() if value},
+        options={name: value for name, _, value in (text.partition("=") for text in option or [])},
+        rules=_rules(rules),
     )
     if body.action is not JobAction.PLAN:
         what = f"what run {run} names" if run else "whatever nobody can reach any more"
@@ -92,6 +102,12 @@ def stop(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
     """Ask a job to stop. What it was doing can be begun, or gone on with, again."""
     session.client.call("DELETE", _path(uri, job))
     session.show(_watched(session, uri, _get(session, uri, job)), lambda found: f"job {found.id} is {found.state}")
+
+
+def _rules(file: Path | None) -> Rules | None:
+    from lakebed.retention import read_rules
+
+    return None if file is None else read_rules(file.read_bytes(), name=str(file))
 
 
 def _known(names: type[E], text: str) -> E:

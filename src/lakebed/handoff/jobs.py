@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from lakebed.retention import Rules
+
 from .runs import RunKind
 
 LINES_MAX: Final = 200
@@ -46,13 +48,16 @@ class JobState(enum.StrEnum):
 
 
 class StartJob(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` None: both, one after the other. `run_id` is for `apply`, and is what it applies. `options` are those of
-    `python -m lakebed.gc` for this action, without their dashes, such as {"quarantine": "7d"}."""
+    """`kind` None: all, one after the other. `run_id` is for `apply`, and is what it applies. `options` are those of
+    `python -m lakebed.gc` for this action, without their dashes, such as {"quarantine": "7d", "clean": ""}: one that
+    takes no value has an empty one. `rules` are for `plan`: those to suppose in place of the repository's own.
+    """
 
     action: JobAction
     kind: RunKind | None = None
     run_id: str = ""
     options: dict[str, str] = {}
+    rules: Rules | None = None
 
 
 class JobDeed(enum.StrEnum):

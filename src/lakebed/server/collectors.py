@@ -15,9 +15,10 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -37,6 +38,7 @@ from lakebed.handoff import (
     Totals,
     check_run_id,
 )
+from lakebed.retention import Rules, check_rules
 from lakebed.upkeep import JobBook
 
 logger = logging.getLogger(__name__)
@@ -49,10 +51,13 @@ STOP_S: Final = 8.0
 """How long a collector may take to end by itself: less than a server is given when it is told to stop."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
+FLAGS: Final = frozenset({"clean", "old-layout", "optimised"})
+"""Options without a value."""
+_LOOKING: Final = FLAGS | {"clean-after", "clean-every", "older-than", "tasks", "token-expiry"}
 OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
-    JobAction.PLAN: frozenset({"mode", "tasks"}),
+    JobAction.PLAN: _LOOKING,
     JobAction.APPLY: frozenset({"quarantine", "tasks"}),
-    JobAction.RUN: frozenset({"mode", "quarantine", "tasks"}),
+    JobAction.RUN: _LOOKING | {"quarantine"},
     JobAction.PURGE: frozenset({"tasks"}),
 }
 SECRETS: Final = frozenset({"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID"})
@@ -113,7 +118,7 @@ class Collectors:
         token, _ = await self._authenticator.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
         job = await book.begin(start, by=identity.user_id)
         environment = {**self._environment, "LAKEBED_ENDPOINT": endpoint, "LAKEBED_TOKEN": token}
-        task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment))
+        task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment, start.rules))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job
@@ -129,6 +134,10 @@ def _arguments(start: StartJob, repository: str) -> list[str]:
         raise InvalidJob("`apply` needs the id of a run, and nothing else has one")
     if start.action in {JobAction.APPLY, JobAction.PURGE} and start.kind is not None:
         raise InvalidJob(f"`{start.action}` takes no kind")
+    if start.rules is not None:
+        if start.action is not JobAction.PLAN:
+            raise InvalidJob("only a plan can suppose rules")
+        check_rules(start.rules)
     unknown = sorted(set(start.options) - OPTIONS[start.action])
     if unknown:
         raise InvalidJob(f"{unknown[0]!r} is no option of {start.action} on a server", option=unknown[0])
@@ -137,7 +146,23 @@ def _arguments(start: StartJob, repository: str) -> list[str]:
         arguments.append(check_run_id(start.run_id))
     if start.kind is not None:
         arguments.append(f"--kind={start.kind.value}")
-    return [*arguments, *(f"--{name}={value}" for name, value in sorted(start.options.items())), "--attended"]
+    for name, value in sorted(start.options.items()):
+        if (name in FLAGS) == bool(value):
+            raise InvalidJob(f"{name!r} {'takes no' if value else 'needs a'} value", option=name)
+        arguments.append(f"--{name}={value}" if value else f"--{name}")
+    return [*arguments, "--attended"]
+
+
+@contextlib.contextmanager
+def _as_file(rules: Rules | None) -> Iterator[list[str]]:
+    """Rules as the collector takes them, for as long as it may read them."""
+    if rules is None:
+        yield []
+        return
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(msgspec.json.encode(rules))
+        file.flush()
+        yield [f"--rules={file.name}"]
 
 
 class _Job:
@@ -150,10 +175,11 @@ class _Job:
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._results: list[JobResult] = []
 
-    async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    async def run(self, command: Sequence[str], environment: Mapping[str, str], rules: Rules | None) -> None:
         state, error = JobState.FAILED, ""
         try:
-            state, error = await self._collect(command, environment)
+            with _as_file(rules) as said:
+                state, error = await self._collect([*command, *said], environment)
         except Exception as failure:  # whatever goes wrong, the next job must find room
             logger.exception("job %s failed", self._job.id)
             error = f"the server could not run it: {failure}"
