@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -160,3 +161,12 @@ def test_a_life_that_holds_what_cannot_be_seen_is_like_no_other() -> None:
 
     assert digest_of(life) is None
     assert explore(Scene(name="s", actors=[Actor("a", program)])).violation is None
+
+
+async def test_an_event_loop_that_runs_beside_makes_no_difference() -> None:
+    scene = SCENES["linker, expirer that runs"]
+
+    inside = explore(scene)
+    outside = await asyncio.to_thread(explore, scene)
+
+    assert inside == outside

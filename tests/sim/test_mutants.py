@@ -16,7 +16,7 @@ from lakebed.testing.sim.worlds import small_worlds
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
-    found = hunt_by_world(mutant, states_max=200_000) if mutant.scenes else hunt_by_seed(mutant, seeds_max=600)
+    found = hunt_by_world(mutant, states_max=500_000) if mutant.scenes else hunt_by_seed(mutant, seeds_max=600)
     if found.report is None:
         found = hunt_by_world(mutant, states_max=60_000)
 

@@ -82,7 +82,7 @@ def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
     return dict(total)
 
 
-def mutants(*, seeds_max: int, states_max: int = 200_000) -> dict[str, float]:
+def mutants(*, seeds_max: int, states_max: int = 500_000) -> dict[str, float]:
     """Plant each bug and look for it, by seeds and by small worlds; either search alone may miss one."""
     counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
     total = {"mutants": len(MUTANTS), **dict.fromkeys(counted, 0)}

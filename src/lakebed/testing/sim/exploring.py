@@ -15,6 +15,7 @@ by looking these up for all rows at once (`tables.py`); real code runs only for 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -100,6 +101,9 @@ def explore(
         TooManyStates: more than `states_max`.
         NotDeterministic: an actor's effects follow from more than the outcomes it was given.
     """
+    # An event loop that happens to run here is nothing to the generators of actors.
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
     explorer = Explorer(scene, budget, merges=merges)
     try:
         explored = explorer.walk(states_max)
@@ -110,6 +114,7 @@ def explore(
         return explored
     finally:
         explorer.close()
+        sys.set_asyncgen_hooks(*hooks)
 
 
 class TooManyStates(RuntimeError):

@@ -128,6 +128,11 @@ async def _remove_all_finished(self: Repo, marking: tuple[str, ...]) -> int:
     return sum([await self._remove_finished(key, record, marking) for key, record in done])
 
 
+async def _wait_for_one_run(self: Repo, key: bytes, record: Any, marking: tuple[str, ...]) -> Any:
+    return await _real_remove_finished(self, key, record, marking[:1])
+
+
+_real_remove_finished: Any = Versions._remove_finished  # noqa: SLF001  # the real one, to call from the changed one
 _MARKING: Final = (StoredState.MARKING, StoredState.CONDEMNING)
 
 
@@ -259,6 +264,12 @@ ADDRESS_MUTANTS: Final = (
         "finished records wait for runs that mark",
         _LINK_CLEAN,
         patches(Versions, _clean_records=_clean_records_without_runs),
+    ),
+    mutant(
+        "stamp-one",
+        "finished records wait for all runs that mark",
+        ("copier that deletes, cleaner, two runs",),
+        patches(Versions, _remove_finished=_wait_for_one_run),
     ),
     mutant(
         "clean-untouched",

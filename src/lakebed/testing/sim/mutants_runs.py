@@ -278,7 +278,7 @@ async def _delete_branch_unclaimed(self: Repo, name: str) -> None:
 
 
 _LINK_CLEAN = ("linker, record cleaner, run",)
-_COPY = ("copier that deletes, cleaner, run", "copier, deleter, run")
+_COPY = ("renamer, run in pages", "copier that deletes, cleaner, run", "copier, deleter, run")
 _COMMIT = ("committer, run", "writer, committer, run")
 _BRANCH = ("brancher, committed run",)
 _HARD = ("hard resetter, committed run",)

@@ -171,6 +171,8 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     gone = delete("d2", "z", branch=SIDE)
     yield scene("copier that deletes, run", client("w", copier, gone), r, before=source), _ALL
     yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source), _ALL
+    q, kk = client("q", run("r2")), client("k", clean_records("k1"), clean_records("k2"))
+    yield scene("copier that deletes, cleaner, two runs", client("w", copier, gone), kk, r, q, before=source), _NO_FAULT
     yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _ALL
     yield (
         scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source),
@@ -208,6 +210,12 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("setter of rules, run by rules", s, by_rules, before=ruled), _ALL
     h = client("h", create_branch("h1", "main~1"))
     yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=ruled), _NO_LOSS
+    # Several who name what is about to go, or work beside them.
+    reverter, brancher = client("v", revert("v1", "main")), client("h", create_branch("h1", "main~1"))
+    writer = client("w", upload("w3", "b", "3"), commit("c1"))
+    yield scene("brancher, reverter, committed run", brancher, reverter, t, before=past), _NO_FAULT
+    yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=past), _NO_FAULT
+    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=ruled), _NO_FAULT
     # Both kinds at once, and somebody who needs what either wants.
     u = client("u", run("r2"))
     yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")]), _ALL
