@@ -16,7 +16,19 @@ import msgspec
 
 from .harness import Bench, Figure, Result, run
 
-NAMES = ("active", "commit", "contention", "diff", "list", "mark", "prepare", "rewrite", "stat", "upload")
+NAMES = (
+    "active",
+    "commit",
+    "contention",
+    "diff",
+    "incremental",
+    "list",
+    "mark",
+    "prepare",
+    "rewrite",
+    "stat",
+    "upload",
+)
 
 
 def main(arguments: list[str]) -> int:
