@@ -17,10 +17,14 @@ from lakebed.handoff import RunKind
 
 
 def test_all_kinds_are_meant_unless_some_are_named() -> None:
-    assert kinds_asked(False, False) == list(RunKind)
-    assert kinds_asked(True, True) == [RunKind.UNCOMMITTED, RunKind.COMMITTED]
-    assert kinds_asked(True, False) == [RunKind.COMMITTED]
-    assert kinds_asked(False, True) == [RunKind.UNCOMMITTED]
+    def asked(*kinds: str) -> list[RunKind]:
+        return kinds_asked(**{kind.value: kind in kinds for kind in RunKind})
+
+    assert asked() == list(RunKind)
+    assert asked("committed", "uncommitted") == [RunKind.UNCOMMITTED, RunKind.COMMITTED]
+    assert asked("committed") == [RunKind.COMMITTED]
+    assert asked("uncommitted") == [RunKind.UNCOMMITTED]
+    assert asked("metadata") == [RunKind.METADATA]
 
 
 def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:

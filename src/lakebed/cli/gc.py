@@ -34,6 +34,7 @@ from .gc_modes import (
 from .gc_rules import app as rules
 from .gc_session import (
     CommittedOption,
+    MetadataOption,
     RootOption,
     RunArgument,
     UncommittedOption,
@@ -77,6 +78,7 @@ def plan(
     uri: RepositoryArgument,
     committed: CommittedOption = False,
     uncommitted: UncommittedOption = False,
+    metadata: MetadataOption = False,
     clean: CleanOption = False,
     optimised: OptimisedOption = False,
     old_layout: OldLayoutOption = False,
@@ -103,7 +105,7 @@ def plan(
     )
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
     with local_spark(session) as local:
-        kinds = kinds_asked(committed, uncommitted)
+        kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
         session.show_all((collector.plan(local.spark, kind, rules=supposed) for kind in kinds), plan_texts)
 
 
@@ -171,6 +173,7 @@ def run_all(
     uri: RepositoryArgument,
     committed: CommittedOption = False,
     uncommitted: UncommittedOption = False,
+    metadata: MetadataOption = False,
     clean: CleanOption = False,
     optimised: OptimisedOption = False,
     old_layout: OldLayoutOption = False,
@@ -199,7 +202,7 @@ def run_all(
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
-            for kind in kinds_asked(committed, uncommitted):
+            for kind in kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata):
                 reports += collector.run(local.spark, [kind], quarantine=quarantine)
             purged = collector.purge(local.spark)
         except LakebedError:

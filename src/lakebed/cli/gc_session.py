@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
 CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
 UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+MetadataOption = Annotated[
+    bool, typer.Option("--metadata", help="Only files of our own: ranges that no commit names, folders of old runs.")
+]
 RootOption = Annotated[
     Path | None,
     typer.Option(
@@ -38,12 +41,12 @@ RootOption = Annotated[
 ]
 
 
-def kinds_asked(committed: bool, uncommitted: bool) -> list[RunKind]:
+def kinds_asked(*, committed: bool, uncommitted: bool, metadata: bool) -> list[RunKind]:
     """All, unless some are asked for."""
     from lakebed.handoff import RunKind
 
-    asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted}
-    return [kind for kind in RunKind if asked.get(kind) or not (committed or uncommitted)]
+    asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted, RunKind.METADATA: metadata}
+    return [kind for kind in RunKind if asked[kind] or not any(asked.values())]
 
 
 def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
