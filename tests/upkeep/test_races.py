@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from lakebed.base import Entry, LakebedError, RepositoryUid
-from lakebed.retention import DAY_MS, days_rules
+from lakebed.retention import DAY_MS, NOTHING_SAVED, days_rules
 from lakebed.testing.sim import DAWN_MS, Actor, Faults, Ports, Program, Scene, Violation, run_seed
 from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
 from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
@@ -105,6 +105,10 @@ async def collect_committed(server: Server) -> None:
     await server.collector().collect_committed()
 
 
+async def close(server: Server) -> None:
+    await server.versions.close_slices()
+
+
 async def clean(server: Server) -> None:
     await server.versions.clean()
 
@@ -184,6 +188,21 @@ def test_a_clean_run_beside_writers_renames_links_commits_and_cleaning(seed: int
         collector=acting(collect_uncommitted, clean),
         writer=acting(put("s"), put("n"), rename("s", "t"), put("t")),
         committer=acting(commit(), link, commit(), clean),
+    )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_runs_that_go_on_from_one_another_beside_writers_renames_links_and_commits(seed: int) -> None:
+    bases = [NOTHING_SAVED]
+
+    async def collect_optimised(server: Server) -> None:
+        bases.append((await server.collector().collect_uncommitted(bases[-1])).saved)
+
+    race(
+        seed,
+        collector=acting(collect_optimised, close, collect_optimised, clean, collect_optimised),
+        writer=acting(put("s"), put("n"), close, rename("s", "t"), put("t")),
+        committer=acting(commit(), link, close, commit(), clean),
     )
 
 
