@@ -33,6 +33,7 @@ from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, 
 
 from .fencing import Fence
 from .files import PARALLEL, Lake, in_tasks, whole
+from .here import run_here
 from .parts import parts_of, read_part, rows_of_parts, spread
 from .places import DOOMED_ELSEWHERE, is_elsewhere, may_be_deleted
 from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
@@ -41,6 +42,9 @@ from .tables import PARTS
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
+
+OBJECTS_HERE: Final = 10_000
+"""So many are not worth a job: ten bulk deletes, all at once."""
 
 COPIES_AT_ONCE: Final = 64
 """A copy is one small request for one object; a task has so many under way."""
@@ -69,7 +73,7 @@ def sweep(
 
     Raises:
         BadInput: a part is missing or is not what the manifest says; parts before it may be done.
-        TaskStopped: another apply has begun.
+        TaskStopped, Overtaken: another apply has begun.
     """
     handoff.check_manifest(plan, name=plan.folder)
 
@@ -77,7 +81,7 @@ def sweep(
         await fence.check(store)
         return await sweep_part(store, plan, part, ledger, quarantine)
 
-    swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks)
+    swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks, is_small=plan.rows <= OBJECTS_HERE)
     handoff.check_rows(plan, swept.all.objects)
     return swept
 
@@ -89,7 +93,7 @@ def purge(spark: SparkSession, lake: Lake, quarantine: Quarantine, parts: Sequen
         return await purge_part(store, quarantine, part.name)
 
     named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
-    return _in_parts(spark, lake, named, one, tasks=tasks)
+    return _in_parts(spark, lake, named, one, tasks=tasks, is_small=False)
 
 
 def _in_parts(
@@ -99,13 +103,17 @@ def _in_parts(
     one: Callable[[BlockStore, Part], Awaitable[Swept]],
     *,
     tasks: int,
+    is_small: bool,
 ) -> Swept:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for part in parts_of(whole(share)):
             yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, part))])
 
-    named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
-    rows = named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow()
+    if is_small:
+        rows = run_here(lake, work, rows_of_parts(parts), PARTS)
+    else:
+        named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
+        rows = named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow()
     swept = Swept()
     for note in rows["note"].to_pylist():
         swept = swept.plus(msgspec.json.decode(note, type=Swept))
