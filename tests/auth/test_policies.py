@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.auth import InvalidAction, InvalidPolicy, Permissions, Statement
 from lakebed.auth.globs import compile_glob
-from lakebed.auth.policies import Effect, check_statements
+from lakebed.auth.statements import Effect, check_statements
 
 LAKE = "arn:lakefs:fs:::repository/lake"
 

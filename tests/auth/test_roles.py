@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from lakebed.auth import (
     BuiltIn,
     GroupExists,
     GroupNotFound,
+    Groups,
     Identity,
     InvalidPolicy,
     InvalidRole,
@@ -21,17 +23,17 @@ from lakebed.auth import (
     NotAuthenticated,
     NotGranted,
     NotPermitted,
+    Policies,
     PolicyExists,
     PolicyNotFound,
-    Roles,
     ServerKeys,
     Statement,
     UserNotFound,
 )
 from lakebed.auth.actions import ACTIONS, ALSO
 from lakebed.auth.built_in import GROUPS, POLICIES
-from lakebed.auth.policies import check_statements
 from lakebed.auth.records import INSTALLATION, PARTITION, InstallationRecord, decode, encode
+from lakebed.auth.statements import check_statements
 from lakebed.base import World
 from lakebed.kv import Store
 
@@ -40,78 +42,85 @@ ALL: dict[str, Any] = {"prefix": "", "after": "", "limit": 100}
 LAKE = "arn:lakefs:fs:::repository/lake"
 
 
+@dataclass(frozen=True)
+class Roles:
+    groups: Groups
+    policies: Policies
+
+
 @pytest.fixture
 async def roles(store: Store, world: World, accounts: Accounts) -> Roles:
     await accounts.set_up("esti")
     await accounts.create_user("ann")
-    return Roles(store, world, accounts)
+    groups = Groups(store, world, accounts)
+    return Roles(groups, Policies(store, world, accounts, groups))
 
 
 async def may(roles: Roles, user: str, action: str) -> bool:
-    return (await roles.permissions_of(user)).allows(action, LAKE)
+    return (await roles.policies.permissions_of(user)).allows(action, LAKE)
 
 
 async def test_the_first_user_may_do_everything_and_the_next_nothing(roles: Roles) -> None:
-    esti, ann = await roles.permissions_of("esti"), await roles.permissions_of("ann")
+    esti, ann = await roles.policies.permissions_of("esti"), await roles.policies.permissions_of("ann")
 
     assert all(esti.allows_everywhere(action) for action in ACTIONS)
     assert not any(ann.allows(action, resource) for action in ACTIONS for resource in ("*", LAKE))
 
 
 async def test_a_policy_counts_whether_it_is_the_users_or_a_groups(roles: Roles) -> None:
-    await roles.create_policy("readers", [READ])
-    await roles.attach_to_user("ann", "readers")
+    await roles.policies.create("readers", [READ])
+    await roles.policies.attach_to_user("ann", "readers")
     assert await may(roles, "ann", "fs:ReadObject")
 
-    await roles.detach_from_user("ann", "readers")
+    await roles.policies.detach_from_user("ann", "readers")
     assert not await may(roles, "ann", "fs:ReadObject")
 
-    await roles.create_group("analysts")
-    await roles.add_member("analysts", "ann")
-    await roles.attach_to_group("analysts", "readers")
+    await roles.groups.create("analysts")
+    await roles.groups.add_member("analysts", "ann")
+    await roles.policies.attach_to_group("analysts", "readers")
     assert await may(roles, "ann", "fs:ReadObject")
 
-    await roles.remove_member("analysts", "ann")
+    await roles.groups.remove_member("analysts", "ann")
     assert not await may(roles, "ann", "fs:ReadObject")
 
 
 async def test_an_updated_policy_is_that_of_everybody_who_has_it(roles: Roles) -> None:
-    await roles.create_policy("mine", [READ])
-    await roles.attach_to_user("ann", "mine")
+    await roles.policies.create("mine", [READ])
+    await roles.policies.attach_to_user("ann", "mine")
 
-    await roles.update_policy("mine", [Statement(effect="allow", actions=("fs:WriteObject",), resource="*")])
+    await roles.policies.update("mine", [Statement(effect="allow", actions=("fs:WriteObject",), resource="*")])
 
     assert await may(roles, "ann", "fs:WriteObject")
     assert not await may(roles, "ann", "fs:ReadObject")
 
 
 async def test_what_is_deleted_and_made_again_has_nothing_of_before(roles: Roles, accounts: Accounts) -> None:
-    await roles.create_policy("readers", [READ])
-    await roles.create_group("analysts")
-    await roles.attach_to_group("analysts", "readers")
-    await roles.add_member("analysts", "ann")
+    await roles.policies.create("readers", [READ])
+    await roles.groups.create("analysts")
+    await roles.policies.attach_to_group("analysts", "readers")
+    await roles.groups.add_member("analysts", "ann")
 
-    await roles.delete_policy("readers")
-    await roles.create_policy("readers", [READ])
+    await roles.policies.delete("readers")
+    await roles.policies.create("readers", [READ])
     assert not await may(roles, "ann", "fs:ReadObject")
 
-    await roles.attach_to_group("analysts", "readers")
+    await roles.policies.attach_to_group("analysts", "readers")
     await accounts.delete_user("ann")
     await accounts.create_user("ann")
     assert not await may(roles, "ann", "fs:ReadObject")
-    assert (await roles.list_members("analysts", **ALL))[0] == []
+    assert (await roles.groups.list_members("analysts", **ALL))[0] == []
 
-    await roles.add_member("analysts", "ann")
-    await roles.delete_group("analysts")
-    await roles.create_group("analysts")
-    assert (await roles.list_groups_of("ann", **ALL))[0] == []
+    await roles.groups.add_member("analysts", "ann")
+    await roles.groups.delete("analysts")
+    await roles.groups.create("analysts")
+    assert (await roles.groups.list_of("ann", **ALL))[0] == []
 
 
 async def test_what_a_crash_left_of_a_deleted_user_counts_for_nobody(
     roles: Roles, accounts: Accounts, store: Store
 ) -> None:
     """The membership is still there, as if the crash had come before it was removed."""
-    await roles.add_member(ADMINS, "ann")
+    await roles.groups.add_member(ADMINS, "ann")
     key = b"user_groups/ann/Admins"
     left_behind = await store.get(PARTITION, key)
     assert left_behind is not None
@@ -121,53 +130,53 @@ async def test_what_a_crash_left_of_a_deleted_user_counts_for_nobody(
     await accounts.create_user("ann")
 
     assert not await may(roles, "ann", "fs:ReadObject")
-    assert [user.id for user in (await roles.list_members(ADMINS, **ALL))[0]] == ["esti"]
+    assert [user.id for user in (await roles.groups.list_members(ADMINS, **ALL))[0]] == ["esti"]
 
 
 async def test_a_level_gives_a_group_the_policies_of_its_name(roles: Roles) -> None:
-    await roles.create_group("analysts")
-    await roles.add_member("analysts", "ann")
+    await roles.groups.create("analysts")
+    await roles.groups.add_member("analysts", "ann")
     with pytest.raises(NoAcl):
-        await roles.get_acl("analysts")
+        await roles.groups.get_acl("analysts")
 
     for level, action, denied in (
         ("Read", "fs:ReadObject", "fs:WriteObject"),
         ("Write", "fs:WriteObject", "fs:DeleteRepository"),
         ("Super", "fs:DeleteRepository", "auth:CreateUser"),
     ):
-        await roles.set_acl("analysts", level)
-        assert await roles.get_acl("analysts") == level
+        await roles.groups.set_acl("analysts", level)
+        assert await roles.groups.get_acl("analysts") == level
         assert await may(roles, "ann", action)
         assert not await may(roles, "ann", denied)
-    await roles.set_acl("analysts", "Admin")
+    await roles.groups.set_acl("analysts", "Admin")
     assert await may(roles, "ann", "auth:CreateUser")
     with pytest.raises(InvalidRole):
-        await roles.set_acl("analysts", "Everything")
+        await roles.groups.set_acl("analysts", "Everything")
 
 
 async def test_what_is_built_in_is_shown_and_stays_as_it_is(roles: Roles) -> None:
-    groups, _ = await roles.list_groups(**ALL)
-    policies, _ = await roles.list_policies(**ALL)
+    groups, _ = await roles.groups.list(**ALL)
+    policies, _ = await roles.policies.list(**ALL)
     assert [group.id for group in groups] == sorted(GROUPS)
     assert [policy.id for policy in policies] == sorted(POLICIES)
-    assert await roles.get_acl("Viewers") == "Read"
+    assert await roles.groups.get_acl("Viewers") == "Read"
 
     with pytest.raises(BuiltIn):
-        await roles.delete_group("Viewers")
+        await roles.groups.delete("Viewers")
     with pytest.raises(BuiltIn):
-        await roles.set_acl("Viewers", "Admin")
+        await roles.groups.set_acl("Viewers", "Admin")
     with pytest.raises(BuiltIn):
-        await roles.attach_to_group("Viewers", "AllAccess")
+        await roles.policies.attach_to_group("Viewers", "AllAccess")
     with pytest.raises(BuiltIn):
-        await roles.detach_from_group("Viewers", "FSReadAll")
+        await roles.policies.detach_from_group("Viewers", "FSReadAll")
     with pytest.raises(BuiltIn):
-        await roles.update_policy("FSReadAll", [READ])
+        await roles.policies.update("FSReadAll", [READ])
     with pytest.raises(BuiltIn):
-        await roles.delete_policy("FSReadAll")
+        await roles.policies.delete("FSReadAll")
     with pytest.raises(GroupExists):
-        await roles.create_group("Viewers")
+        await roles.groups.create("Viewers")
     with pytest.raises(PolicyExists):
-        await roles.create_policy("FSReadAll", [READ])
+        await roles.policies.create("FSReadAll", [READ])
 
 
 def test_what_is_built_in_would_be_taken_from_a_user_too() -> None:
@@ -198,9 +207,9 @@ def test_what_is_built_in_would_be_taken_from_a_user_too() -> None:
 async def test_a_built_in_group_may_what_its_name_says(
     roles: Roles, group: str, allowed: list[str], denied: list[str]
 ) -> None:
-    await roles.add_member(group, "ann")
+    await roles.groups.add_member(group, "ann")
 
-    found = await roles.permissions_of("ann")
+    found = await roles.policies.permissions_of("ann")
 
     assert [action for action in allowed if not found.allows(action, LAKE)] == []
     assert [action for action in denied if found.allows(action, LAKE)] == []
@@ -209,67 +218,67 @@ async def test_a_built_in_group_may_what_its_name_says(
 
 
 async def test_effective_policies_are_those_of_groups_too(roles: Roles) -> None:
-    await roles.create_policy("mine", [READ])
-    await roles.attach_to_user("ann", "mine")
-    await roles.add_member("Viewers", "ann")
+    await roles.policies.create("mine", [READ])
+    await roles.policies.attach_to_user("ann", "mine")
+    await roles.groups.add_member("Viewers", "ann")
 
-    own, _ = await roles.list_policies_of_user("ann", is_effective=False, **ALL)
-    effective, _ = await roles.list_policies_of_user("ann", is_effective=True, **ALL)
+    own, _ = await roles.policies.list_of_user("ann", is_effective=False, **ALL)
+    effective, _ = await roles.policies.list_of_user("ann", is_effective=True, **ALL)
 
     assert [policy.id for policy in own] == ["mine"]
     assert [policy.id for policy in effective] == sorted([*GROUPS["Viewers"].policies, "mine"])
 
 
 async def test_lists_come_in_pages(roles: Roles) -> None:
-    first, has_more = await roles.list_policies(prefix="GC", after="", limit=2)
-    second, has_still_more = await roles.list_policies(prefix="GC", after=first[-1].id, limit=2)
+    first, has_more = await roles.policies.list(prefix="GC", after="", limit=2)
+    second, has_still_more = await roles.policies.list(prefix="GC", after=first[-1].id, limit=2)
 
-    assert [policy.id for policy in first + second] == ["GCOperator", "GCPlanner", "GCViewer"]
+    assert [policy.id for policy in (*first, *second)] == ["GCOperator", "GCPlanner", "GCViewer"]
     assert (has_more, has_still_more) == (True, False)
 
 
 async def test_the_last_administrator_stays(roles: Roles) -> None:
     with pytest.raises(LastAdministrator):
-        await roles.remove_member(ADMINS, "esti")
+        await roles.groups.remove_member(ADMINS, "esti")
 
-    await roles.add_member(ADMINS, "ann")
-    await roles.remove_member(ADMINS, "esti")
+    await roles.groups.add_member(ADMINS, "ann")
+    await roles.groups.remove_member(ADMINS, "esti")
 
-    assert [user.id for user in (await roles.list_members(ADMINS, **ALL))[0]] == ["ann"]
+    assert [user.id for user in (await roles.groups.list_members(ADMINS, **ALL))[0]] == ["ann"]
 
 
 async def test_what_is_missing_is_named(roles: Roles) -> None:
     with pytest.raises(GroupNotFound):
-        await roles.add_member("nobodys", "ann")
+        await roles.groups.add_member("nobodys", "ann")
     with pytest.raises(UserNotFound):
-        await roles.add_member("Viewers", "bob")
+        await roles.groups.add_member("Viewers", "bob")
     with pytest.raises(PolicyNotFound):
-        await roles.attach_to_user("ann", "nobodys")
+        await roles.policies.attach_to_user("ann", "nobodys")
     with pytest.raises(PolicyNotFound):
-        await roles.update_policy("nobodys", [READ])
+        await roles.policies.update("nobodys", [READ])
     with pytest.raises(GroupNotFound):
-        await roles.set_acl("nobodys", "Read")
+        await roles.groups.set_acl("nobodys", "Read")
     with pytest.raises(NotGranted):
-        await roles.remove_member("Viewers", "ann")
+        await roles.groups.remove_member("Viewers", "ann")
     with pytest.raises(NotGranted):
-        await roles.detach_from_user("ann", "FSReadAll")
+        await roles.policies.detach_from_user("ann", "FSReadAll")
 
 
 async def test_ids_are_taken_once_and_not_every_id_is(roles: Roles) -> None:
-    await roles.create_group("analysts")
-    await roles.create_policy("readers", [READ])
+    await roles.groups.create("analysts")
+    await roles.policies.create("readers", [READ])
 
     with pytest.raises(GroupExists):
-        await roles.create_group("analysts")
+        await roles.groups.create("analysts")
     with pytest.raises(PolicyExists):
-        await roles.create_policy("readers", [READ])
+        await roles.policies.create("readers", [READ])
     for name in ("", "a/b", "a\n", "x" * 129, "ü" * 128 + "x"):
         with pytest.raises(InvalidRole):
-            await roles.create_group(name)
+            await roles.groups.create(name)
         with pytest.raises(InvalidRole):
-            await roles.create_policy(name, [READ])
+            await roles.policies.create(name, [READ])
     with pytest.raises(InvalidPolicy):
-        await roles.create_policy("nothing", [])
+        await roles.policies.create("nothing", [])
 
 
 async def test_users_of_an_earlier_release_keep_what_they_could_do(
@@ -293,7 +302,7 @@ async def test_users_of_an_earlier_release_keep_what_they_could_do(
     assert await may(roles, "ann", "fs:ReadObject")
     assert await may(roles, "esti", "fs:ReadObject")
 
-    await roles.remove_member(ADMINS, "ann")
+    await roles.groups.remove_member(ADMINS, "ann")
     await accounts.create_user("bob")
     await accounts.adopt_users()
     assert not await may(roles, "ann", "fs:ReadObject")
@@ -309,13 +318,13 @@ async def test_there_is_nobody_to_adopt_before_set_up(store: Store, world: World
 
 
 async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, world: World) -> None:
-    here, elsewhere = Authorizer(roles, world), Authorizer(roles, world)
+    here, elsewhere = Authorizer(roles.policies, world), Authorizer(roles.policies, world)
     ann = Identity(user_id="ann")
-    await roles.add_member("Viewers", "ann")
+    await roles.groups.add_member("Viewers", "ann")
     for authorizer in (here, elsewhere):
         (await authorizer.permissions(ann)).require("fs:ReadObject", LAKE)
 
-    await roles.remove_member("Viewers", "ann")
+    await roles.groups.remove_member("Viewers", "ann")
     here.forget_all()
 
     with pytest.raises(NotPermitted, match="insufficient permissions: ann needs fs:ReadObject on arn:lakefs:fs"):
@@ -329,4 +338,4 @@ async def test_a_user_who_is_gone_is_nobody(roles: Roles, world: World, accounts
     await accounts.delete_user("ann")
 
     with pytest.raises(NotAuthenticated):
-        await Authorizer(roles, world).permissions(Identity(user_id="ann"))
+        await Authorizer(roles.policies, world).permissions(Identity(user_id="ann"))

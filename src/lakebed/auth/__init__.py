@@ -16,21 +16,13 @@ from .actions import ACTIONS, InvalidAction
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated
 from .authorizer import Authorizer
 from .built_in import ADMINS
+from .grants import NotGranted
+from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
+from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
-from .policies import InvalidPolicy, NotPermitted, Permissions, Statement
+from .policies import Policies, PolicyExists, PolicyNotFound
 from .records import AuthFormat, CredentialsRecord, GroupRecord, PolicyRecord, UserRecord
-from .roles import (
-    BuiltIn,
-    GroupExists,
-    GroupNotFound,
-    InvalidRole,
-    LastAdministrator,
-    NoAcl,
-    NotGranted,
-    PolicyExists,
-    PolicyNotFound,
-    Roles,
-)
+from .statements import InvalidPolicy, NotPermitted, Permissions, Statement
 
 __all__ = [
     "ACTIONS",
@@ -48,6 +40,7 @@ __all__ = [
     "GroupExists",
     "GroupNotFound",
     "GroupRecord",
+    "Groups",
     "Identity",
     "InvalidAction",
     "InvalidPolicy",
@@ -60,10 +53,10 @@ __all__ = [
     "NotGranted",
     "NotPermitted",
     "Permissions",
+    "Policies",
     "PolicyExists",
     "PolicyNotFound",
     "PolicyRecord",
-    "Roles",
     "ServerKeys",
     "Statement",
     "UserExists",

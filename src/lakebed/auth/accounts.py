@@ -89,6 +89,11 @@ class Accounts:
         record = decode(InstallationRecord, held.value) if held else None
         return record if record is not None and record.is_complete else None
 
+    async def installed_ms(self) -> int:
+        """When set-up was over; 0 before that."""
+        installation = await self.installation()
+        return installation.created_ms if installation else 0
+
     async def set_up(
         self, user_id: str, *, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> IssuedCredentials:

@@ -10,18 +10,18 @@ from lakebed.base import World
 
 from .accounts import UserNotFound
 from .authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
-from .policies import Permissions
-from .roles import Roles
+from .policies import Policies
+from .statements import Permissions
 
 
 class Authorizer:
-    def __init__(self, roles: Roles, world: World) -> None:
-        self._roles = roles
+    def __init__(self, policies: Policies, world: World) -> None:
+        self._policies = policies
         self._world = world
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
-        """Costs a look-up for a user seen in the last 5 seconds, else that of `Roles.permissions_of`.
+        """Costs a look-up for a user seen in the last 5 seconds, else that of `Policies.permissions_of`.
 
         Raises:
             NotAuthenticated: the user was deleted meanwhile.
@@ -31,7 +31,7 @@ class Authorizer:
         if known is not None and now_ms < known[1]:
             return known[0]
         try:
-            found = await self._roles.permissions_of(identity.user_id)
+            found = await self._policies.permissions_of(identity.user_id)
         except UserNotFound as error:
             raise NotAuthenticated("the user is gone") from error
         if len(self._known) >= CACHE_ENTRIES_MAX:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .policies import EVERYTHING, Statement
+from .statements import EVERYTHING, Statement
 
 ADMINS: Final = "Admins"
 UID: Final = "built-in"

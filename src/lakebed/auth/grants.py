@@ -6,9 +6,14 @@ pair counts only while both ends are those that it was made for, which their uid
 
 from __future__ import annotations
 
+from lakebed.base import NotFound
 from lakebed.kv import Store, scan_prefix
 
 from .records import PARTITION, USER_GROUPS, USER_POLICIES, GrantRecord, decode, encode
+
+
+class NotGranted(NotFound):
+    """The user is not in this group, or the user or group does not have this policy."""
 
 
 async def grant(store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str]) -> None:
@@ -37,6 +42,16 @@ async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dic
         if name == granted[0] and record.granted_uid == granted[1]:
             found[holder] = record.holder_uid
     return found
+
+
+async def revoke(store: Store, kind: bytes, holder: tuple[str, str], granted: str) -> None:
+    """
+    Raises:
+        NotGranted: the holder does not have it.
+    """
+    if granted not in await grants_of(store, kind, holder):
+        raise NotGranted(f"{holder[0]!r} does not have {granted!r}", holder=holder[0], granted=granted)
+    await store.delete(PARTITION, grant_key(kind, holder[0], granted))
 
 
 async def revoke_all(store: Store, kinds: tuple[bytes, ...], *, holder: str | None = None, granted: str = "") -> None:

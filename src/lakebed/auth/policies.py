@@ -1,133 +1,181 @@
-"""Policies and what they add up to. Pure.
+"""Policies, who has them, and what they add up to, over the key-value store. Those that are built in (built_in.py) are
+shown among those that are stored.
 
-A statement allows or denies actions on resources. What no statement allows is forbidden, and one that denies wins over
-any number that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for what is no single
-thing; a statement names resources by pattern, in which `${user}` stands for the id of whoever asks.
+Reads go to the store each time; `Authorizer` is what caches. What names a policy is removed before it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from collections.abc import Sequence
 
 import msgspec
 
-from lakebed.base import Denied, Invalid
+from lakebed.base import AlreadyExists, NotFound, World
+from lakebed.kv import PredicateFailed, Store, scan_prefix
 
-from .actions import ALSO, check_action_pattern
-from .globs import Matcher, compile_glob, compile_pieces
-
-Effect: TypeAlias = Literal["allow", "deny"]
-
-EVERYTHING: Final = "*"
-_RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
-_USER: Final = "${user}"
-
-
-class InvalidPolicy(Invalid):
-    """Statements that say nothing, or that we could not carry out to the letter."""
+from .accounts import Accounts
+from .built_in import ACL, GROUPS, POLICIES, UID
+from .grants import grant, grants_of, revoke, revoke_all
+from .groups import Groups
+from .ids import check_id, page, refuse_built_in
+from .records import GROUP_POLICIES, PARTITION, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord, decode, encode
+from .records import POLICIES as _KEYS
+from .statements import Permissions, Statement, check_statements
 
 
-class NotPermitted(Denied):
-    """Who asks is known, and may not do this."""
+class PolicyExists(AlreadyExists):
+    """There is a policy of this id."""
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """`actions` and `resource` are patterns (globs.py)."""
-
-    effect: Effect
-    actions: tuple[str, ...]
-    resource: str
+class PolicyNotFound(NotFound):
+    """There is no policy of this id."""
 
 
-def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """
-    Raises:
-        InvalidPolicy, InvalidAction: they cannot be taken.
-    """
-    if not statements:
-        raise InvalidPolicy("a policy has at least one statement")
-    for statement in statements:
-        if not statement.actions:
-            raise InvalidPolicy("a statement names at least one action")
-        for action in statement.actions:
-            check_action_pattern(action, must_match=statement.effect == "deny")
-        if not _RESOURCE.fullmatch(statement.resource):
-            raise InvalidPolicy(
-                f"{statement.resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…",
-                resource=statement.resource,
-            )
-        if "?" in statement.resource:
-            # Elsewhere it may be a wildcard: taken for a letter, it would deny less than whoever wrote it believes.
-            raise InvalidPolicy("a resource has * as its only wildcard", resource=statement.resource)
-    return tuple(statements)
+class Policies:
+    def __init__(self, store: Store, world: World, accounts: Accounts, groups: Groups) -> None:
+        self._store = store
+        self._world = world
+        self._accounts = accounts
+        self._groups = groups
 
-
-class Permissions:
-    """What one user may do, by all statements that hold for it. Each action is looked up once and then remembered."""
-
-    def __init__(self, user_id: str, statements: Iterable[Statement]) -> None:
-        self.user_id = user_id
-        self._statements = tuple(statements)
-        self._verdicts: dict[str, _Verdict] = {}
-
-    def allows(self, action: str, resource: str) -> bool:
-        verdict = self._verdict(action)
-        if verdict.is_everywhere:
-            return True
-        if any(match(resource) for match in verdict.denied):
-            return False
-        return any(match(resource) for match in verdict.allowed)
-
-    def allows_everywhere(self, action: str) -> bool:
-        """Whether the action is allowed on every resource there can be: then nobody need find out on which it is."""
-        return self._verdict(action).is_everywhere
-
-    def require(self, action: str, resource: str) -> None:
+    async def create(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
         """
         Raises:
-            NotPermitted: `allows` says no.
+            PolicyExists, InvalidRole, InvalidPolicy, InvalidAction.
         """
-        if not self.allows(action, resource):
-            raise NotPermitted(
-                f"insufficient permissions: {self.user_id} needs {action} on {resource}",
-                user=self.user_id,
-                action=action,
-                resource=resource,
-            )
-
-    def _verdict(self, action: str) -> _Verdict:
-        verdict = self._verdicts.get(action)
-        if verdict is None:
-            verdict = self._verdicts[action] = self._look_up(action)
-        return verdict
-
-    def _look_up(self, action: str) -> _Verdict:
-        names = {action, ALSO.get(action, action)}
-        about = [one for one in self._statements if any(_names_one(pattern, names) for pattern in one.actions)]
-        allowed = [one.resource for one in about if one.effect == "allow"]
-        denied = [one.resource for one in about if one.effect == "deny"]
-        return _Verdict(
-            is_everywhere=EVERYTHING in allowed and not denied,
-            allowed=[_resource_matcher(pattern, self.user_id) for pattern in allowed],
-            denied=[_resource_matcher(pattern, self.user_id) for pattern in denied],
+        record = PolicyRecord(
+            id=check_id(policy_id),
+            uid=self._world.ids.fresh(),
+            created_ms=self._world.clock.now_ms(),
+            statements=check_statements(statements),
         )
+        if policy_id in POLICIES:
+            raise PolicyExists(f"policy {policy_id!r} is built in", policy=policy_id)
+        try:
+            await self._store.set_if(PARTITION, _KEYS + policy_id.encode(), encode(record), None)
+        except PredicateFailed as error:
+            raise PolicyExists(f"policy {policy_id!r} exists", policy=policy_id) from error
+        return record
+
+    async def get(self, policy_id: str) -> PolicyRecord:
+        if policy_id in POLICIES:
+            return _built_in(policy_id, await self._accounts.installed_ms())
+        held = await self._store.get(PARTITION, _KEYS + check_id(policy_id).encode())
+        if held is None:
+            raise PolicyNotFound(f"there is no policy {policy_id!r}", policy=policy_id)
+        return decode(PolicyRecord, held.value)
+
+    async def update(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
+        """Whoever has it has the new one.
+
+        Raises:
+            BuiltIn, PolicyNotFound, InvalidPolicy, InvalidAction.
+            PredicateFailed: somebody else changed it at the same time.
+        """
+        refuse_built_in(policy_id, POLICIES)
+        key = _KEYS + check_id(policy_id).encode()
+        held = await self._store.get(PARTITION, key)
+        if held is None:
+            raise PolicyNotFound(f"there is no policy {policy_id!r}", policy=policy_id)
+        record = msgspec.structs.replace(decode(PolicyRecord, held.value), statements=check_statements(statements))
+        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
+        return record
+
+    async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[PolicyRecord], bool]:
+        """Ascending by id; and whether there are more."""
+        installed_ms = await self._accounts.installed_ms()
+        found = {name: _built_in(name, installed_ms) for name in POLICIES}
+        async for _, value in scan_prefix(self._store, PARTITION, _KEYS):
+            record = decode(PolicyRecord, value)
+            found[record.id] = record
+        return page(found, prefix=prefix, after=after, limit=limit)
+
+    async def delete(self, policy_id: str) -> None:
+        """Attachments first, then the policy.
+
+        Raises:
+            BuiltIn, PolicyNotFound.
+        """
+        refuse_built_in(policy_id, POLICIES)
+        await self.get(policy_id)
+        await revoke_all(self._store, (USER_POLICIES, GROUP_POLICIES), granted=policy_id)
+        await self._store.delete(PARTITION, _KEYS + policy_id.encode())
+
+    # Who has which policy
+
+    async def attach_to_user(self, user_id: str, policy_id: str) -> None:
+        user, policy = await self._accounts.get_user(user_id), await self.get(policy_id)
+        await grant(self._store, USER_POLICIES, (user.id, user.uid), (policy.id, policy.uid))
+
+    async def detach_from_user(self, user_id: str, policy_id: str) -> None:
+        """
+        Raises:
+            NotGranted: the user does not have it, or has it through a group only.
+        """
+        user, policy = await self._accounts.get_user(user_id), await self.get(policy_id)
+        await revoke(self._store, USER_POLICIES, (user.id, user.uid), policy.id)
+
+    async def attach_to_group(self, group_id: str, policy_id: str) -> None:
+        """
+        Raises:
+            BuiltIn: the group is: its policies are what its name says.
+        """
+        refuse_built_in(group_id, GROUPS)
+        group, policy = await self._groups.get(group_id), await self.get(policy_id)
+        await grant(self._store, GROUP_POLICIES, (group.id, group.uid), (policy.id, policy.uid))
+
+    async def detach_from_group(self, group_id: str, policy_id: str) -> None:
+        """
+        Raises:
+            BuiltIn: the group is.
+            NotGranted: the group does not have it, or has it by its access level.
+        """
+        refuse_built_in(group_id, GROUPS)
+        group, policy = await self._groups.get(group_id), await self.get(policy_id)
+        await revoke(self._store, GROUP_POLICIES, (group.id, group.uid), policy.id)
+
+    async def list_of_user(
+        self, user_id: str, *, is_effective: bool, prefix: str, after: str, limit: int
+    ) -> tuple[Sequence[PolicyRecord], bool]:
+        """Those attached to the user; effective: those of the user's groups too."""
+        user = await self._accounts.get_user(user_id)
+        found = await (self._effective(user) if is_effective else self._attached(USER_POLICIES, (user.id, user.uid)))
+        return page(found, prefix=prefix, after=after, limit=limit)
+
+    async def list_of_group(
+        self, group_id: str, *, prefix: str, after: str, limit: int
+    ) -> tuple[Sequence[PolicyRecord], bool]:
+        found = await self._policies_of(await self._groups.get(group_id))
+        return page(found, prefix=prefix, after=after, limit=limit)
+
+    async def permissions_of(self, user_id: str) -> Permissions:
+        """All that holds for a user: one scan for each group and two more, and one get for each group and policy."""
+        effective = await self._effective(await self._accounts.get_user(user_id))
+        return Permissions(user_id, (one for policy in effective.values() for one in policy.statements))
+
+    async def _effective(self, user: UserRecord) -> dict[str, PolicyRecord]:
+        found = await self._attached(USER_POLICIES, (user.id, user.uid))
+        for group in await self._groups.of_user(user):
+            found |= await self._policies_of(group)
+        return found
+
+    async def _policies_of(self, group: GroupRecord) -> dict[str, PolicyRecord]:
+        built_in = GROUPS.get(group.id)
+        given = built_in.policies if built_in else ACL.get(group.acl, ())
+        found = {name: await self.get(name) for name in given}
+        return found | await self._attached(GROUP_POLICIES, (group.id, group.uid))
+
+    async def _attached(self, kind: bytes, holder: tuple[str, str]) -> dict[str, PolicyRecord]:
+        found: dict[str, PolicyRecord] = {}
+        for name, uid in (await grants_of(self._store, kind, holder)).items():
+            try:
+                policy = await self.get(name)
+            except PolicyNotFound:
+                continue  # As in `_groups_of`.
+            if policy.uid == uid:
+                found[name] = policy
+        return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    is_everywhere: bool
-    allowed: list[Matcher]
-    denied: list[Matcher]
-
-
-def _names_one(pattern: str, names: set[str]) -> bool:
-    match = compile_glob(pattern)
-    return any(match(name) for name in names)
-
-
-def _resource_matcher(pattern: str, user_id: str) -> Matcher:
-    """The stars are found before the user's id is put in: to be called `*` is not to be everybody."""
-    return compile_pieces([piece.replace(_USER, user_id) for piece in pattern.split("*")])
+def _built_in(name: str, installed_ms: int) -> PolicyRecord:
+    return PolicyRecord(id=name, uid=UID, created_ms=installed_ms, statements=POLICIES[name])

@@ -21,7 +21,7 @@ import msgspec
 
 from lakebed.base import Corrupt
 
-from .policies import Statement
+from .statements import Statement
 
 PARTITION: Final = b"auth"
 USERS: Final = b"users/"

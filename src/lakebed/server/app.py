@@ -22,7 +22,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lakebed.auth import SESSION_COOKIE, Accounts, Authenticator, Authorizer, NotPermitted, Roles, load_server_keys
+from lakebed.auth import (
+    SESSION_COOKIE,
+    Accounts,
+    Authenticator,
+    Authorizer,
+    Groups,
+    NotPermitted,
+    Policies,
+    load_server_keys,
+)
 from lakebed.base import LakebedError, RepositoryUid
 from lakebed.blocks import (
     BlockOptions,
@@ -153,7 +162,8 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
     accounts = Accounts(store, world, keys)
     await accounts.adopt_users()
     authenticator = Authenticator(accounts, keys, world)
-    allowed = Roles(store, world, accounts)
+    groups = Groups(store, world, accounts)
+    policies = Policies(store, world, accounts, groups)
     cache = TreeCache(TREE_CACHE_BYTES)
     owner = Options(owner=world.ids.fresh())
     blocks = options.blocks
@@ -174,10 +184,11 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         world=world,
         catalog=Catalog(store=store, world=world, open_namespace=open_namespace, make_versions=make_versions),
         accounts=accounts,
-        roles=allowed,
+        groups=groups,
+        policies=policies,
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(blocks)}, authenticator),
-        authorizer=Authorizer(allowed, world),
+        authorizer=Authorizer(policies, world),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
         presign_s=PRESIGN_S if options.blockstore == "s3" else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakebed.auth import Accounts, Authenticator, Authorizer, Roles
+from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies
 from lakebed.base import World
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
@@ -21,7 +21,8 @@ class AppState:
     world: World
     catalog: Catalog
     accounts: Accounts
-    roles: Roles
+    groups: Groups
+    policies: Policies
     authenticator: Authenticator
     authorizer: Authorizer
     collectors: Collectors

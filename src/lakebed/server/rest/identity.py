@@ -17,7 +17,7 @@ class Identities:
         self._accounts = state.accounts
         self._authenticator = state.authenticator
         self._authorizer = state.authorizer
-        self._roles = state.roles
+        self._groups = state.groups
 
     async def log_in(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.LoginInformation)
@@ -49,7 +49,7 @@ class Identities:
 
     async def delete_user(self, request: RestRequest) -> Response:
         user = await self._accounts.get_user(request.args[0])
-        await self._roles.check_may_leave(user)
+        await self._groups.check_may_leave(user)
         await self._accounts.delete_user(user.id)
         self._authenticator.forget_all()
         self._authorizer.forget_all()

@@ -24,99 +24,99 @@ R = TypeVar("R", UserRecord, GroupRecord, PolicyRecord)
 
 class Groups:
     def __init__(self, state: AppState) -> None:
-        self._roles = state.roles
+        self._groups = state.groups
 
     async def list(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_groups(**_page(request))
+        found, has_more = await self._groups.list(**_page(request))
         return _groups(found, has_more)
 
     async def create(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.GroupCreation)
-        return answer(_group(await self._roles.create_group(body.id, description=body.description or "")), 201)
+        return answer(_group(await self._groups.create(body.id, description=body.description or "")), 201)
 
     async def get(self, request: RestRequest) -> Response:
-        return answer(_group(await self._roles.get_group(request.args[0])))
+        return answer(_group(await self._groups.get(request.args[0])))
 
     async def delete(self, request: RestRequest) -> Response:
-        await self._roles.delete_group(request.args[0])
+        await self._groups.delete(request.args[0])
         return nothing()
 
     async def members(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_members(request.args[0], **_page(request))
+        found, has_more = await self._groups.list_members(request.args[0], **_page(request))
         results = [user_record(user) for user in found]
         return answer(wire.UserList(pagination=_pagination(found, has_more), results=results))
 
     async def add_member(self, request: RestRequest) -> Response:
-        await self._roles.add_member(*request.args)
+        await self._groups.add_member(*request.args)
         return nothing(201)
 
     async def remove_member(self, request: RestRequest) -> Response:
-        await self._roles.remove_member(*request.args)
+        await self._groups.remove_member(*request.args)
         return nothing()
 
     async def of_user(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_groups_of(request.args[0], **_page(request))
+        found, has_more = await self._groups.list_of(request.args[0], **_page(request))
         return _groups(found, has_more)
 
     async def set_acl(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.ACL)
-        await self._roles.set_acl(request.args[0], body.permission)
+        await self._groups.set_acl(request.args[0], body.permission)
         return nothing(201)
 
     async def get_acl(self, request: RestRequest) -> Response:
         try:
-            return answer(wire.ACL(permission=await self._roles.get_acl(request.args[0])))
+            return answer(wire.ACL(permission=await self._groups.get_acl(request.args[0])))
         except NoAcl as error:
             return answer(wire.ErrorNoACL(message=str(error), no_acl=True), 404)
 
 
 class Policies:
     def __init__(self, state: AppState) -> None:
-        self._roles = state.roles
+        self._policies = state.policies
 
     async def list(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_policies(**_page(request))
+        found, has_more = await self._policies.list(**_page(request))
         return _policies(found, has_more)
 
     async def create(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.Policy)
-        return answer(_policy(await self._roles.create_policy(body.id, _statements(body))), 201)
+        return answer(_policy(await self._policies.create(body.id, _statements(body))), 201)
 
     async def get(self, request: RestRequest) -> Response:
-        return answer(_policy(await self._roles.get_policy(request.args[0])))
+        return answer(_policy(await self._policies.get(request.args[0])))
 
     async def update(self, request: RestRequest) -> Response:
         body = await request.decoded(wire.Policy)
-        return answer(_policy(await self._roles.update_policy(request.args[0], _statements(body))))
+        return answer(_policy(await self._policies.update(request.args[0], _statements(body))))
 
     async def delete(self, request: RestRequest) -> Response:
-        await self._roles.delete_policy(request.args[0])
+        await self._policies.delete(request.args[0])
         return nothing()
 
     async def of_user(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_policies_of_user(
+        found, has_more = await self._policies.list_of_user(
             request.args[0], is_effective=request.flag("effective"), **_page(request)
         )
         return _policies(found, has_more)
 
     async def of_group(self, request: RestRequest) -> Response:
-        found, has_more = await self._roles.list_policies_of_group(request.args[0], **_page(request))
+        found, has_more = await self._policies.list_of_group(request.args[0], **_page(request))
         return _policies(found, has_more)
 
     async def attach_to_user(self, request: RestRequest) -> Response:
-        await self._roles.attach_to_user(*request.args)
+        await self._policies.attach_to_user(*request.args)
         return nothing(201)
 
     async def detach_from_user(self, request: RestRequest) -> Response:
-        await self._roles.detach_from_user(*request.args)
+        await self._policies.detach_from_user(*request.args)
         return nothing()
 
     async def attach_to_group(self, request: RestRequest) -> Response:
-        await self._roles.attach_to_group(*request.args)
+        await self._policies.attach_to_group(*request.args)
         return nothing(201)
 
     async def detach_from_group(self, request: RestRequest) -> Response:
-        await self._roles.detach_from_group(*request.args)
+        await self._policies.detach_from_group(*request.args)
         return nothing()
 
 

@@ -1,0 +1,183 @@
+"""Groups of users, and their access levels, over the key-value store. Those that are built in (built_in.py) are shown
+among those that are stored.
+
+Reads go to the store each time; `Authorizer` is what caches. What names a group is removed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from lakebed.base import AlreadyExists, Conflict, NotFound, World
+from lakebed.kv import PredicateFailed, Store, scan_prefix
+
+from .accounts import Accounts
+from .built_in import ACL, ADMINS, GROUPS, UID
+from .grants import grant, grants_of, holders_of, revoke, revoke_all
+from .ids import InvalidRole, check_id, page, refuse_built_in
+from .records import GROUP_POLICIES, PARTITION, USER_GROUPS, GroupRecord, UserRecord, decode, encode
+from .records import GROUPS as _KEYS
+
+
+class GroupExists(AlreadyExists):
+    """There is a group of this id."""
+
+
+class GroupNotFound(NotFound):
+    """There is no group of this id."""
+
+
+class NoAcl(NotFound):
+    """The group exists and has no access level of its own."""
+
+
+class LastAdministrator(Conflict):
+    """Nobody would be left who may do everything."""
+
+
+class Groups:
+    def __init__(self, store: Store, world: World, accounts: Accounts) -> None:
+        self._store = store
+        self._world = world
+        self._accounts = accounts
+
+    async def create(self, group_id: str, *, description: str = "") -> GroupRecord:
+        """
+        Raises:
+            GroupExists, InvalidRole.
+        """
+        key = _KEYS + check_id(group_id).encode()
+        record = GroupRecord(
+            id=group_id, uid=self._world.ids.fresh(), created_ms=self._world.clock.now_ms(), description=description
+        )
+        if group_id in GROUPS:
+            raise GroupExists(f"group {group_id!r} is built in", group=group_id)
+        try:
+            await self._store.set_if(PARTITION, key, encode(record), None)
+        except PredicateFailed as error:
+            raise GroupExists(f"group {group_id!r} exists", group=group_id) from error
+        return record
+
+    async def get(self, group_id: str) -> GroupRecord:
+        if group_id in GROUPS:
+            return _built_in(group_id, await self._accounts.installed_ms())
+        held = await self._store.get(PARTITION, _KEYS + check_id(group_id).encode())
+        if held is None:
+            raise GroupNotFound(f"there is no group {group_id!r}", group=group_id)
+        return decode(GroupRecord, held.value)
+
+    async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
+        """Ascending by id; and whether there are more."""
+        installed_ms = await self._accounts.installed_ms()
+        found = {name: _built_in(name, installed_ms) for name in GROUPS}
+        async for _, value in scan_prefix(self._store, PARTITION, _KEYS):
+            record = decode(GroupRecord, value)
+            found[record.id] = record
+        return page(found, prefix=prefix, after=after, limit=limit)
+
+    async def delete(self, group_id: str) -> None:
+        """Memberships and attachments first, then the group.
+
+        Raises:
+            BuiltIn, GroupNotFound.
+        """
+        refuse_built_in(group_id, GROUPS)
+        await self.get(group_id)
+        await revoke_all(self._store, (USER_GROUPS,), granted=group_id)
+        await revoke_all(self._store, (GROUP_POLICIES,), holder=group_id)
+        await self._store.delete(PARTITION, _KEYS + group_id.encode())
+
+    # Members
+
+    async def add_member(self, group_id: str, user_id: str) -> None:
+        group, user = await self.get(group_id), await self._accounts.get_user(user_id)
+        await grant(self._store, USER_GROUPS, (user.id, user.uid), (group.id, group.uid))
+
+    async def remove_member(self, group_id: str, user_id: str) -> None:
+        """
+        Raises:
+            NotGranted: the user is not in it.
+            LastAdministrator: it is the last one in Admins.
+        """
+        group, user = await self.get(group_id), await self._accounts.get_user(user_id)
+        await self.check_may_leave(user, group_id)
+        await revoke(self._store, USER_GROUPS, (user.id, user.uid), group.id)
+
+    async def check_may_leave(self, user: UserRecord, group_id: str = ADMINS) -> None:
+        """Of two who leave at once, each may still be let go for the other's sake: this guards against mistakes.
+
+        Raises:
+            LastAdministrator: it is Admins, and nobody else is in it.
+        """
+        if group_id == ADMINS and [*await self._members(ADMINS, UID)] == [user.id]:
+            raise LastAdministrator(f"{user.id} is the last one in {ADMINS}: add another user first", user=user.id)
+
+    async def list_members(
+        self, group_id: str, *, prefix: str, after: str, limit: int
+    ) -> tuple[Sequence[UserRecord], bool]:
+        group = await self.get(group_id)
+        return page(await self._members(group.id, group.uid), prefix=prefix, after=after, limit=limit)
+
+    async def _members(self, group_id: str, group_uid: str) -> dict[str, UserRecord]:
+        """Those who are still the users that were put in."""
+        members: dict[str, UserRecord] = {}
+        for name, uid in (await holders_of(self._store, USER_GROUPS, (group_id, group_uid))).items():
+            user = await self._accounts.find_user(name)
+            if user is not None and user.uid == uid:
+                members[name] = user
+        return members
+
+    async def list_of(self, user_id: str, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
+        groups = await self.of_user(await self._accounts.get_user(user_id))
+        return page({group.id: group for group in groups}, prefix=prefix, after=after, limit=limit)
+
+    async def of_user(self, user: UserRecord) -> Sequence[GroupRecord]:
+        groups = []
+        for name, uid in (await grants_of(self._store, USER_GROUPS, (user.id, user.uid))).items():
+            try:
+                group = await self.get(name)
+            except GroupNotFound:
+                continue  # Deleted by somebody who died before, or is still, pruning what names it.
+            if group.uid == uid:
+                groups.append(group)
+        return groups
+
+    # Access levels of groups
+
+    async def set_acl(self, group_id: str, level: str) -> None:
+        """
+        Raises:
+            InvalidRole: not Read, Write, Super or Admin.
+            BuiltIn, GroupNotFound.
+            PredicateFailed: somebody else changed the group at the same time.
+        """
+        if level not in ACL:
+            raise InvalidRole(f"{level!r} is no access level: it is one of {', '.join(ACL)}", level=level)
+        refuse_built_in(group_id, GROUPS)
+        key = _KEYS + check_id(group_id).encode()
+        held = await self._store.get(PARTITION, key)
+        if held is None:
+            raise GroupNotFound(f"there is no group {group_id!r}", group=group_id)
+        record = msgspec.structs.replace(decode(GroupRecord, held.value), acl=level)
+        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
+
+    async def get_acl(self, group_id: str) -> str:
+        """
+        Raises:
+            NoAcl, GroupNotFound.
+        """
+        group = await self.get(group_id)
+        if not group.acl:
+            raise NoAcl(f"group {group_id!r} has no access level", group=group_id)
+        return group.acl
+
+
+def _built_in(name: str, installed_ms: int) -> GroupRecord:
+    return GroupRecord(id=name, uid=UID, created_ms=installed_ms, description=GROUPS[name].description, acl=_acl(name))
+
+
+def _acl(name: str) -> str:
+    levels = [level for level, policies in ACL.items() if policies == GROUPS[name].policies]
+    return levels[0] if levels else ""
