@@ -23,10 +23,12 @@ NAMES = (
     "diff",
     "incremental",
     "list",
+    "listing",
     "mark",
     "prepare",
     "rewrite",
     "stat",
+    "sweep",
     "upload",
 )
 

@@ -12,6 +12,7 @@ also refuses `a/b` while there is an object `a`, and the other way round. No lay
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from .store import InvalidBlockKey
@@ -41,6 +42,11 @@ def check_block_key(key: str) -> str:
 
 def is_block_key(key: str) -> bool:
     return _PLAIN.fullmatch(key) is not None or _why_not(key) is None
+
+
+def are_plain_block_keys(keys: Sequence[str]) -> bool:
+    """Whether all of them are such that one match tells; False tells nothing. A quarter of a microsecond each."""
+    return all(map(_PLAIN.fullmatch, keys))
 
 
 def can_begin_block_key(prefix: str) -> bool:

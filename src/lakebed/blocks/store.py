@@ -14,6 +14,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
 
 Body: TypeAlias = bytes | AsyncIterable[bytes]
@@ -54,8 +56,9 @@ class BlockCorrupt(Corrupt):
     """An object is shorter than its listing says, or contradicts the digest that names it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockStat:
+class BlockStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One object, as a listing tells it: of millions, and a record takes a fifth of a dataclass's time to build."""
+
     key: str
     size_bytes: int
     modified_ms: int

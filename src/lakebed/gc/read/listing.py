@@ -9,7 +9,7 @@ be able to show what it was made from. Listed first of all, before anything that
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,11 @@ UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
 
 
-Issued: TypeAlias = Mapping[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+Integers: TypeAlias = npt.NDArray[np.int64]
+Issued: TypeAlias = Mapping[int, tuple[Integers, Integers]]
 """By slice: sequences that were handed out, and when. Bytes may come to lie there after the slice was listed."""
+
+_PLACES: Final = 10 ** np.arange(7, -1, -1)
 
 SIZE_UNKNOWN: Final = -1
 """In place of the size of an object that was not listed, and may not be there."""
@@ -44,72 +47,95 @@ def list_slices(
     return PARTS.of(settled.mapInArrow(in_tasks(lake, listing_into(folder, issued or {}), PARTS), PARTS.spark))
 
 
+class Listed(NamedTuple):
+    """One slice: its objects as arrays that run in parallel, and what was found beside them."""
+
+    sequences: Integers
+    sizes: Integers
+    seen_ms: Integers
+    found: Found
+
+
 def listing_into(folder: str, issued: Issued) -> Work:
     """The work of `list_slices`: from SETTLED to PARTS."""
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:
-            table = pa.concat_tables(rows)
-            name = f"slices-{slice_name(first)}.parquet"
+            table, found = _pack(held)
+            name = f"slices-{next(iter(held))}.parquet"
             return await write_part(store, folder, name, encode(CANDIDATES, table), rows=table.num_rows, note=found)
 
         names = [slice_name(number) for number in whole(share)["bucket"].to_pylist()]
-        rows: list[pa.Table] = []
-        found = Found()
-        async for name, (packed, more) in ahead(names, lambda name: list_slice(store, name)):
-            if not rows:
-                first = _number(name)
-            rows += [packed, *_not_listed(_number(name), packed, issued)]
-            found = found.plus(more)
-            if found.objects >= OBJECTS_PER_PART:
+        held: dict[str, Listed] = {}
+        objects = 0
+        async for name, listed in ahead(names, lambda name: list_slice(store, name)):
+            held[name] = _with_issued(listed, issued.get(_number(name)))
+            objects += len(listed.sequences)
+            if objects >= OBJECTS_PER_PART:
                 yield await flush()
-                rows, found = [], Found()
-        if rows:
+                held, objects = {}, 0
+        if held:
             yield await flush()
 
     return work
 
 
-async def list_slice(store: BlockStore, name: str) -> tuple[pa.Table, Found]:
-    """CANDIDATES of one slice (no row where it is empty), and what was found."""
+def _pack(held: Mapping[str, Listed]) -> tuple[pa.Table, Found]:
+    """CANDIDATES of all these slices at once: a table for each would cost as much as what is in it."""
+    found = Found()
+    for listed in held.values():
+        found = found.plus(listed.found)
+    numbers, counts = [_number(name) for name in held], [len(listed.sequences) for listed in held.values()]
+    sequences = np.concatenate([listed.sequences for listed in held.values()])
+    sizes = np.concatenate([listed.sizes for listed in held.values()])
+    seen_ms = np.concatenate([listed.seen_ms for listed in held.values()])
+    slices = np.repeat(np.array(numbers, np.int64), counts)
+    return pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED), found
+
+
+async def list_slice(store: BlockStore, name: str) -> Listed:
     prefix = f"{DATA_PREFIX}{name}/"
     ours: list[BlockStat] = []
+    digits: list[str] = []
     strays: list[str] = []
     async for page in store.list(prefix):
-        for stat in page:
-            digits = stat.key[len(prefix) :]
-            if len(digits) == 8 and digits.isascii() and digits.isdigit():
-                ours.append(stat)
-            else:
-                strays.append(stat.key)
+        named = [(stat.key[len(prefix) :], stat) for stat in page]
+        if not _are_sequences([rest for rest, _ in named]):
+            strays += [stat.key for rest, stat in named if not _are_sequences([rest])]
+            named = [(rest, stat) for rest, stat in named if _are_sequences([rest])]
+        digits += [rest for rest, _ in named]
+        ours += [stat for _, stat in named]
+    values = np.frombuffer("".join(digits).encode(), np.uint8).reshape(len(digits), 8) - ord("0")
     sizes = np.array([stat.size_bytes for stat in ours], np.int64)
-    packed = pack_numbered(
-        np.full(len(ours), _number(name), np.int64),
-        np.array([int(stat.key[len(prefix) :]) for stat in ours], np.int64),
-        sizes,
-        np.array([stat.modified_ms for stat in ours], np.int64),
-        UNREFERENCED,
-    )
-    return packed, Found(
+    found = Found(
         objects=len(ours),
         size_bytes=int(sizes.sum()),
         slices=1,
         strays=tuple(strays[:STRAYS_MAX]),
         strays_count=len(strays),
     )
+    seen_ms = np.array([stat.modified_ms for stat in ours], np.int64)
+    return Listed(values.astype(np.int64) @ _PLACES, sizes, seen_ms, found)
 
 
-def _not_listed(slice_: int, packed: pa.Table, issued: Issued) -> Iterator[pa.Table]:
-    """CANDIDATES of what was handed out in a slice and does not lie there yet."""
-    if slice_ not in issued:
-        return
-    sequences, issued_ms = issued[slice_]
-    listed = np.frombuffer(b"".join(packed["sequences"].to_pylist()), "<u4")
-    new = ~np.isin(sequences, listed)
-    if new.any():
-        sizes = np.full(int(new.sum()), SIZE_UNKNOWN, np.int64)
-        slices = np.full(len(sizes), slice_, np.int64)
-        yield pack_numbered(slices, sequences[new], sizes, issued_ms[new], UNREFERENCED)
+def _are_sequences(names: Sequence[str]) -> bool:
+    """Whether each is a sequence as an address has it. All at once, since nearly always all are."""
+    together = "".join(names)
+    return together.isascii() and together.isdigit() and set(map(len, names)) == {8}
+
+
+def _with_issued(listed: Listed, issued: tuple[Integers, Integers] | None) -> Listed:
+    """And what was handed out in the slice and does not lie there yet."""
+    if issued is None:
+        return listed
+    sequences, issued_ms = issued
+    new = ~np.isin(sequences, listed.sequences)
+    return Listed(
+        np.concatenate((listed.sequences, sequences[new])),
+        np.concatenate((listed.sizes, np.full(int(new.sum()), SIZE_UNKNOWN, np.int64))),
+        np.concatenate((listed.seen_ms, issued_ms[new])),
+        listed.found,
+    )
 
 
 def _number(name: str) -> int:
