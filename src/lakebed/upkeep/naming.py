@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +33,7 @@ from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
     RangeInfo,
+    SliceSummary,
     decode_metarange,
     decode_range,
     footer_size,
@@ -53,6 +55,7 @@ from lakebed.versions import (
 
 from .records import records
 
+Numbers = npt.NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL: Final = 32
@@ -78,12 +81,18 @@ class Wanted:
         for slice_, sequence in filter(None, map(parse_address, sorted(self.addresses))):
             self._sequences.setdefault(slice_, set()).add(sequence)
 
-    @property
-    def slices(self) -> list[int]:
-        return sorted(self._sequences)
+    def is_in(self, summary: SliceSummary) -> bool:
+        """Whether a range of this summary names one by its numbers."""
+        found = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
+        return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in found)
 
-    def may_be_in(self, slice_: int, sequences: Iterable[int]) -> bool:
-        return not self._sequences.get(slice_, set()).isdisjoint(sequences)
+    def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
+        """Which of these entries may name one: those with its numbers, and all that are foreign."""
+        found = slices == FOREIGN_SLICE
+        for slice_, wanted in self._sequences.items():
+            found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
+        rows: list[int] = np.flatnonzero(found).tolist()
+        return rows
 
     def find(self, slice_: int, sequence: int, address: str) -> str | None:
         """The wanted address that an entry with these three names."""
@@ -165,11 +174,10 @@ class Search:
         if start and (len(tail) < 8 or footer_size(info.id, tail[-8:]) > len(tail)):
             tail = await self._read_range(info)  # the size in a metarange is an estimate
         summary = summary_of(info.id, tail)
-        slices = wanted.slices
-        bitmaps = [bitmap for bitmap in summary.bitmaps if bitmap.slice in slices]
-        if not summary.foreign and not any(wanted.may_be_in(it.slice, it.sequences().tolist()) for it in bitmaps):
+        if not summary.foreign and not wanted.is_in(summary):
             return []
         rows = await self._rows(info)
+        rows = rows.take(wanted.maybe(rows["slice"].to_numpy(), rows["sequence"].to_numpy()))
         columns = zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True)
         found = [(wanted.find(slice_, sequence, text), key) for key, slice_, sequence, text in columns]
         return [(address, key_to_path(key)) for address, key in found if address is not None]
@@ -200,7 +208,6 @@ class Search:
         self, branch: str, token: StagingToken, wanted: Wanted
     ) -> AsyncIterator[tuple[str, UncommittedName]]:
         partition = keys.token_partition(self._versions.uid, token)
-        slices = np.array([*wanted.slices, FOREIGN_SLICE], np.int64)
         start: bytes | None = b""
         while start is not None:
             page = await self._versions.store.scan(partition, start, SCAN_CELLS)
@@ -208,10 +215,9 @@ class Search:
             if not page.keys:
                 continue
             columns = cell_columns(page.values)
-            maybe = np.isin(np.array(columns[_SLICE], np.int64), slices)
-            for row in np.flatnonzero(maybe & (np.array(columns[0], np.int64) & TOMBSTONE == 0)).tolist():
+            for row in wanted.maybe(*(np.array(columns[field], np.int64) for field in (_SLICE, _SEQUENCE))):
                 named = wanted.find(*(columns[field][row] for field in (_SLICE, _SEQUENCE, _ADDRESS)))
-                if named is not None:
+                if named is not None and not columns[0][row] & TOMBSTONE:
                     path, since_ms = key_to_path(page.keys[row]), columns[_MODIFIED][row]
                     yield named, UncommittedName(source="staging", branch=branch, path=path, since_ms=since_ms)
             await self._versions.world.clock.sleep(0)
