@@ -436,3 +436,33 @@ async def test_a_metarange_that_cannot_be_read_stops_the_plan(lake: Lake) -> Non
         await collector(cold).plan()
     with pytest.raises(BlockNotFound):
         await lake.blocks.get("_lakefs/ranges/none.parquet")
+
+
+async def test_whoever_reads_what_is_gone_is_told_which_run_took_it(lake: Lake) -> None:
+    first, second = await past(lake)
+    gone = collector(lake, FILES)
+    plan = await gone.plan()
+    await gone.apply(plan)
+    cold = lake.server()
+
+    for reading in (
+        lambda: cold.get(first.id, b"a"),
+        lambda: cold.get_many(first.id, [b"a"]),
+        lambda: cold.list(first.id),
+        lambda: cold.diff_refs(first.id, "main"),
+        lambda: cold.revert("main", second.id, committer="me"),
+        lambda: cold.copy(first.id, b"a", "main", b"again", shallow=True),
+    ):
+        with pytest.raises(Condemned) as told:
+            await reading()
+        assert told.value.facts["run"]
+    assert [one.message for one in (await cold.log("main"))[0]] == ["c", "b", "a", "Repository created"]
+    assert (await cold.log("main", prefixes=[b"a"]))[0] == []
+
+
+async def test_damage_is_not_taken_for_a_collection(lake: Lake) -> None:
+    made = await commit(lake, "a")
+    await lake.blocks.delete([metarange_key(made.metarange_id)])
+
+    with pytest.raises(MetarangeCorrupt, match="missing"):
+        await lake.server().list("main@")

@@ -12,9 +12,11 @@ from typing import Literal, TypeAlias
 from lakebed.base import MetarangeId, Row
 
 from .cells import is_gone
+from .errors import Condemned
 from .listing import resume
 from .records import BranchRecord, Commit
 from .resetting import Resetting
+from .runs import says_who_took
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 
@@ -29,6 +31,7 @@ class Difference:
 
 
 class Diffs(Resetting):
+    @says_who_took
     async def diff_refs(
         self,
         left: str,
@@ -111,11 +114,14 @@ class Diffs(Resetting):
         """Commits reachable from a ref, children before parents, and whether there are more.
 
         `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. With `objects` or
-        `prefixes`: only commits that changed one of them against their first parent.
+        `prefixes`: only commits that changed one of them against their first parent, as far as that can still be told.
         """
 
         async def touching(commit: Commit) -> bool:
-            return await self._touches(commit, objects, prefixes)
+            try:
+                return await self._touches(commit, objects, prefixes)
+            except Condemned:
+                return False  # What it changed, nobody can tell any more.
 
         return await self._log(
             ref,
@@ -127,6 +133,7 @@ class Diffs(Resetting):
             touching=touching if objects or prefixes else None,
         )
 
+    @says_who_took
     async def _touches(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
         before = await self._metarange(commit.parents[0]) if commit.parents else MetarangeId("")
         for key in objects:

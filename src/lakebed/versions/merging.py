@@ -20,6 +20,7 @@ from lakebed.kv import PredicateFailed
 from .committing import Committing, Note
 from .errors import BadRef, MergeConflict, NoChanges
 from .records import Commit
+from .runs import says_who_took
 
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
 STRATEGY_KEY: Final = ".lakefs.merge.strategy"
@@ -118,6 +119,7 @@ class Merging(Committing):
 
         return await self._advance(branch, plan)
 
+    @says_who_took
     async def _three_way(self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy) -> MetarangeId:
         merged = await self.trees.merge(
             base=await self._metarange(base),

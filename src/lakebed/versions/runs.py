@@ -9,15 +9,21 @@ And what one of metadata means: which ids of files may no longer be written ("A 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lakebed.base import CommitId, RunId
+from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .errors import Condemned
 from .records import RunRecord, RunState, SweptRecord, decode_record
 from .repo import Repo
+from .trees_files import MISSING
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TAKING = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
 
 
@@ -51,11 +57,36 @@ class Runs(Repo):
         found = await self.store.get_many(keys.given_up_partition(self.uid), [id_.encode() for id_ in ids])
         return ["" if held is None else held.value.decode() for held in found]
 
+    async def _took(self, error: FileCorrupt) -> Condemned | None:
+        """Where a file of a tree is missing because a collection gave it up, that in so many words."""
+        [run] = await self.given_up([error.id]) if error.reason == MISSING else [""]
+        if not run:
+            return None
+        return Condemned(f"the contents of this commit were given up by collection run {run}", run=run)
+
     async def runs(self) -> list[tuple[RunId, RunRecord]]:
         """Every run, oldest first."""
         return [
             (RunId(key[len(keys.RUN) :].decode()), record) async for key, record in self._records(RunRecord, keys.RUN)
         ]
+
+
+def says_who_took(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """For a method of `Runs` that reads what commits hold: it also raises Condemned, where a collection took that."""
+
+    @wraps(method)
+    async def asking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(self, *args, **kwargs)
+        except FileCorrupt as error:
+            taken = await self._took(error)
+            if taken is None:
+                raise
+            raise taken from error
+
+    return asking
 
 
 def _condemned(commit: CommitId, run: str) -> Condemned:

@@ -37,6 +37,7 @@ from .listing import Listing, View
 from .records import BranchRecord
 from .refs import Refs
 from .repo import Patience
+from .runs import says_who_took
 from .slices import Place, Slices
 
 
@@ -84,12 +85,14 @@ class Staging(Slices, Refs):
             raise PathNotFound("not found", key=key)
         return from_row(row)
 
+    @says_who_took
     async def get_row(self, ref: str, key: bytes) -> Row | None:
         resolved = await self.resolve(ref)
         if resolved.branch is not None:
             return await self._consistent(resolved.branch, lambda record: self._look_up(View.of(record), key))
         return await self.trees.lookup(await self._metarange(resolved.commit_id), key)
 
+    @says_who_took
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
         """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
         resolved = await self.resolve(ref)
@@ -281,6 +284,7 @@ class Staging(Slices, Refs):
 
     # Last, because its name hides the type in what follows it.
 
+    @says_who_took
     async def list(
         self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:

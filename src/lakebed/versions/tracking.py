@@ -31,6 +31,7 @@ from .records import (
     decode_record,
     encode_record,
 )
+from .runs import says_who_took
 from .staging import ANY, Condition, Staging
 
 
@@ -144,6 +145,7 @@ class Tracking(Staging):
 
     # Copies
 
+    @says_who_took
     async def copy(
         self,
         source_ref: str,

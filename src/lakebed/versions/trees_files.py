@@ -36,6 +36,9 @@ TOGETHER: Final = 8
 """How many files are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB each, or
 about 1.5 MB where they are decoded."""
 
+MISSING: Final = "the file is missing"
+"""The reason that a FileCorrupt gives then."""
+
 T = TypeVar("T")
 
 
@@ -127,7 +130,7 @@ class TreeFiles:
         try:
             return await self._blocks.get(key)
         except BlockNotFound as missing:
-            raise error(id_, "the file is missing") from missing
+            raise error(id_, MISSING) from missing
         except BlockCorrupt as corrupt:
             raise error(id_, str(corrupt)) from corrupt
 
