@@ -41,7 +41,7 @@ from lakebed.handoff import (
     is_special,
 )
 from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
-from lakebed.versions import RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
+from lakebed.versions import Condemned, RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
 
 from .commits import Snapshot, read_snapshot
 from .naming import PARALLEL, Named, Search, Wanted
@@ -121,7 +121,7 @@ class Why:
             entry = await self._versions.get(ref, path_to_key(path))
         except NotFound:
             return None
-        except Corrupt:
+        except (Corrupt, Condemned):
             # Of a commit that was swept nothing need be there any more.
             if await self._versions.resolve_commit(ref) in swept:
                 return None
