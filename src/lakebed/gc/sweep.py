@@ -124,7 +124,9 @@ async def sweep_part(
     store: BlockStore, plan: Manifest, part: Part, ledger: Ledger, quarantine: Quarantine | None = None
 ) -> Swept:
     """One part, from reading it to recording it. A plain coroutine: tests run it without Spark."""
-    doomed = handoff.read_part(plan, handoff.DOOMED, part, await read_part(store, plan.folder, part))
+    data = await read_part(store, plan.folder, part)
+    # Parquet is read and written beside the loop, on which deletes of other parts wait for their answers.
+    doomed = await asyncio.to_thread(handoff.read_part, plan, handoff.DOOMED, part, data)
 
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
@@ -172,7 +174,7 @@ async def _carry_out(
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([settled(before), tried])
-    await store.put(key, handoff.encode_part(handoff.LEDGER, rows))
+    await store.put(key, await asyncio.to_thread(handoff.encode_part, handoff.LEDGER, rows))
     return count(rows)
 
 
