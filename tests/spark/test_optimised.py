@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.base import Entry, RepositoryUid
 from lakebed.blocks import DeleteFailure
-from lakebed.gc import Mode, NoSavedState, UncommittedOptions
+from lakebed.gc import Mode, NoSavedState, UncommittedOptions, planning_uncommitted
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.modes import Choice, choose
 from lakebed.gc.saving import save
@@ -107,6 +107,29 @@ class Both:
         assert {row.address for row in rows} == specified.doomed & there
         lakeside.collector.apply(self._spark, plan.run_id)
         self._saved = specified.saved
+
+
+def test_a_share_too_large_for_the_driver_is_a_job_s_and_found_alike(
+    spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_uncommitted, "FILES_HERE", 0)
+    monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", 0)
+    both, late = Both(spark, lakeside), issue(lakeside)
+    lakeside.upload("a/1")
+    lakeside.commit()
+    for path in ("a/2", "a/2", "a/3"):
+        lakeside.upload(path)
+    both.collect(Mode.CLEAN)
+    lakeside.wait(lakeside.blocks.put(late, b"late"))
+    link(lakeside, late, "a/4")
+    lakeside.upload("a/3")
+    lakeside.commit()
+    lakeside.upload("a/5")
+    lakeside.upload("a/5")
+
+    both.collect(Mode.OPTIMISED)
+
+    assert len(lakeside.addresses()) == 5
 
 
 @pytest.mark.parametrize("seed", range(4))

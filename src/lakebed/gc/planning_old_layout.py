@@ -94,20 +94,19 @@ async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]
     """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each."""
     held: list[BlockStat] = []
     parts: list[Part] = []
-    found, start_after = Found(), ""
+    found, start_after, ahead = Found(), "", ""
     while True:
-        behind = ""
         async with aclosing(_stats(store, start_after)) as stats:
             async for stat in stats:
-                behind = _behind_ours(stat.key)
-                if behind:
+                ahead = _behind_ours(stat.key)
+                if ahead > start_after:
                     break
                 held.append(stat)
                 if len(held) >= HELD_MAX:
                     found = found.plus(await _flush(store, folder, held, parts))
-        if not behind:
-            break
-        start_after = behind
+            else:
+                break
+        start_after = ahead
     found = found.plus(await _flush(store, folder, held, parts))
     return Pieces(folder=folder, parts=tuple(parts)), found
 

@@ -1,0 +1,112 @@
+"""The listing of an old layout: everything but slices and our own folders, and those at a request each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from lakebed.base import slice_name
+from lakebed.blocks import BlockOptions, BlockStat, BlockStore, open_blocks
+from lakebed.blocks.drivers.memory import MemoryBlocks
+from lakebed.gc import planning_old_layout
+from lakebed.gc.keys import LISTED, read_keys
+from lakebed.gc.planning_old_layout import list_elsewhere
+from tests.blocks.s3_servers import make_bucket, serve_moto
+
+SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
+ELSEWHERE = [
+    "a",
+    "data/0",
+    f"data/{SLICES[0]}-x/1",
+    f"data/{SLICES[1]}0",
+    "data/flat",
+    "data/z/ü",
+    "z/1",
+    "z/\U0010fffe",
+]
+OURS = [
+    "_lakefs/dummy",
+    "_lakefs/ranges/x",
+    *(f"data/{name}/{sequence:08d}" for name in SLICES for sequence in range(3)),
+    f"data/{SLICES[2]}/README",
+]
+FOLDER = "_lakefs/keys/"
+
+
+async def fill(blocks: BlockStore, keys: Sequence[str]) -> None:
+    for key in keys:
+        await blocks.put(key, b"1234")
+
+
+async def listed(blocks: BlockStore) -> set[str]:
+    pieces, found = await list_elsewhere(blocks, FOLDER)
+    tables = await read_keys(blocks, pieces.folder, pieces.parts, LISTED)
+    keys = [key for table in tables for key in table["key"].to_pylist()]
+    assert len(keys) == len(set(keys)) == found.objects
+    assert found.size_bytes == 4 * found.objects
+    return set(keys)
+
+
+async def test_in_a_folder_it_is_everything_outside_slices(tmp_path: Path) -> None:
+    blocks = open_blocks("local://x", BlockOptions(local_root=tmp_path, local_durable=False))
+    await fill(blocks, [*ELSEWHERE, *OURS])
+
+    assert await listed(blocks) == set(ELSEWHERE)
+
+
+async def test_in_s3_it_is_everything_outside_slices() -> None:
+    with serve_moto() as options:
+        blocks = open_blocks(f"s3://{make_bucket(options)}/a/repo", options)
+        await fill(blocks, [*ELSEWHERE, *OURS])
+
+        assert await listed(blocks) == set(ELSEWHERE)
+        await blocks.close()
+
+
+class Counting(MemoryBlocks):
+    """How many listings were begun, and how many names were handed out."""
+
+    def __init__(self) -> None:
+        super().__init__("mem://x")
+        self.begun = 0
+        self.named = 0
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+        self.begun += 1
+        async for page in super().list(prefix, start_after=start_after):
+            self.named += len(page)
+            yield page
+
+
+async def test_a_slice_costs_a_page_however_many_objects_it_holds() -> None:
+    blocks = Counting()
+    await fill(blocks, [*(f"data/{SLICES[0]}/{sequence:08d}" for sequence in range(5_000)), "data/zz"])
+
+    assert await listed(blocks) == {"data/zz"}
+    assert (blocks.begun, blocks.named) == (2, 1_001)
+
+
+async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept() -> None:
+    blocks = MemoryBlocks("mem://x")
+    stray = f"data/{SLICES[0]}/\U0010ffff!"
+    await fill(blocks, [f"data/{SLICES[0]}/00000001", stray, "data/zz"])
+
+    pieces, found = await list_elsewhere(blocks, FOLDER)
+
+    assert found.strays == (stray,)
+    assert sum(part.rows for part in pieces.parts) == 1
+
+
+async def test_many_are_written_down_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning_old_layout, "HELD_MAX", 10)
+    blocks = MemoryBlocks("mem://x")
+    keys = {f"old/{number}" for number in range(35)}
+    await fill(blocks, sorted(keys))
+
+    assert await listed(blocks) == keys
+
+
+async def test_nothing_is_nothing() -> None:
+    assert await listed(MemoryBlocks("mem://x")) == set()
