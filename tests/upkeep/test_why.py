@@ -163,14 +163,11 @@ async def test_an_address_that_nobody_knows_is_unknown(lake: Lake) -> None:
     assert (await only(lake, address="data/0000000000000/00000001")).fate is Fate.UNKNOWN
 
 
-async def taken(lake: Lake) -> tuple[str, str]:
-    """An address, and the run that took it, with the row of the ledger that a run writes."""
-    address = await replaced(lake)
-    await lake.upkeep.rules.write(days_rules(3))
-    collected = await lake.collector().collect_committed()
+async def write_ledger(lake: Lake, name: str, **facts: object) -> None:
+    """A file of the ledger with one row."""
     row = {
-        "run_id": collected.run_id,
-        "address": address,
+        "run_id": "r1",
+        "address": "data/x",
         "size_bytes": 3,
         "reason": "expired",
         "deleted_at": lake.clock.ms,
@@ -179,9 +176,16 @@ async def taken(lake: Lake) -> tuple[str, str]:
         "rule": "default: 3d",
         "state": "deleted",
     }
-    rows = pa.Table.from_pylist([row], arrow_schema(LEDGER))
-    key = f"{GC_PREFIX}ledger/date=2026-11-21/{collected.run_id}-part-00000.parquet"
-    await lake.blocks.put(key, encode_part(LEDGER, rows))
+    rows = pa.Table.from_pylist([row | facts], arrow_schema(LEDGER))
+    await lake.blocks.put(f"{GC_PREFIX}ledger/date=2026-11-21/{name}.parquet", encode_part(LEDGER, rows))
+
+
+async def taken(lake: Lake) -> tuple[str, str]:
+    """An address, and the run that took it, with the row of the ledger that a run writes."""
+    address = await replaced(lake)
+    await lake.upkeep.rules.write(days_rules(3))
+    collected = await lake.collector().collect_committed()
+    await write_ledger(lake, f"{collected.run_id}-part-00000", run_id=collected.run_id, address=address)
     return address, collected.run_id
 
 
@@ -191,9 +195,23 @@ async def test_of_what_a_run_took_the_ledger_says_which_run_when_and_by_which_ru
     found = await only(lake, address=address)
 
     assert found.fate is Fate.TAKEN
-    assert [(it.run_id, it.rule, it.path, it.at_ms) for it in found.taken] == [
+    assert [(it.run_id, it.rule, it.path, it.deleted_ms) for it in found.taken] == [
         (run_id, "default: 3d", "events/a", lake.clock.ms)
     ]
+
+
+async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(lake: Lake) -> None:
+    moved, tried = "data/0000000000000/00000001", "data/0000000000000/00000002"
+    await write_ledger(lake, "r1-part-1", address=moved, state="quarantined", kept_until=lake.clock.ms + DAY_MS)
+    await write_ledger(lake, "r1-purge-1", address=moved, state="purged", deleted_at=lake.clock.ms + 5)
+    await write_ledger(lake, "r1-part-2", address=tried, state="failed", error="denied")
+
+    (gone,) = (await lake.upkeep.why(address=moved)).objects
+    (unclear,) = (await lake.upkeep.why(address=tried)).objects
+
+    assert (gone.fate, [row.state for row in gone.taken]) == (Fate.TAKEN, ["purged", "quarantined"])
+    assert gone.taken[1].kept_until_ms == lake.clock.ms + DAY_MS
+    assert (unclear.fate, [row.error for row in unclear.taken]) == (Fate.UNKNOWN, ["denied"])
 
 
 async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_or_not(lake: Lake) -> None:

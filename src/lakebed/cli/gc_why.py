@@ -14,7 +14,7 @@ from .session import Session, connect
 from .uris import parse_object, parse_repository
 
 if TYPE_CHECKING:
-    from lakebed.handoff import Taking, WhyAnswer, WhyObject
+    from lakebed.handoff import LedgerRow, WhyAnswer, WhyObject
     from lakebed.retention import Stay
 
 SHOWN: Final = 10
@@ -71,7 +71,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     ]
     if found.stays_count > SHOWN:
         facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
-    facts += [("run", _taking(taking)) for taking in found.taken[:SHOWN]]
+    facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
     if found.slice_settled is False and found.size_bytes is not None:
         facts.append(("slice", "not settled: no run looks at it before uploads into it have ended"))
     yield from fields(facts)
@@ -130,8 +130,10 @@ def _stay(stay: Stay, answer: WhyAnswer) -> str:
     return f"{who} {until}, by rule {stay.rule} from {since}"
 
 
-def _taking(taking: Taking) -> str:
-    rule = f", by rule {taking.rule}" if taking.rule else ""
-    path = f", at {printable(taking.path)}" if taking.path else ""
-    failed = f": {printable(taking.error)}" if taking.error else ""
-    return f"{taking.run_id}: {taking.state} {human_time(taking.at_ms // 1000)}, {taking.reason}{rule}{path}{failed}"
+def _deed(row: LedgerRow) -> str:
+    rule = f", by rule {row.rule}" if row.rule else ""
+    path = f", at {printable(row.path)}" if row.path else ""
+    until = "" if row.kept_until_ms is None else f", can be restored until {human_time(row.kept_until_ms // 1000)}"
+    failed = f": {printable(row.error)}" if row.error else ""
+    done = f"{row.state.value} {human_time(row.deleted_ms // 1000)}"
+    return f"{row.run_id}: {done}, {row.reason}{rule}{path}{until}{failed}"

@@ -79,7 +79,7 @@ from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
-from .why import CommittedName, Fate, Taking, UncommittedName, WhyAnswer, WhyObject
+from .why import CommittedName, Fate, UncommittedName, WhyAnswer, WhyObject
 
 __all__ = [
     "AGES",
@@ -167,7 +167,6 @@ __all__ = [
     "StartedRun",
     "Sweep",
     "Table",
-    "Taking",
     "Total",
     "Totals",
     "UncommittedName",

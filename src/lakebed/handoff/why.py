@@ -14,6 +14,8 @@ import msgspec
 
 from lakebed.retention import Stay
 
+from .ledger_query import LedgerRow
+
 
 class Fate(StrEnum):
     """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
@@ -50,26 +52,13 @@ class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
 
 
-class Taking(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did with the object: a row of the ledger. `state` is its state there."""
-
-    run_id: str
-    address: str
-    path: str
-    size_bytes: int
-    reason: str
-    rule: str
-    state: str
-    at_ms: int
-    error: str
-
-
 class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object. `address` is relative to the namespace, or absolute outside of it.
 
     `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
     `slice_settled` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
     Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
+    `taken` is what the ledger says of one that is not there, the latest deed first.
     """
 
     address: str
@@ -84,7 +73,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     commits_count: int = 0
     uncommitted: tuple[UncommittedName, ...] = ()
     uncommitted_count: int = 0
-    taken: tuple[Taking, ...] = ()
+    taken: tuple[LedgerRow, ...] = ()
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,10 +8,10 @@ gone, the ledger's files too, newest first, until each is found.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,12 +33,14 @@ from lakebed.handoff import (
     LEDGER_PREFIX,
     CommittedName,
     Fate,
-    Taking,
+    LedgerRow,
+    LedgerState,
     UncommittedName,
     WhyAnswer,
     WhyObject,
     decode_ledger,
     is_special,
+    plain_rows,
 )
 from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
 from lakebed.versions import Condemned, RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
@@ -90,15 +92,15 @@ class Why:
         current = await self._rules.read()
         known = await self._known(current.rules)
         at_ref = None if address else await self._at_ref(ref, path, known.snapshot.swept)
-        taken: list[Taking] = []
+        taken: list[LedgerRow] = []
         if address:
             found = [self._canonical(address)]
         elif at_ref is not None:
             found = [at_ref]
         else:
             found = await self._search.addresses_at(path_to_key(path), _metaranges(known.snapshot))
-            taken = [taking async for taking in self._ledger(frozenset(), path)]
-            found += dict.fromkeys(taking.address for taking in taken if taking.address not in found)
+            taken = await self._ledger(frozenset(), path)
+            found += dict.fromkeys(row.address for row in taken if row.address not in found)
         return WhyAnswer(
             repository_uri=self._versions.blocks.uri,
             address=address,
@@ -153,7 +155,7 @@ class Why:
 
     # One object
 
-    async def _objects(self, addresses: Sequence[str], known: _Known, taken: Sequence[Taking]) -> list[WhyObject]:
+    async def _objects(self, addresses: Sequence[str], known: _Known, taken: Sequence[LedgerRow]) -> list[WhyObject]:
         inside = [address for address in addresses if not is_absolute(address) and not is_special(address)]
         wanted = Wanted(self._versions.blocks.uri, addresses)
         committed = await self._search.committed(wanted, _metaranges(known.snapshot))
@@ -162,9 +164,8 @@ class Why:
             uncommitted.setdefault(address, []).append(name)
         stats = {address: await self._stat(address) for address in inside}
         gone = frozenset(address for address, stat in stats.items() if stat is None)
-        takings = [*taken]
-        if gone - {taking.address for taking in taken}:
-            takings = [taking async for taking in self._ledger(gone, "")]
+        if not gone <= {row.address for row in taken}:
+            taken = await self._ledger(gone, "")
         return [
             await self._object(
                 address,
@@ -172,7 +173,7 @@ class Why:
                 committed,
                 uncommitted.get(address, []),
                 stats.get(address),
-                tuple(taking for taking in takings if taking.address == address),
+                tuple(row for row in taken if row.address == address),
             )
             for address in addresses
         ]
@@ -184,7 +185,7 @@ class Why:
         committed: dict[MetarangeId, list[Named]],
         uncommitted: list[UncommittedName],
         stat: BlockStat | None,
-        taken: tuple[Taking, ...],
+        taken: tuple[LedgerRow, ...],
     ) -> WhyObject:
         names = _commits_naming(address, known, committed)
         stays = stays_of(known.ancestry, [row for row, _ in names], known.rules, now_ms=known.now_ms)
@@ -193,7 +194,8 @@ class Why:
         if is_absolute(address) or is_special(address):
             fate = Fate.OUTSIDE
         elif stat is None:
-            fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if taken else Fate.UNKNOWN
+            was_taken = any(row.state != LedgerState.FAILED for row in taken)
+            fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif uncommitted:
             fate = Fate.KEPT
         elif names:
@@ -234,25 +236,29 @@ class Why:
 
     # What was taken
 
-    async def _ledger(self, addresses: frozenset[str], path: str) -> AsyncIterator[Taking]:
-        """Rows of these addresses or of this path, newest file first; no more once each address is found."""
-        blocks = self._versions.blocks
-        names = sorted([stat.key async for page in blocks.list(LEDGER_PREFIX) for stat in page], reverse=True)
-        missing = set(addresses)
-        for start in range(0, len(names), PARALLEL):
-            batch = names[start : start + PARALLEL]
-            files = await self._versions.world.tasks.gather([blocks.get(name) for name in batch])
-            for name, data in zip(batch, files, strict=True):
-                rows = decode_ledger(data, name=name)
-                asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
-                if path:
-                    asked = pc.or_(asked, pc.equal(rows["path"], path))
-                for row in rows.filter(asked).to_pylist():
-                    missing.discard(row["address"])
-                    yield _taking(row)
-                await self._versions.world.clock.sleep(0)
-            if not missing and not path:
-                return
+    async def _ledger(self, addresses: frozenset[str], path: str) -> list[LedgerRow]:
+        """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
+        whole (what was moved aside is purged or restored in the same), until each address is found.
+        """
+        days: dict[str, list[str]] = {}
+        async for page in self._versions.blocks.list(LEDGER_PREFIX):
+            for stat in page:
+                days.setdefault(stat.key.rpartition("/")[0], []).append(stat.key)
+        found: list[LedgerRow] = []
+        for day in sorted(days, reverse=True):
+            for start in range(0, len(days[day]), PARALLEL):
+                for rows in await self._ledger_files(days[day][start : start + PARALLEL]):
+                    asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
+                    found += plain_rows(rows.filter(pc.or_(asked, pc.equal(rows["path"], path)) if path else asked))
+            if not path and addresses <= {row.address for row in found}:
+                break
+        return sorted(found, key=lambda row: (-row.deleted_ms, row.address))
+
+    async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:
+        files = await self._versions.world.tasks.gather([self._versions.blocks.get(name) for name in names])
+        # The server answers others between two batches.
+        await self._versions.world.clock.sleep(0)
+        return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
 
 
 def ancestry_of(snapshot: Snapshot) -> Ancestry:
@@ -301,17 +307,3 @@ def _over_age(known: _Known, modified_ms: int) -> int | None:
     """When the rules let go what nothing names."""
     age = None if known.rules is None else known.rules.uncommitted_min_age
     return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)
-
-
-def _taking(row: dict[str, Any]) -> Taking:
-    return Taking(
-        run_id=row["run_id"],
-        address=row["address"],
-        path=row["path"],
-        size_bytes=row["size_bytes"],
-        reason=row["reason"],
-        rule=row["rule"],
-        state=row["state"],
-        at_ms=int(row["deleted_at"].timestamp() * 1000),
-        error=row["error"],
-    )

@@ -1,0 +1,45 @@
+"""`lakebed gc why` against a real server: by path, by address, and what it refuses. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .conftest import Shell
+
+
+def test_a_path_and_both_spellings_of_its_address_have_one_answer(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a b/ü#?.txt", "hello")
+    shell.ok("commit", f"{lake}/main", "-m", "first")
+    shell.ok("gc", "rules", "set-default", lake, "7d")
+
+    by_path = shell.ok("gc", "why", f"{lake}/main/a b/ü#?.txt", "-o", "json").json
+    (found,) = by_path["objects"]
+    by_key = shell.ok("gc", "why", lake, found["address"], "-o", "json").json
+    by_uri = shell.ok("gc", "why", lake, f"{by_path['repository_uri']}/{found['address']}", "-o", "json").json
+    text = shell.ok("gc", "why", f"{lake}/main/a b/ü#?.txt").out
+
+    assert by_path["at_ref"]
+    assert (found["fate"], found["goes_ms"], [stay["kind"] for stay in found["stays"]]) == ("kept", None, ["head"])
+    assert by_key["objects"] == by_uri["objects"] == [found]
+    assert "the head of branch main, while it is there" in text
+    assert "a b/ü#?.txt" in text
+
+
+def test_what_was_deleted_before_a_commit_goes_with_the_next_run(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a", "one")
+    address = shell.ok("gc", "why", f"{lake}/main/a", "-o", "json").json["objects"][0]["address"]
+    shell.ok("object", "rm", f"{lake}/main/a", "--yes")
+
+    assert "stays for as long as it is staged" not in shell.ok("gc", "why", lake, address).out
+    assert "goes with the next run of uncommitted data" in shell.ok("gc", "why", lake, address).out
+    assert "no commit and no ledger knows it" in shell.ok("gc", "why", f"{lake}/main/a").out
+
+
+def test_a_question_without_a_path_or_address_is_refused(shell: Shell, lake: str) -> None:
+    assert shell("gc", "why", lake).code == 2
+    assert shell("gc", "why", f"{lake}/main", "data/x").code == 2
+    assert shell("gc", "why", "lakefs://no-such-lake", "data/x").code == 3
