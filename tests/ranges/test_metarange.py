@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import EMPTY_METARANGE, MetarangeId, RangeId
-from lakebed.ranges import MetarangeCorrupt, RangeInfo, decode_metarange, encode_metarange
+from lakebed.ranges import MetarangeCorrupt, RangeInfo, decode_metarange, encode_metarange, metarange_columns
 from lakebed.ranges.metarange import METARANGE_KIND
 from lakebed.ranges.sealed import SealedFile, write_sealed
 
@@ -69,6 +69,22 @@ def test_a_hundred_thousand_ranges_fit() -> None:
     ranges = ranges_of(100_000)
     id_, data = encode_metarange(ranges)
     assert decode_metarange(id_, data) == ranges
+
+
+def test_some_columns_of_a_metarange_are_those_of_its_ranges() -> None:
+    ranges = ranges_of(100)
+    id_, data = encode_metarange(ranges)
+
+    table = metarange_columns(id_, data, ["id", "file_bytes"])
+
+    assert table.column_names == ["id", "file_bytes"]
+    assert [value.hex() for value in table["id"].to_pylist()] == [info.id for info in ranges]
+    assert table["file_bytes"].to_pylist() == [info.file_bytes for info in ranges]
+    for position in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(MetarangeCorrupt):
+            metarange_columns(id_, bytes(damaged), ["id"])
 
 
 def test_a_flip_of_any_byte_and_a_cut_anywhere_are_noticed() -> None:

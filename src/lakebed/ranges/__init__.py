@@ -5,7 +5,7 @@ from .codec import RangeCorrupt, RangeFile, RangeInfo, decode_range, encode_rang
 from .cutting import CUT_RULE, CutRule, Cutter, cut
 from .footer import FileCorrupt
 from .merging import MergedTable, Strategy, merge_tables
-from .metarange import MetarangeCorrupt, decode_metarange, encode_metarange, metarange_key
+from .metarange import MetarangeCorrupt, decode_metarange, encode_metarange, metarange_columns, metarange_key
 from .schema import (
     CHANGES_SCHEMA,
     ENTRIES_SCHEMA,
@@ -52,6 +52,7 @@ __all__ = [
     "encode_range",
     "footer_size",
     "merge_tables",
+    "metarange_columns",
     "metarange_key",
     "overlay",
     "range_key",
