@@ -168,6 +168,9 @@ class Life:
                 found.append((strand, Fate.LATE))
         return found
 
+    def is_until_others(self) -> bool:
+        return all(strand.effect[0] == "until" for strand in self.pending.values())
+
     def local(self, what: Effect, fate: Fate) -> Any:
         """The raw outcome of an effect that is this life's own business."""
         assert what[0] in LOCAL, what

@@ -26,6 +26,7 @@ class Alone:
         self.longest = 0
         self._machine = machine
         self._steps_max = steps_max
+        self._nothing = machine.outcomes.number(None)
         self._tried = [NumberMap() for _ in machine.automata]
 
     def check(self, rows: Rows) -> None:
@@ -64,6 +65,8 @@ class Alone:
             for move in np.unique(moves).tolist():
                 chosen = np.flatnonzero(moves == move)
                 after, outcomes = self._machine.carried_out(index, move, nodes[chosen], disks[chosen], None)
+                # A grace that others prolong by doing nothing is a matter of time: its end is not waited for here.
+                outcomes = np.where(outcomes == self._machine.not_yet, self._nothing, outcomes)
                 targets = self._machine.told(index, move, nodes[chosen], outcomes, None)
                 disks[chosen], nodes[chosen] = after, targets
                 failures[chosen] += outcomes == self._machine.failed

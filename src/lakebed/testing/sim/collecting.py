@@ -11,6 +11,7 @@ with their version. The whole collector runs beside real trees in tests/upkeep/t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -42,9 +43,12 @@ from lakebed.versions import (
 )
 from lakebed.versions import RunState as StoredState
 
+from .effects import effect
 from .trees import SimTrees
 
 OPTIONS = UpkeepOptions(scan_page=100, dead_run_age_ms=0)
+READERS: Final = b"(readers)"
+"""A partition of the simulation's own: who is reading bytes. Nobody looks there but the scheduler of a grace period."""
 CELL_BY_CELL = UpkeepOptions(scan_page=1, dead_run_age_ms=0)
 
 
@@ -69,8 +73,11 @@ class SimCollector:
         self.rules = RuleBook(repo)
         self.condemning = Condemning(repo, self.runs, self.rules, self.reading)
 
-    async def collect_uncommitted(self, *, gives_up: bool = False, is_last: bool = False) -> None:
-        """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step.
+    async def collect_uncommitted(
+        self, *, gives_up: bool = False, is_last: bool = False, has_grace: bool = False
+    ) -> None:
+        """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step. `has_grace`:
+        those who were reading when it had marked are through before it deletes.
 
         Raises:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
@@ -90,7 +97,14 @@ class SimCollector:
             namespace=Namespace(uri=self.repo.blocks.uri, settled=settled),
         )
         await self.runs.move(run_id, RunState.MARKED)
+        if has_grace:
+            await self.grace()
         await self.repo.blocks.delete(sorted(found.doomed))
+
+    async def grace(self) -> None:
+        """A period longer than any read, which is all that a reader has: begun after the run's last look."""
+        page = await self.repo.store.scan(READERS, b"", 100)
+        await effect(("until", READERS, tuple(page.keys)))
 
     async def collect_committed(self, *, keeps_history: bool = False, by_rules: bool = False) -> None:
         """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none; `by_rules`:

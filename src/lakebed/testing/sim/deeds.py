@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.base import Entry
+from lakebed.blocks import BlockNotFound
 from lakebed.retention import Rules
 from lakebed.upkeep.rules import RuleBook
 from lakebed.versions import UploadRecord, UploadRefused, UploadState, Versions, keys
 
-from .collecting import CELL_BY_CELL, OPTIONS, SimCollector
+from .actors import Violation
+from .collecting import CELL_BY_CELL, OPTIONS, READERS, SimCollector
 from .operations import Operation
 from .reachable import PROMISES
 from .scenes import MAIN, SIDE, Do
@@ -73,6 +75,24 @@ def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branc
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
+def read_bytes(name: str, key: str, *, branch: str = MAIN) -> Do:
+    """Resolve a path, then read what is there: that must succeed, however late (invariant 7)."""
+
+    async def act(repo: Versions) -> str:
+        await repo.store.set(READERS, name.encode(), b"")
+        try:
+            entry = await repo.get(branch, key.encode())
+            if entry.address.startswith("data/"):
+                await repo.blocks.get(entry.address)
+        except BlockNotFound as error:
+            raise Violation(f"{name} resolved {key}, and {entry.address} is gone") from error
+        finally:
+            await repo.store.delete(READERS, name.encode())
+        return entry.checksum
+
+    return Do(Operation(name, "read", branch, key.encode()), act)
+
+
 def close(name: str) -> Do:
     """An orderly shutdown: this process's slices settle."""
 
@@ -118,12 +138,12 @@ def clean_records(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def run(name: str, *, gives_up: bool = False, in_pages: bool = False) -> Do:
+def run(name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace: bool = False) -> Do:
     """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time."""
 
     async def act(repo: Versions) -> None:
         options = CELL_BY_CELL if in_pages else OPTIONS
-        await SimCollector(repo, options).collect_uncommitted(gives_up=gives_up)
+        await SimCollector(repo, options).collect_uncommitted(gives_up=gives_up, has_grace=has_grace)
 
     return Do(Operation(name, "run"), act)
 

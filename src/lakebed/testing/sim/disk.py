@@ -97,6 +97,10 @@ class Disk:
         self.delete(partition, key)
         return None
 
+    def until(self, partition: bytes, keys: tuple[bytes, ...]) -> Any:
+        held = self.cells.get(partition, _NOTHING)
+        return Mark.NOT_YET if any(key in held for key in keys) else None
+
     def _is_still(self, partition: bytes, key: bytes, predicate: Any) -> bool:
         value = self.cells.get(partition, _NOTHING).get(key)
         if value is None or predicate is None:
@@ -151,7 +155,7 @@ _NOTHING: Final[dict[bytes, bytes]] = {}
 _OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(Disk, name)
     for name in (
-        *("get", "get_many", "scan", "set", "set_many", "set_if", "delete", "delete_many", "delete_if"),
+        *("get", "get_many", "scan", "set", "set_many", "set_if", "delete", "delete_many", "delete_if", "until"),
         *("put", "fetch", "stat", "list", "copy", "erase"),
     )
 }

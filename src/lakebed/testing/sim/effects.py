@@ -3,7 +3,8 @@
 A port method yields one tuple and is resumed with the raw outcome; it does nothing by itself. So an effect is *data*:
 it can be carried out on any copy of a disk, compared, counted, and kept in a trace that nobody formats until it is
 read. The first item names the operation. Store and block operations work on the disk that all actors share; the others
-(LOCAL) are moments at which one actor's own clock, event or breathing space is due.
+(LOCAL) are moments at which one actor's own clock, event or breathing space is due. One operation has to wait: `until`
+some keys are gone; while they are there its outcome is NOT_YET, which means that it cannot be carried out now.
 
 A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
 (not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a
@@ -40,6 +41,7 @@ class Mark(Enum):
     MISSING = "missing"
     UNKNOWN = "outcome unknown"
     REFUSED = "unavailable"
+    NOT_YET = "not yet"
 
 
 CRASH: Final[Effect] = ("crash",)

@@ -225,7 +225,8 @@ class Explorer:
         disks = steps.rows_from[sources, DISK].astype(np.int64)
         asking = At(steps, sources, Label(index, move, Fate.DONE))
         after, outcomes = self.machine.carried_out(index, move, nodes, disks, asking)
-        self._arrive(sources, nodes, outcomes, after, steps, asking.label)
+        can = outcomes != self.machine.not_yet
+        self._arrive(sources[can], nodes[can], outcomes[can], after[can], steps, asking.label)
         if not self._may_fail[index]:
             return
         is_write = self.machine.automata[index].is_losable(move).take(nodes).astype(bool)

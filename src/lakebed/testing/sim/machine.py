@@ -30,6 +30,7 @@ class Machine:
         self.outcomes: Interned[Any] = Interned()
         self.unknown = self.outcomes.number(Mark.UNKNOWN)
         self.failed = self.outcomes.number(Mark.FAILED)
+        self.not_yet = self.outcomes.number(Mark.NOT_YET)
         self._disks: list[Disk] = []
         self._disk_numbers: dict[Hashable, int] = {}
         self._applied = NumberMap()

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RangeId, RunId
 from lakebed.blocks import BlockNotFound
-from lakebed.handoff import RunState
+from lakebed.handoff import RunKind as HandoffKind
+from lakebed.handoff import RunState, run_folder
 from lakebed.ranges import FileCorrupt, MetarangeCorrupt, RangeCorrupt, RangeInfo, metarange_key, range_key
 from lakebed.upkeep import UpkeepOptions
 from lakebed.upkeep.commits import Snapshot
@@ -175,6 +176,12 @@ class SimMetadata:
             if run.kind is RunKind.METADATA and run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
+    async def apply_plan(self) -> None:
+        """The beginning of `Condemning.condemn`: the record, then the look whether the plan was given up."""
+        record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=0)
+        await self.runs.write(PLAN, record, None)
+        await self.runs.check_not_given_up(PLAN)
+
     async def named(self, snapshot: Snapshot) -> set[str]:
         trees = {one.metarange_id for id_, one in snapshot.commits if id_ not in snapshot.swept} - {EMPTY_METARANGE}
         found: set[str] = {*trees}
@@ -218,6 +225,42 @@ def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
         head, other = await repo.resolve_commit(branch), await repo.resolve_commit(source)
         base = (await repo.merge_base(source, branch)).id
         await repo._three_way(base, other, head, "none")  # noqa: SLF001  # as above
+
+    return Do(Operation(name, "run"), act)
+
+
+PLAN: Final = RunId("p")
+_FOLDER: Final = f"{run_folder(HandoffKind.COMMITTED, PLAN)}plan.json"
+
+
+def write_plan(name: str) -> Do:
+    """The folder of a committed run that nobody published yet."""
+
+    async def act(repo: Versions) -> None:
+        await repo.blocks.put(_FOLDER, b"plan")
+
+    return Do(Operation(name, "run"), act)
+
+
+def apply_plan(name: str) -> Do:
+    """Publish it, and go by what is in its folder."""
+
+    async def act(repo: Versions) -> None:
+        await SimMetadata(repo).apply_plan()
+        try:
+            await repo.blocks.stat(_FOLDER)
+        except BlockNotFound:
+            raise Violation("the folder of a run was deleted while somebody works on it") from None
+
+    return Do(Operation(name, "run"), act)
+
+
+def take_plan(name: str) -> Do:
+    """A run of metadata that wants this folder."""
+
+    async def act(repo: Versions) -> None:
+        if not await SimMetadata(repo).metadata.publish(RunId("m"), files=[], runs=[PLAN]):
+            await repo.blocks.delete([_FOLDER])
 
     return Do(Operation(name, "run"), act)
 
@@ -345,7 +388,7 @@ def unnamed_files_go(ending: Ending) -> None:
 
 def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     """Each with its budget, and whether the tests walk it."""
-    crash, loss = Budget(crashes=1), Budget(losses=1)
+    crash, loss, late = Budget(crashes=1), Budget(losses=1), Budget(late=1)
     a1 = write("w1", "a", "1")
     stranded = [a1, strand("s1")]
     c, m = ranged_client("c", commit("c1")), ranged_client("m", metadata_run("m1"))
@@ -353,6 +396,7 @@ def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     yield one, NO_BUDGET, True
     yield one, crash, True
     yield one, loss, False
+    yield one, late, True
     again = ranged_client("m", metadata_run("m1"), again=[metadata_run("m2")])
     yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded), crash, False
     # A tree that nobody names of ranges that the head names.
@@ -374,6 +418,11 @@ def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     merging = metadata_scene("merger, metadata run", g, m, before=beside)
     yield merging, NO_BUDGET, True
     yield merging, crash, True
+    p = ranged_client("p", apply_plan("p1"))
+    t = ranged_client("t", take_plan("t1"))
+    taken = metadata_scene("applier, metadata run that takes its plan", p, t, before=[write_plan("w0")])
+    for budget in (NO_BUDGET, crash, loss):
+        yield taken, budget, True
     # The first of two commits is swept, and its tree goes, or it is named again before.
     past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
     t = ranged_client("t", committed_run("r1"), metadata_run("m1"))

@@ -8,10 +8,11 @@ from typing import Any, Final, TypeAlias
 from lakebed.upkeep import commits as snapshots
 from lakebed.upkeep.commits import Snapshot
 from lakebed.upkeep.metadata import MetadataRuns
-from lakebed.versions import RefState, Versions, keys
+from lakebed.upkeep.runs import RunBook
+from lakebed.versions import RefState, RunKind, RunRecord, RunState, Versions, keys
 from lakebed.versions.committing import Built
 
-from .metadata import RangedTrees, SimMetadata
+from .metadata import PLAN, RangedTrees, SimMetadata, metadata_worlds
 from .planting import Mutant, mutant, patches
 
 Repo: TypeAlias = Any
@@ -111,26 +112,59 @@ def _range_ids(contents: Any) -> set[str]:
     return {id_of(repr((key, row[0])), "") for key, row in contents.items()}
 
 
+_ALL: Final = tuple(dict.fromkeys(scene.name for scene, _, is_quick in metadata_worlds() if is_quick))
+"""Each is hunted in all that are quick."""
+
+
+async def _unchecked(_: Any, __: Any) -> None:
+    return
+
+
+async def _check_then_publish(self: SimMetadata) -> None:
+    await self.runs.check_not_given_up(PLAN)
+    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+    await self.runs.write(PLAN, record, None)
+
+
+async def _over(_: Any, __: Any) -> bool:
+    return True
+
+
 METADATA_MUTANTS: Final[tuple[Mutant, ...]] = (
-    mutant("ids-unasked", "a committer asks whether his ids were given up", (), patches(Versions, given_up=_unasked)),
+    mutant("ids-unasked", "a committer asks whether his ids were given up", _ALL, patches(Versions, given_up=_unasked)),
     mutant(
         "ids-asked-early",
         "he asks after he read his branch",
-        (),
+        _ALL,
         patches(Versions, _seal=_seal_after_asking, given_up=_asked_before),
     ),
-    mutant("tree-unasked", "he asks after the tree's id too", (), patches(RangedTrees, _write=_write_tree_unasked)),
-    mutant("metadata-untouched", "every branch is touched", (), patches(MetadataRuns, publish=_publishing("g"))),
-    mutant("metadata-touch-first", "given up before the touch", (), patches(MetadataRuns, publish=_publishing("tg"))),
-    mutant("metadata-ungiven", "ids are given up at all", (), patches(MetadataRuns, publish=_publishing("t"))),
-    mutant("metadata-look-once", "commits are read after the touch", (), patches(MetadataRuns, look=_look_once)),
-    mutant("metadata-noted", "commits, noted or not", (), patches(SimMetadata, look_again=_look_at_noted)),
-    mutant("given-back", "given up for ever", (), patches(SimMetadata, sweep=_take_back)),
+    mutant("tree-unasked", "he asks after the tree's id too", _ALL, patches(RangedTrees, _write=_write_tree_unasked)),
+    mutant("metadata-untouched", "every branch is touched", _ALL, patches(MetadataRuns, publish=_publishing("g"))),
+    mutant("metadata-touch-first", "given up before the touch", _ALL, patches(MetadataRuns, publish=_publishing("tg"))),
+    mutant("metadata-ungiven", "ids are given up at all", _ALL, patches(MetadataRuns, publish=_publishing("t"))),
+    mutant("metadata-look-once", "commits are read after the touch", _ALL, patches(MetadataRuns, look=_look_once)),
+    mutant("metadata-noted", "commits, noted or not", _ALL, patches(SimMetadata, look_again=_look_at_noted)),
+    mutant("given-back", "given up for ever", _ALL, patches(SimMetadata, sweep=_take_back)),
     mutant(
         "metadata-touch-unheeded",
         "touched is part of what a commit is from",
-        (),
+        _ALL,
         patches(Built, is_from=_is_from_whatever_touched),
     ),
-    mutant("void-unseen", "void commits are passed over", (), ((snapshots, "find_void", _nothing_void),)),  # type: ignore[arg-type]  # a module has attributes too
+    mutant(
+        "plan-unchecked",
+        "who publishes a plan looks whether it was given up",
+        _ALL,
+        patches(RunBook, check_not_given_up=_unchecked),
+    ),
+    mutant(
+        "plan-checked-early",
+        "he looks after his record is there",
+        _ALL,
+        patches(SimMetadata, apply_plan=_check_then_publish),
+    ),
+    mutant(
+        "runs-unread", "a run's record is read after it was given up", _ALL, patches(MetadataRuns, _end_planned=_over)
+    ),
+    mutant("void-unseen", "void commits are passed over", _ALL, ((snapshots, "find_void", _nothing_void),)),  # type: ignore[arg-type]  # a module has attributes too
 )

@@ -34,7 +34,8 @@ from lakebed.versions import (
 from lakebed.versions import RunState as StoredState
 from lakebed.versions.committing import Built
 
-from .collecting import Addresses, SimCollector
+from .collecting import READERS, Addresses, SimCollector
+from .effects import effect
 from .planting import mutant, patches
 
 Repo: TypeAlias = Any
@@ -253,6 +254,19 @@ _TAKING: Final = (StoredState.CONDEMNING, StoredState.SWEEPING)
 _real_change: Any = RuleBook.change  # the real one, to call from the changed one
 
 
+async def _no_grace(_: SimCollector) -> None:
+    return
+
+
+async def _grace_before_reading(self: SimCollector) -> set[str]:
+    page = await self.repo.store.scan(READERS, b"", 100)
+    await effect(("until", READERS, tuple(page.keys)))
+    return await _real_read_staging(self)  # type: ignore[no-any-return]  # surgery
+
+
+_real_read_staging: Any = SimCollector.read_staging
+
+
 async def _skip_first_of_next_page(self: Any, cursor: Cursor, rows: Any) -> Cursor:
     after = await _real_scan_token(self, cursor, rows)
     return replace(after, key=after.key + b"\0") if after.key else after  # type: ignore[no-any-return]  # surgery
@@ -280,6 +294,7 @@ async def _delete_branch_unclaimed(self: Repo, name: str) -> None:
 _LINK_CLEAN = ("linker, record cleaner, run",)
 _COPY = ("renamer, run in pages", "copier that deletes, cleaner, run", "copier, deleter, run")
 _COMMIT = ("committer, run", "writer, committer, run")
+_GRACE = ("reader of bytes, uploader, run with grace",)
 _BRANCH = ("brancher, committed run",)
 _HARD = ("hard resetter, committed run",)
 
@@ -425,6 +440,13 @@ RUN_MUTANTS: Final = (
         "rules are written, then runs are read",
         ("setter of rules, run by rules",),
         patches(RuleBook, change=_change_rules_after_looking),
+    ),
+    mutant("grace-none", "readers have a grace", _GRACE, patches(SimCollector, grace=_no_grace)),
+    mutant(
+        "grace-early",
+        "the grace begins after the last look",
+        _GRACE,
+        patches(SimCollector, read_staging=_grace_before_reading, grace=_no_grace),
     ),
     mutant(
         "page-skips",

@@ -224,13 +224,14 @@ class Simulation:
                 for name, found in moves.items()
                 if name not in self._asleep
                 for strand, fate in found
+                if strand.effect[0] != "until" or self.disk.apply(strand.effect) is None
             ]
+            if not awake and not self._asleep:
+                break
             if self._asleep:
                 self._let_time_pass(bool(awake))
             if not awake:
-                if self._asleep or any(moves.values()):
-                    continue
-                break
+                continue
             if self._under_way and not self.chooser.amount(_LANDS_ONE_IN):
                 self._land()
             life, strand, fate = awake[self.chooser.pick(len(awake)) if len(awake) > 1 else 0]
@@ -238,7 +239,9 @@ class Simulation:
             moves[life.name] = self._lives[life.name].moves()
         while self._under_way:
             self._land()
-        if stuck := [name for name, life in self._lives.items() if life.pending and name not in self.crashed]:
+        waiting = {name: life for name, life in self._lives.items() if life.pending and name not in self.crashed}
+        # Who waits until somebody is through who is dead waits no longer than a clock says; his work is left undone.
+        if stuck := [name for name, life in waiting.items() if not life.is_until_others()]:
             raise Violation(f"waits for ever: {', '.join(stuck)}")
 
     def _land(self) -> None:
@@ -253,7 +256,7 @@ class Simulation:
 
     def _step(self, life: Life, strand: Strand, fate: Fate) -> None:
         what = strand.effect
-        fault = self.chooser.fault(what)
+        fault = None if what[0] == "until" else self.chooser.fault(what)
         if fault is not None and not (fault == "jump" and self.scene.clocks_agree):
             self.fault_count += 1
             if fault is Fate.CRASHED or fault is Fate.LATE_WRITE:

@@ -15,6 +15,7 @@ from .deeds import (
     give_up,
     hard_reset,
     link,
+    read_bytes,
     reset_object,
     run,
     run_by_rules,
@@ -50,16 +51,22 @@ def swarm(seed: int) -> Scene:
     rng = random.Random(seed)
     clocks_agree = rng.random() < 0.7
     kinds = dict(_KINDS)
+    if is_graceful := rng.random() < 0.1:
+        # Bytes are read, and runs wait for readers: those that do not are left out.
+        kinds = {kind: share for kind, share in kinds.items() if kind not in _WITHOUT_GRACE}
     if resets_objects := rng.random() < 0.2:
         kinds["reset object"] = 1
     clients = []
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
-        deeds = [_drawn(rng, f"{name}{count}", clocks_agree, kinds) for count in range(rng.randint(1, 3))]
+        names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
+        deeds = [_drawn(rng, one, clocks_agree, kinds, is_graceful=is_graceful) for one in names]
         if len(deeds) == 3 and rng.random() < 0.5:
             clients.append(server(name, deeds[:1], deeds[1:]))
             continue
-        clients.append(client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds)]))
+        clients.append(
+            client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, is_graceful=is_graceful)])
+        )
     committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
     return scene(
         f"swarm {seed}",
@@ -94,7 +101,12 @@ _KINDS: Final[dict[str, float]] = {
 }
 
 
-def _drawn(rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float]) -> Do:
+_WITHOUT_GRACE: Final = ("committed run", "optimised run", "run by rules", "metadata run")
+
+
+def _drawn(
+    rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, is_graceful: bool = False
+) -> Do:
     key = rng.choice("xxy")
     match rng.choices(list(kinds), list(kinds.values()))[0]:
         case "write":
@@ -105,7 +117,7 @@ def _drawn(rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, f
         case "commit":
             return commit(name)
         case "read":
-            return read(name, key)
+            return read_bytes(name, key) if is_graceful and rng.random() < 0.5 else read(name, key)
         case "delete":
             return delete(name, key)
         case "merge":
@@ -121,7 +133,7 @@ def _drawn(rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, f
         case "give up":
             return give_up(name)
         case "run":
-            return run(name, gives_up=rng.random() < 0.3, in_pages=rng.random() < 0.3)
+            return run(name, gives_up=rng.random() < 0.3, in_pages=rng.random() < 0.3, has_grace=is_graceful)
         case "optimised run":
             return optimised(name)
         case "metadata run":

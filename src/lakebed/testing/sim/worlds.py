@@ -22,12 +22,14 @@ from .deeds import (
     hard_reset,
     issue,
     link_issued,
+    read_bytes,
     revert,
     run,
     run_by_rules,
     set_rules,
 )
 from .exploring import Budget
+from .metadata import metadata_worlds
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -64,10 +66,13 @@ def small_worlds() -> Iterator[World]:
     """Every small scene without faults, with a crash, with a lost answer or request, and with a crash whose last write
     comes late, each at any step. Without faults, every actor must also be able to end alone, from every state.
 
-    Those of writers and committers come first, then those of collections."""
+    Those of writers and committers come first, then those of collections, of data and of metadata.
+    """
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[1]), strict=True):
             yield World(one, budget, bool(is_quick))
+    for one, budget, is_quick in metadata_worlds():
+        yield World(one, budget, is_quick)
 
 
 Quick: TypeAlias = tuple[bool, bool, bool]
@@ -184,6 +189,10 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         ),
         _ALL,
     )
+    # Somebody reads bytes, and the run waits for those whom it saw reading when it had marked.
+    b, graceful = client("b", read_bytes("b1", "a")), client("r", run("r1", has_grace=True))
+    over = client("w", upload("w2", "a", "2"))
+    yield scene("reader of bytes, uploader, run with grace", b, over, graceful, staged=[a1]), _NO_FAULT
     # A rename of the second path to the first while the cells are read one at a time.
     paged = client("r", run("r1", in_pages=True))
     both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
