@@ -26,6 +26,7 @@ NAMES = (
     "listing",
     "mark",
     "prepare",
+    "repository",
     "rewrite",
     "stat",
     "sweep",

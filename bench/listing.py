@@ -42,12 +42,13 @@ PREFIX = "lake"
 def s3_server(slices: int, objects: int, *, delete_ms: int = 0) -> Iterator[BlockOptions]:
     """A server of bench/s3.py, and how to reach it."""
     with started(["-m", "bench.s3", str(slices), str(objects), str(delete_ms)], marker="s3 at port ") as peer:
-        yield BlockOptions(
-            s3_endpoint=f"http://127.0.0.1:{peer.port}",
-            s3_region="us-east-1",
-            s3_access_key_id="bench",
-            s3_secret_access_key="bench",
-        )
+        yield s3_options(f"http://127.0.0.1:{peer.port}")
+
+
+def s3_options(endpoint: str) -> BlockOptions:
+    return BlockOptions(
+        s3_endpoint=endpoint, s3_region="us-east-1", s3_access_key_id="bench", s3_secret_access_key="bench"
+    )
 
 
 def bare_client(options: BlockOptions) -> S3Store:

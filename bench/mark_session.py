@@ -40,7 +40,7 @@ from .mark_inputs import FIRST_SLICE, NOW_MS, Inputs, lake_in
 CORES = 2
 TASKS = 4 * CORES
 RUNS = ("first", "second")
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ def family_cpu_s() -> float:
         # Behind the name, which ends with the last bracket: user, system, and those of children that were waited for.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += sum(map(int, fields[11:15]))
-    return ticks / _TICKS_A_SECOND
+    return ticks * TICK_S
 
 
 def main(folder: Path, *, foreign: bool) -> list[Took]:

@@ -17,8 +17,7 @@ import hashlib
 import re
 import sys
 import time
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import islice
@@ -64,47 +63,61 @@ class Reply:
 
 
 class Bucket:
-    """Objects by folder and name, so that a listing of a folder looks at no other."""
+    """Objects as a tree of folders (each ends with its slash), so that a listing looks only where its prefix leads."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, Object]] = {}
-        self._sorted: list[str] | None = []
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._folders: dict[str, set[str]] = {}
 
     def find(self, key: str) -> Object | None:
-        folder, _, name = key.rpartition("/")
-        return self._folders.get(folder, {}).get(name)
+        folder, name = _split(key)
+        return self._objects.get(folder, {}).get(name)
 
     def put(self, key: str, body: bytes, modified_ms: int | None = None) -> Object:
-        folder, _, name = key.rpartition("/")
-        if folder not in self._folders:
-            self._folders[folder], self._sorted = {}, None
+        folder, name = _split(key)
+        if folder not in self._objects:
+            self._objects[folder] = {}
+            self._enter(folder)
         found = Object(body, time.time_ns() // 1_000_000 if modified_ms is None else modified_ms)
-        self._folders[folder][name] = found
+        self._objects[folder][name] = found
         return found
 
     def delete(self, key: str) -> None:
-        folder, _, name = key.rpartition("/")
-        objects = self._folders.get(folder, {})
-        objects.pop(name, None)
-        if not objects and self._folders.pop(folder, None) is not None:
-            self._sorted = None
+        folder, name = _split(key)
+        self._objects.get(folder, {}).pop(name, None)
+        while folder and not self._objects.get(folder) and not self._folders.get(folder):
+            self._objects.pop(folder, None)
+            above, name = _split(folder[:-1])
+            self._folders.get(above, set()).discard(name + "/")
+            folder = above
 
-    def list(self, prefix: str, after: str) -> Iterator[tuple[str, Object]]:
-        """In byte order of keys, as far as no folder's name sorts between a sibling's name and its slash."""
-        if self._sorted is None:
-            self._sorted = sorted(folder + "/" for folder in self._folders)
-        above = prefix.rpartition("/")[0] + "/"
-        at = bisect_right(self._sorted, max(above, after.rpartition("/")[0] + "/")) - 1
-        for folder in self._sorted[max(0, at) :]:
-            if not folder.startswith(prefix) and not prefix.startswith(folder):
-                if folder > prefix:
-                    return
-                continue
-            objects = self._folders[folder[:-1]]
-            for name in sorted(objects):
-                key = folder + name
+    def list(self, prefix: str, after: str, folder: str | None = None) -> Iterator[tuple[str, Object]]:
+        """Keys with this prefix that come behind `after`, in byte order."""
+        folder = _split(prefix)[0] if folder is None else folder
+        objects = self._objects.get(folder, {})
+        for name in sorted([*objects, *self._folders.get(folder, ())]):
+            key = folder + name
+            if not name.endswith("/"):
                 if key > after and key.startswith(prefix):
                     yield key, objects[name]
+            elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                yield from self.list(prefix, after, key)
+
+    def level(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Keys and folders right below a folder."""
+        objects, folders = self._objects.get(folder, {}), self._folders.get(folder, set())
+        return sorted(folder + name for name in objects), sorted(folder + name for name in folders)
+
+    def _enter(self, folder: str) -> None:
+        while folder:
+            above, name = _split(folder[:-1])
+            self._folders.setdefault(above, set()).add(name + "/")
+            folder = above
+
+
+def _split(key: str) -> tuple[str, str]:
+    folder, slash, name = key.rpartition("/")
+    return folder + slash, name
 
 
 class Server:
@@ -135,16 +148,21 @@ class Server:
 
     def _list(self, request: Request) -> Reply:
         prefix, after = request.of("prefix"), request.of("continuation-token") or request.of("start-after")
+        if request.of("delimiter"):
+            return self._level(prefix)
         found = [*islice(self._bucket.list(prefix, after), MAX_KEYS + 1)]
-        rows = [
-            f"<Contents><Key>{escape(key)}</Key><LastModified>{_iso(each.modified_ms)}</LastModified>"
-            f"<ETag>&quot;0&quot;</ETag><Size>{len(each.body)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
-            for key, each in found[:MAX_KEYS]
-        ]
+        rows = [_contents(key, each) for key, each in found[:MAX_KEYS]]
         more = len(found) > MAX_KEYS
         token = f"<NextContinuationToken>{escape(found[MAX_KEYS - 1][0])}</NextContinuationToken>" if more else ""
         head = f"<Name>{BUCKET}</Name><IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
         return _xml("ListBucketResult", f"{head}{token}{''.join(rows)}")
+
+    def _level(self, folder: str) -> Reply:
+        """All at once, however many there are."""
+        keys, folders = self._bucket.level(folder)
+        rows = [_contents(key, found) for key in keys if (found := self._bucket.find(key))]
+        rows += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders]
+        return _xml("ListBucketResult", f"<Name>{BUCKET}</Name><IsTruncated>false</IsTruncated>{''.join(rows)}")
 
     def _get(self, request: Request) -> Reply:
         found = self._bucket.find(request.key)
@@ -190,6 +208,13 @@ class Server:
         for key in keys:
             self._bucket.delete(key)
         return _xml("DeleteResult", "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys))
+
+
+def _contents(key: str, found: Object) -> str:
+    return (
+        f"<Contents><Key>{escape(key)}</Key><LastModified>{_iso(found.modified_ms)}</LastModified>"
+        f"<ETag>&quot;0&quot;</ETag><Size>{len(found.body)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    )
 
 
 def _iso(ms: int) -> str:
