@@ -25,6 +25,7 @@ from .served import REPOSITORY, Served
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, served: Served) -> None:
     expired = {served.write("a/1", b"first"), served.write("a/2", b"second")}
     kept = {served.write("b/1", b"kept")}
@@ -41,7 +42,7 @@ def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, serv
     )
     collector = Collector(client=served.client, repository=REPOSITORY, blocks=BlockOptions(local_root=served.objects))
 
-    plans = {kind: collector.plan(spark, kind) for kind in RunKind}
+    plans = {kind: collector.plan(spark, kind) for kind in (RunKind.UNCOMMITTED, RunKind.COMMITTED)}
     during = served.write("e/1", b"uploaded between plan and apply")
     doomed = {kind: addresses(collector, spark, plan.run_id) for kind, plan in plans.items()}
     before = served.files()
