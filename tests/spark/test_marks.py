@@ -316,7 +316,9 @@ def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_n
 ) -> None:
     candidates = spark.createDataFrame(some_candidates(), CANDIDATES.spark)
     settled = spark.createDataFrame(SETTLED.rows({"bucket": SLICES}), SETTLED.spark)
-    broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
+    broken = spark.createDataFrame(
+        [(None, b"\x02", [], "")], "bucket long, bitmap binary, addresses array<string>, part string"
+    )
     lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
 
     with pytest.raises(Exception, match="null in column bucket"):

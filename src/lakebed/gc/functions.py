@@ -24,6 +24,7 @@ from lakebed.retention import Rules
 
 from .api import TASKS, Collector, silent
 from .live_side import Caller
+from .modes import Mode
 from .quarantine import PurgeReport
 from .restoring import RestoreReport
 from .runs import WAYS, Progress
@@ -63,11 +64,18 @@ class Planned:
 
 
 def plan(
-    repository: str, *, kind: RunKind | str = RunKind.COMMITTED, rules: Rules | None = None, **where: Unpack[Where]
+    repository: str,
+    *,
+    kind: RunKind | str = RunKind.COMMITTED,
+    mode: Mode | str = Mode.AUTOMATIC,
+    rules: Rules | None = None,
+    **where: Unpack[Where],
 ) -> Planned:
-    """Decide what goes and why, and write it down. Deletes nothing. With `rules`: what they would take."""
+    """Decide what goes and why, and write it down. Deletes nothing. `mode` is for uncommitted data: `clean`,
+    `optimised`, `old-layout`. With `rules`: what they would take.
+    """
     collector, spark = _collector(repository, where), _spark(where)
-    return _planned(collector, spark, collector.plan(spark, RunKind(kind), rules=rules))
+    return _planned(collector, spark, collector.plan(spark, RunKind(kind), mode=Mode(mode), rules=rules))
 
 
 def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
@@ -91,11 +99,13 @@ def run(
     repository: str,
     *,
     kinds: Iterable[RunKind | str] = RunKind,
+    mode: Mode | str = Mode.AUTOMATIC,
     quarantine: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Plan and apply, one kind after the other."""
-    return _collector(repository, where).run(_spark(where), [RunKind(kind) for kind in kinds], quarantine=quarantine)
+    """Plan and apply, one kind after the other. `mode` as for `plan`."""
+    asked = [RunKind(kind) for kind in kinds]
+    return _collector(repository, where).run(_spark(where), asked, mode=Mode(mode), quarantine=quarantine)
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +19,6 @@ from lakebed.base import NotFound
 from lakebed.blocks import BlockStore
 
 from .tables import PARTS, Table
-
-Written: TypeAlias = handoff.Pieces
-"""Parts of one table in a folder of the namespace."""
 
 
 async def write_part(store: BlockStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:

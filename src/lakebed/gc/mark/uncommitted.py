@@ -50,6 +50,15 @@ class Live:
     uncommitted: Pieces
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The folders that a mark writes to, and how much it may read through on the driver."""
+
+    doomed: str
+    kept: str
+    bytes_here: int = 0
+
+
 def mark_unreferenced(
     spark: SparkSession,
     lake: Lake,
@@ -77,15 +86,6 @@ def mark_unreferenced(
     doomed, totals = sum_parts(written.filter(pc.invert(is_kept)), into.doomed)
     kept = parts_of(written.filter(is_kept).sort_by("name"))
     return Marked(doomed, totals, Pieces(folder=into.kept, parts=tuple(kept)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """The folders that a mark writes to, and how much it may read through on the driver."""
-
-    doomed: str
-    kept: str
-    bytes_here: int = 0
 
 
 def _whole_key(folder: str, part: Part) -> Part:
