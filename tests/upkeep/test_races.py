@@ -13,9 +13,10 @@ from contextlib import suppress
 import pytest
 
 from lakebed.base import Entry, LakebedError, RepositoryUid
-from lakebed.retention import DAY_MS, NOTHING_SAVED, days_rules
+from lakebed.retention import DAY_MS, NOTHING_SAVED, MetadataRule, days_rules
 from lakebed.testing.sim import DAWN_MS, Actor, Faults, Ports, Program, Scene, Violation, run_seed
 from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
+from lakebed.upkeep.collecting_metadata import MetadataCollector
 from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
 
 SEEDS = 12
@@ -105,6 +106,23 @@ async def collect_committed(server: Server) -> None:
     await server.collector().collect_committed()
 
 
+async def collect_metadata(server: Server) -> frozenset[str]:
+    """Everything is old enough, and nobody is given time to read."""
+    rule = MetadataRule(file_age_ms_min=-DAY_MS, runs_newest=0, run_age_ms_min=-DAY_MS)
+    upkeep = Upkeep(server.versions, UpkeepOptions(scan_page=2, page_rows=2, readers_grace_ms=0))
+    return await MetadataCollector(server.versions, upkeep, server.ports.blocks.delete, rule).collect()
+
+
+def put_again(path: str) -> Callable[[Server], Awaitable[object]]:
+    """The very same entry each time: content that returns makes files of the same name."""
+    entry = Entry(address=f"s3://elsewhere/{path}", size_bytes=1, checksum=path, modified_ms=DAWN_MS)
+    return lambda server: server.versions.put("main", path.encode(), entry)
+
+
+def delete(path: str) -> Callable[[Server], Awaitable[object]]:
+    return lambda server: server.versions.delete("main", path.encode())
+
+
 async def close(server: Server) -> None:
     await server.versions.close_slices()
 
@@ -142,7 +160,7 @@ async def live_addresses(server: Server) -> set[str]:
     for ref in [*names, *(f"{name}@" for name in names), *(tag.name for tag in tags)]:
         listing = await server.versions.list(ref, limit=1000)
         entries = await server.versions.get_many(ref, [key for key, _ in listing.items])
-        shown |= {entry.address for entry in entries if entry is not None}
+        shown |= {entry.address for entry in entries if entry is not None and entry.address.startswith("data/")}
     return shown
 
 
@@ -256,3 +274,40 @@ def test_both_collections_at_once_and_a_change_of_the_rules(seed: int) -> None:
         collector_b=acting(collect_uncommitted, collect_committed),
         writer=acting(put("s"), commit(), loosen, rename("s", "t")),
     )
+
+
+async def tidy_metadata(ports: Ports) -> None:
+    """Besides: the contents of every branch can be read, and files that no commit needs go."""
+    await tidy(ports)
+    server = Server(ports, UpkeepOptions(readers_grace_ms=0))
+    for _ in range(2):
+        await collect_metadata(server)
+    reader = Server(ports).versions
+    for branch in (await reader.list_branches())[0]:
+        await reader.list(f"{branch.name}@")
+    if gone := [key for key in await collect_metadata(Server(ports)) if "/gc/" not in key]:
+        raise Violation(f"files of no tree stayed: {gone}")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_collections_of_metadata_beside_the_others_and_commits_of_what_was_there_before(seed: int) -> None:
+    async def revert(server: Server) -> None:
+        await server.versions.revert("main", "main", committer="me")
+
+    async def merge(server: Server) -> None:
+        await server.versions.create_branch("side", (await past(server))[-1])
+        await server.put("side", "m")
+        await server.commit("side")
+        await server.versions.merge("side", "main", committer="me")
+
+    collectors = {
+        "collector_a": acting(collect_committed, collect_metadata),
+        "collector_b": acting(collect_metadata, collect_uncommitted, collect_metadata),
+    }
+    writers = {
+        "writer": acting(put_again("x"), commit(), delete("x"), commit(), put_again("x"), commit()),
+        "brancher": acting(merge, revert) if seed % 2 else acting(put_again("y"), commit(), revert, revert),
+    }
+    programs = {**collectors, **writers}
+    actors = [Actor(name, program, restart=program if "_" in name else None) for name, program in programs.items()]
+    run_seed(Scene(name="metadata", prepare=prepare, actors=actors, tidy=tidy_metadata), seed, faults=FAULTS)
