@@ -13,6 +13,7 @@ from lakebed import handoff
 from lakebed.base import CommitId
 from lakebed.cli.gc_diff import diff_text
 from lakebed.cli.gc_report import plan_html
+from lakebed.cli.gc_rules_plan import PlannedChange, planned_text
 from lakebed.cli.gc_text import bar, bars, plan_text, runs_text
 from lakebed.cli.gc_why import why_text
 from lakebed.cli.output import human_time
@@ -39,7 +40,7 @@ from lakebed.handoff import (
     WhyAnswer,
     WhyObject,
 )
-from lakebed.retention import DAY_MS, Rules, Stay, StayKind
+from lakebed.retention import DAY_MS, RuleChange, Rules, Stay, StayKind
 
 HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
 NOW = 1_790_000_000_000
@@ -250,7 +251,8 @@ def test_why_says_who_keeps_it_until_when_and_by_which_rule() -> None:
         (WhyObject(address="x", fate=Fate.YOUNG, goes_ms=NOW), "stays for its age until 2026-09-21"),
         (WhyObject(address="x", fate=Fate.MISSING), "is not in the object store"),
         (WhyObject(address="x", fate=Fate.UNKNOWN), "no ledger knows it"),
-        (WhyObject(address="x", fate=Fate.OUTSIDE), "no object of this namespace"),
+        (WhyObject(address="x", fate=Fate.OUTSIDE), "outside of this repository"),
+        (WhyObject(address="x", fate=Fate.OWN), "only a run of metadata"),
         (
             WhyObject(
                 address="x",
@@ -317,3 +319,25 @@ def test_an_unforeseen_failure_is_one_line_and_a_file_with_all_of_it(tmp_path: P
     assert str(log) in str(told.value)
     assert "PythonRunner.scala:581" in log.read_text()
     assert "\n" not in str(told.value)
+
+
+def test_a_change_of_rules_is_told_with_what_it_would_take() -> None:
+    total = Total(objects=2, size_bytes=2048)
+    diff = PlanDiff(
+        a="r1",
+        b="r2",
+        kind=RunKind.COMMITTED,
+        only_a=OnlyIn(),
+        only_b=OnlyIn(all=total),
+        both=Total(),
+        commits=CommitsDiffer(b=3),
+        by_branch={},
+        objects=(),
+    )
+    change = RuleChange(what="default", pattern="", before="7d", after="2d")
+
+    text = "\n".join(planned_text(PlannedChange(changes=[change], plan=diff)))
+
+    assert "default           7d      2d" in text
+    assert "r1 is by the rules before, r2 by those after" in text
+    assert "only the second, r2  2        2.0 KiB  3" in text

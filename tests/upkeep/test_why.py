@@ -137,18 +137,33 @@ async def test_an_object_that_nothing_names_stays_for_the_least_age(lake: Lake) 
     assert (found.fate, found.goes_ms) == (Fate.YOUNG, lake.clock.ms + 2 * DAY_MS + 1)
 
 
-async def test_what_lies_outside_or_is_special_is_never_taken(lake: Lake) -> None:
+async def test_what_lies_outside_is_never_taken(lake: Lake) -> None:
     await lake.versions.put(
         "main", b"linked", Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=1)
     )
     await lake.commit("main")
 
     linked = await only(lake, ref="main", path="linked")
-    special = await only(lake, address="_lakefs/dummy")
 
     assert (linked.fate, linked.address) == (Fate.OUTSIDE, "s3://elsewhere/x")
     assert [name.path for name in linked.commits] == ["linked"]
-    assert special.fate is Fate.OUTSIDE
+
+
+async def test_a_file_of_our_own_stays_while_commits_name_it(lake: Lake) -> None:
+    await lake.put("main", "a")
+    first = await lake.commit("main")
+    (range_,) = [stat.key async for page in lake.blocks.list("_lakefs/ranges/") for stat in page]
+    await lake.put("main", "b")
+    second = await lake.commit("main")
+
+    metarange = await only(lake, address=f"_lakefs/metaranges/{first.metarange_id}.parquet")
+    other = await only(lake, address="_lakefs/dummy")
+    names = {name.commit for name in (await only(lake, address=range_)).commits}
+
+    assert (metarange.fate, [name.commit for name in metarange.commits]) == (Fate.OWN, [first.id])
+    assert names <= {first.id, second.id}
+    assert first.id in names
+    assert (other.fate, other.commits) == (Fate.UNKNOWN, ())
 
 
 async def test_an_object_that_something_names_and_that_is_not_there_is_missing(lake: Lake) -> None:

@@ -106,7 +106,11 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
         case "missing":
             return "is named, and is not in the object store: no run of ours is known to have taken it"
         case "outside":
-            return "is no object of this namespace that a run could take"
+            return "lies outside of this repository's namespace: no run takes it"
+        case "own" if found.commits:
+            return "is Lakebed's own, and stays while commits name it whose data was not taken"
+        case "own":
+            return "is Lakebed's own, and no commit names it: only a run of metadata may take it"
         case _:
             return "is not in the object store, nothing names it, and no ledger knows it"
 

@@ -21,8 +21,10 @@ class Fate(StrEnum):
     """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
     data may take it. `unreferenced`: nothing names it, so the next one of uncommitted data may; `young`: nor does
     anything name this one, but the rules let it stay for its age. `taken`: a run took it. `missing`: something names
-    it, and it is not there. `unknown`: it is not there, and no ledger knows it. `outside`: not
-    in the storage namespace, or not below `data/`, so no run ever takes it."""
+    it, and it is not there. `unknown`: it is not there, and no ledger knows it. `outside`: not in the storage
+    namespace, so no run ever takes it. `own`: a file of Lakebed's own, which only a collection of metadata may take,
+    and none while a commit shown names it.
+    """
 
     KEPT = "kept"
     EXPIRED = "expired"
@@ -32,6 +34,7 @@ class Fate(StrEnum):
     MISSING = "missing"
     UNKNOWN = "unknown"
     OUTSIDE = "outside"
+    OWN = "own"
 
 
 class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):

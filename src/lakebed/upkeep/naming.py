@@ -8,7 +8,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -143,6 +143,15 @@ class Search:
             rows = [row for info in infos for row in hits[info.id]]
             if rows:
                 found[id_] = rows
+        return found
+
+    async def files(self, names: Collection[str], metaranges: Sequence[MetarangeId]) -> dict[MetarangeId, list[Named]]:
+        """Which of these metaranges lie in one of these files, or have a range that does. There is no path to it."""
+        found: dict[MetarangeId, list[Named]] = {}
+        async for id_, infos in self._metaranges(metaranges):
+            files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
+            if not files.isdisjoint(names):
+                found[id_] = [(name, "") for name in sorted(files.intersection(names))]
         return found
 
     async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, list[RangeInfo]]]:

@@ -156,12 +156,18 @@ class Why:
     # One object
 
     async def _objects(self, addresses: Sequence[str], known: _Known, taken: Sequence[LedgerRow]) -> list[WhyObject]:
-        inside = [address for address in addresses if not is_absolute(address) and not is_special(address)]
-        wanted = Wanted(self._versions.blocks.uri, addresses)
-        committed = await self._search.committed(wanted, _metaranges(known.snapshot))
+        inside = [address for address in addresses if not is_absolute(address)]
+        own = [address for address in inside if is_special(address)]
+        users = [address for address in addresses if address not in own]
+        wanted = Wanted(self._versions.blocks.uri, users)
+        metaranges = _metaranges(known.snapshot)
+        committed = await self._search.committed(wanted, metaranges) if users else {}
+        if own:
+            committed |= await self._search.files(own, metaranges)
         uncommitted: dict[str, list[UncommittedName]] = {}
-        async for address, name in self._search.uncommitted(wanted):
-            uncommitted.setdefault(address, []).append(name)
+        if users:
+            async for address, name in self._search.uncommitted(wanted):
+                uncommitted.setdefault(address, []).append(name)
         stats = {address: await self._stat(address) for address in inside}
         gone = frozenset(address for address, stat in stats.items() if stat is None)
         if not gone <= {row.address for row in taken}:
@@ -188,14 +194,18 @@ class Why:
         taken: tuple[LedgerRow, ...],
     ) -> WhyObject:
         names = _commits_naming(address, known, committed)
-        stays = stays_of(known.ancestry, [row for row, _ in names], known.rules, now_ms=known.now_ms)
+        is_own = not is_absolute(address) and is_special(address)
+        rows = [] if is_own else [row for row, _ in names]
+        stays = stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
         goes: int | None = None
-        if is_absolute(address) or is_special(address):
+        if is_absolute(address):
             fate = Fate.OUTSIDE
         elif stat is None:
             was_taken = any(row.state != LedgerState.FAILED for row in taken)
             fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if was_taken else Fate.UNKNOWN
+        elif is_own:
+            fate = Fate.OWN
         elif uncommitted:
             fate = Fate.KEPT
         elif names:
