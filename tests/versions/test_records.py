@@ -15,9 +15,11 @@ from lakebed.versions import (
     RecordFormat,
     RefState,
     Sealed,
+    TagRecord,
     decode_cell,
     decode_cells,
     decode_record,
+    decode_records,
     encode_cell,
     encode_record,
 )
@@ -117,3 +119,20 @@ def test_cells_become_columns_in_the_order_given() -> None:
     assert table.column("address").to_pylist() == ["s3://elsewhere/x", ""]
     assert table.column("digest").to_pylist() == [row[0], 0]
     assert changes_table([], []).num_rows == 0
+
+
+def test_records_of_a_page_decode_as_they_do_one_by_one() -> None:
+    tags = [TagRecord(state=RefState.ACTIVE, commit_id=CommitId("c" * number)) for number in range(5)]
+    values = [encode_record(tag) for tag in tags]
+
+    assert decode_records(TagRecord, values) == tags
+    assert decode_records(TagRecord, []) == []
+
+
+@pytest.mark.parametrize("bad", [b"", b"\x02", b"\x01", b"\x01\xc0", b"\x01\x80"])
+def test_one_bad_record_spoils_its_page(bad: bytes) -> None:
+    good = encode_record(TagRecord(state=RefState.ACTIVE, commit_id=CommitId("c")))
+
+    for values in ([bad], [good, bad, good], [bad, good]):
+        with pytest.raises(RecordFormat):
+            decode_records(TagRecord, values)

@@ -67,6 +67,7 @@ from .records import (
     UploadRecord,
     UploadState,
     decode_record,
+    decode_records,
     encode_record,
 )
 from .refs import Branch, Resolved, Tag
@@ -145,6 +146,7 @@ __all__ = [
     "decode_cell",
     "decode_cells",
     "decode_record",
+    "decode_records",
     "encode_cell",
     "encode_record",
     "is_gone",

@@ -8,8 +8,9 @@ The legal moves of the records with states are tables (`MOVES`), which the flows
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ R = TypeVar("R", bound=Record)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
+_list_decoders: dict[type[Record], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encode_record(record: Record) -> bytes:
@@ -55,6 +57,31 @@ def decode_record(kind: type[R], data: bytes) -> R:
         raise RecordFormat(f"{kind.__name__} does not decode: {error}", kind=kind.__name__) from error
     assert isinstance(record, kind)
     return record
+
+
+def decode_records(kind: type[R], values: Sequence[bytes]) -> list[R]:
+    """The same for a page of them, in one call, at half the cost.
+
+    Raises:
+        RecordFormat: as above, of one of them.
+    """
+    if not values:
+        return []
+    decoder = _list_decoders.get(kind)
+    if decoder is None:
+        many: Any = list[kind]  # type: ignore[valid-type]  # a type that is made here, for msgspec alone
+        decoder = _list_decoders[kind] = msgspec.msgpack.Decoder(many)
+    if {value[:1] for value in values} == {_FORMAT_BYTE}:
+        try:
+            # Laid end to end behind one array header, they are themselves msgpack.
+            joined = b"\xdd" + len(values).to_bytes(4, "big") + b"".join([memoryview(value)[1:] for value in values])
+            found: list[R] = decoder.decode(joined)
+        except msgspec.MsgspecError:
+            pass
+        else:
+            return found
+    # One by one, so that the error is that of the one at fault.
+    return [decode_record(kind, value) for value in values]
 
 
 class RefState(StrEnum):
@@ -92,11 +119,13 @@ class TagRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int = 0
 
 
-class Commit(Record, frozen=True, kw_only=True, omit_defaults=True):
+class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A commit. `id` hashes everything before `published`; `nonce` keeps two equal commits apart.
 
     `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
     without it, a look into the history of `made_for` decides (`Commits.find_published`).
+
+    Nothing that it holds can lead back to it, so Python need not look for cycles through a million of them.
     """
 
     version: int = 1
