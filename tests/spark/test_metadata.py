@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from lakebed.gc import Collector, PlanMissing, RunAbandoned
 from lakebed.handoff import RunKind, RunState
 from lakebed.retention import MetadataRule
 from lakebed.upkeep import Upkeep, UpkeepOptions
+from lakebed.upkeep.collecting_metadata import MetadataCollector
 from lakebed.versions import Condemned
 from tests.spark.lakeside import Lakeside
 
@@ -202,3 +204,33 @@ def test_a_metarange_that_is_missing_stops_the_plan(spark: SparkSession, lakesid
 
     with pytest.raises(Corrupt, match=named):
         collector(lakeside).plan(spark, RunKind.METADATA)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_planner_agrees_with_the_plain_one_on_random_histories(
+    spark: SparkSession, lakeside: Lakeside, seed: int
+) -> None:
+    rng = random.Random(seed)
+    branches = ["main"]
+    for number in range(14):
+        branch = rng.choice(branches)
+        lakeside.upload(rng.choice("abc") + "/" + rng.choice("12"), branch=branch)
+        if rng.random() < 0.3:
+            strand(lakeside, "s")
+        lakeside.commit(branch=branch, age_days=60 - 4 * number)
+        if rng.random() < 0.3:
+            branches.append(f"b{number}")
+            lakeside.branch(branches[-1], branch)
+    lakeside.rules(rng.choice((1, 20)))
+    lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
+    planned = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+
+    plain = MetadataCollector(lakeside.versions, lakeside.upkeep, lakeside.blocks.delete, ALL)
+    expected = lakeside.wait(plain.plan())
+
+    doomed = {row.address for row in collector(lakeside).doomed(spark, planned.run_id).collect()}
+    files = {key for key in doomed if "ranges/" in key}
+    assert files == set(expected.files.values())
+    assert files
+    folders = {key.split("/")[4] for key in doomed - files}
+    assert folders == {run for run, keys in expected.runs.items() if keys}
