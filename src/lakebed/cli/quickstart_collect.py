@@ -64,9 +64,10 @@ class Collection:
             UnexpectedFate: a plan holds anything but what the book says. Nothing of it was deleted.
         """
         # Imported here: Spark takes a second, which only a collection should wait for.
-        from lakebed.gc import Collector, local_session, session_options
+        from lakebed.gc import Collector, local_session, session_options, unforeseen
 
         with (
+            unforeseen(),
             self._teller.waiting("starting Spark") as now,
             local_session(session_options(environment), environment) as session,
         ):
