@@ -29,9 +29,8 @@ def uncommitted_objects(
     """LIVE: every address in the input, relative or absolute. `keys_into`: as for `live_objects`.
 
     Raises:
-        BadInput: the manifest is not one of the table UNCOMMITTED. Parts that differ from it stop the job.
+        BadInput: as `reading_uncommitted`. Parts that differ from the manifest stop the job.
     """
-    check_table(manifest, handoff.UNCOMMITTED)
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
     return LIVE.of(
         named.mapInArrow(in_tasks(lake, reading_uncommitted(manifest, lake.uri, keys_into), LIVE), LIVE.spark)
@@ -44,7 +43,12 @@ def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
 
 
 def reading_uncommitted(manifest: handoff.Manifest, uri: str, keys_into: str | None = None) -> Work:
-    """The work of `uncommitted_objects`: from PARTS of the input to LIVE."""
+    """The work of `uncommitted_objects`: from PARTS of the input to LIVE.
+
+    Raises:
+        BadInput: the manifest is not one of the table UNCOMMITTED, or of a version not known here.
+    """
+    check_table(manifest, handoff.UNCOMMITTED)
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         live = LiveSet()
