@@ -6,7 +6,7 @@ workers together, without the start of the session. Floor: the clean run that be
 remains when the JVM is warm, a clean run that ends it.
 
 Sketch: the second run lists one slice (10,000 names, 20 ms), reads the bitmaps of a hundred and the ends of two ranges,
-what the server wrote (10,000 rows), and marks, all of it in the driver: 0.1 s. Deleting is a job: 0.2.
+what the server wrote (10,000 rows), marks and deletes, all of it in the driver: 0.2 s.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ upload records are candidates too, read after the settled slices and before the 
 gone together with the bytes that came meanwhile.
 
 Commits are told apart by id and slices by name; no date and no order decides anything. Commits of the base that were
-swept since keep their objects here, as do objects that came to an address after it had expired: a clean run finds them.
+swept since keep their objects here. Objects that came to an address after it had expired, or to a slice whose owner had
+been given up, are in nobody's list. A clean run finds all these.
 """
 
 from __future__ import annotations
