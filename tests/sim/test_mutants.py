@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
         found = hunt_by_world(mutant, states_max=60_000)
 
     assert found.report is not None, mutant.guard
+    # Caught for what it does, not for a mistake in it.
+    assert not re.match(r".*?: (TypeError|AttributeError|NameError|UnboundLocalError): ", found.report), found.report
     print(f"{mutant.name}: {found.seeds} seeds, {found.states} states")
 
 

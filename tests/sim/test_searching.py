@@ -29,6 +29,7 @@ from lakebed.testing.sim import (
     format_trace,
     run_seed,
 )
+from lakebed.testing.sim.effects import effect
 from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
 from lakebed.testing.sim.worlds import small_worlds
 
@@ -77,6 +78,93 @@ def test_a_lost_answer_is_tried_done_and_not_done(counting: Counting) -> None:
 
     # The set: answered; done, but not answered; not done, and not answered.
     assert explored.schedules == 3
+
+
+def test_a_late_write_is_tried_at_each_later_moment(alone: Callable[..., Scene]) -> None:
+    seen: set[tuple[object, object]] = set()
+
+    async def writer(ports: Ports) -> None:
+        await ports.store.set(b"p", b"k", b"late")
+
+    async def reader(ports: Ports) -> None:
+        looks = [await ports.store.get(b"p", b"k") for _ in range(2)]
+        seen.add((looks[0] is not None, looks[1] is not None))
+
+    explored = explore(alone(a=writer, b=reader), Budget(late=1))
+
+    # Done at three moments; or sent at each of these, and done then or at each moment after it.
+    assert explored.schedules == 3 + (3 + 2 + 1)
+    assert explored.faults == 3
+    assert seen == {(False, False), (False, True), (True, True)}
+
+
+def test_a_late_write_may_come_after_its_sender_has_started_again() -> None:
+    found: set[bytes | None] = set()
+
+    async def first(ports: Ports) -> None:
+        await ports.store.set(b"p", b"k", b"first")
+
+    async def second(ports: Ports) -> None:
+        await ports.store.set(b"p", b"k", b"second")
+
+    def note(ending: Ending) -> None:
+        found.add(ending.disk.value(b"p", b"k"))
+
+    scene = Scene(name="s", actors=[Actor("a", first, second)], checks=[note])
+    explored = explore(scene, Budget(late=1))
+
+    assert explored.violation is None
+    assert found == {b"first", b"second"}
+    found.clear()
+    traces = [run_seed(scene, seed, faults=Faults(late=0.5), traced=True).trace for seed in range(50)]
+    assert found == {b"first", b"second"}
+    assert any("done later" in format_trace(trace) for trace in traces)
+
+
+def test_who_waits_for_another_does_not_end_alone(alone: Callable[..., Scene]) -> None:
+    async def holder(ports: Ports) -> None:
+        await ports.store.set(b"p", b"lock", b"1")
+        await ports.store.delete(b"p", b"lock")
+
+    async def waiter(ports: Ports) -> None:
+        while await ports.store.get(b"p", b"lock") is not None:
+            await ports.clock.sleep(1)
+
+    assert explore(alone(b=waiter), Budget(alone_max=5)).violation is None
+    explored = explore(alone(a=holder, b=waiter), Budget(alone_max=5))
+
+    assert "b alone does not end in 5 steps" in (explored.violation or "")
+
+
+def test_who_goes_on_after_one_failure_ends_alone(counting: Counting) -> None:
+    explored = explore(counting(3), Budget(alone_max=3))
+
+    assert explored.violation is None
+    # Fail, read again, write.
+    assert explored.alone == 3
+
+
+def test_until_waits_for_keys_and_for_nothing_else(alone: Callable[..., Scene]) -> None:
+    order: list[str] = []
+
+    async def reader(ports: Ports) -> None:
+        await ports.store.set(b"p", b"r", b"")
+        await ports.store.delete(b"p", b"r")
+        order.append("read")
+
+    async def sweeper(ports: Ports) -> None:
+        await ports.store.get(b"p", b"r")
+        await effect(("until", b"p", (b"r",)))
+        order.append("swept")
+
+    for seed in range(50):
+        order.clear()
+        run_seed(alone(a=reader, b=sweeper), seed)
+        assert sorted(order) == ["read", "swept"]
+    explored = explore(alone(a=reader, b=sweeper), Budget(crashes=1))
+    assert explored.violation is None
+    # Where the reader died reading, the sweeper is never through.
+    assert explored.endings > 0
 
 
 def test_a_scene_with_more_states_than_allowed_is_refused(counting: Counting) -> None:

@@ -140,7 +140,7 @@ async def _clean_claims_without_touch(self: Repo) -> tuple[int, int]:
     now = self.world.clock.now_ms()
     claims = [item async for item in self._records(ClaimRecord, keys.CLAIM)]
     for key, claim in claims:
-        held = await self._tokenspatches(claim.branch)
+        held = await self._tokens_of(claim.branch)
         for token in claim.tokens:
             if token not in held:
                 await self._wipe(token)

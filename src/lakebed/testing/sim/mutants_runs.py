@@ -98,7 +98,10 @@ async def _mark_blindly(self: Any, run_id: RunId, state: RunState, *, plan: str 
 def _collecting(order: str) -> Any:
     """A clean run with its reads in another order, or with one left out."""
 
-    async def collect(self: SimCollector, *, gives_up: bool = False, is_last: bool = False) -> None:
+    async def collect(
+        self: SimCollector, *, gives_up: bool = False, is_last: bool = False, has_grace: bool = False
+    ) -> None:
+        del has_grace
         if is_last:
             await _real_collect(self, is_last=True)
             return

@@ -69,14 +69,14 @@ def small_worlds() -> Iterator[World]:
     Those of writers and committers come first, then those of collections, of data and of metadata.
     """
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes()):
-        for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[1]), strict=True):
+        for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
     for one, budget, is_quick in metadata_worlds():
         yield World(one, budget, is_quick)
 
 
 Quick: TypeAlias = tuple[bool, bool, bool]
-"""Without faults, with a crash (whose last write may come late), with a loss."""
+"""Without faults, with a crash, with a loss; with a late write as with a loss."""
 
 _ALL: Final[Quick] = (True, True, True)
 _NO_LOSS: Final[Quick] = (True, True, False)
