@@ -16,6 +16,10 @@ from .tables import Table
 FILES_HERE: Final = 64
 """So many slices to list, or files to read an end of, are not worth a job: 16 at a time, that is some seconds."""
 
+METARANGES_HERE: Final = 256
+"""So many metaranges are not, in a clean run either: they are small and decode in a millisecond, where a job that also
+has to tell their ranges apart takes two thirds of a second."""
+
 BYTES_HERE: Final = 64 << 20
 """So many bytes to read through are not worth a job: about as many as a task is given of anything."""
 

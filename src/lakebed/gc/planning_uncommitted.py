@@ -25,7 +25,7 @@ from lakebed.base import RunId, slice_name, slice_opened_at_ms
 from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
-from .here import BYTES_HERE, FILES_HERE, run_here
+from .here import BYTES_HERE, FILES_HERE, METARANGES_HERE, run_here
 from .history import check_live, metaranges_of_all
 from .mark import Live, Places, mark_unreferenced
 from .modes import Mode, UncommittedOptions, choose
@@ -194,7 +194,7 @@ def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
     commits = read_input(desk.files, prepared.commits, handoff.COMMITS)
     new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
     metaranges = metaranges_of_all(new)
-    if base is not None and metaranges.num_rows <= FILES_HERE:
+    if metaranges.num_rows <= METARANGES_HERE:
         ranges = run_here(shop.lake, read_metaranges, metaranges, RANGES)
     else:
         ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()

@@ -6,7 +6,7 @@ names, and what is too young by the rules, may be garbage next time. Pure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from lakebed.gc.packing import is_set
 from lakebed.gc.tables import CANDIDATES
 
-from .subtract import unions
+from .subtract import joined, unions
 
 _NO_BITS: Final = np.empty(0, np.uint8)
-Flags = npt.NDArray[np.bool_]
+_ARRAYS: Final = {"sequences": "<u4", "sizes": "<i8", "seen_ms": "<i8"}
 
 
 def kept_of(
@@ -30,24 +30,32 @@ def kept_of(
     """
     numbered = candidates.filter(pc.greater_equal(candidates["bucket"], 0))
     by_commits, by_others = (unions(live, numbered["bucket"]) for live in (committed, uncommitted))
-    stays: list[Flags] = []
-    for row in numbered.select(["bucket", "sequences", "seen_ms"]).to_pylist():
-        sequences = np.frombuffer(row["sequences"], "<u4")
-        named = is_set(by_others.get(row["bucket"], _NO_BITS), sequences)
-        if young_since_ms is not None:
-            named |= np.frombuffer(row["seen_ms"], "<i8") >= young_since_ms
-        stays.append(named & ~is_set(by_commits.get(row["bucket"], _NO_BITS), sequences))
-    return _only(numbered, stays)
+    counts = pc.divide(pc.binary_length(numbered["sequences"]), 4).to_numpy()
+    arrays = {name: joined(numbered, name, kind) for name, kind in _ARRAYS.items()}
+    sequences, start = arrays["sequences"], 0
+    stays = np.zeros(len(sequences), np.bool_) if young_since_ms is None else arrays["seen_ms"] >= young_since_ms
+    for bucket, count in zip(numbered["bucket"].to_pylist(), counts.tolist(), strict=True):
+        part = slice(start, start + count)
+        stays[part] |= is_set(by_others.get(bucket, _NO_BITS), sequences[part])
+        stays[part] &= ~is_set(by_commits.get(bucket, _NO_BITS), sequences[part])
+        start += count
+    return _only(numbered, counts, arrays, np.flatnonzero(stays))
 
 
-def _only(candidates: pa.Table, stays: list[Flags]) -> pa.Table:
-    some = np.array([flags.any() for flags in stays], np.bool_)
-    left = candidates.filter(pa.array(some))
-    flags = [each for each in stays if each.any()]
-    for name, kind in (("sequences", "<u4"), ("sizes", "<i8"), ("seen_ms", "<i8")):
-        packed = [
-            np.frombuffer(data, kind)[each].tobytes() for data, each in zip(left[name].to_pylist(), flags, strict=True)
-        ]
-        place = CANDIDATES.schema.get_field_index(name)
-        left = left.set_column(place, CANDIDATES.schema.field(name), pa.array(packed, pa.binary()))
-    return left
+def _only(
+    candidates: pa.Table,
+    counts: npt.NDArray[np.int64],
+    arrays: dict[str, npt.NDArray[Any]],
+    kept: npt.NDArray[np.int64],
+) -> pa.Table:
+    """Of the packed objects those at these positions, packed again."""
+    left = np.bincount(np.repeat(np.arange(len(counts)), counts)[kept], minlength=len(counts))
+    rows = candidates.filter(pa.array(left > 0))
+    ends = np.concatenate(([0], np.cumsum(left[left > 0])))
+    for name, array in arrays.items():
+        offsets = (ends * array.itemsize).astype(np.int32)
+        packed = pa.Array.from_buffers(
+            pa.binary(), rows.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(array[kept])]
+        )
+        rows = rows.set_column(rows.schema.get_field_index(name), CANDIDATES.schema.field(name), packed)
+    return rows

@@ -71,7 +71,7 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
 def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
     counts = pc.divide(pc.binary_length(candidates["sequences"]), 4)
     rows, sizes, seen_ms = _unpack(candidates, counts)
-    sequences, slices = _joined(candidates, "sequences", "<u4"), candidates["bucket"].to_numpy()
+    sequences, slices = joined(candidates, "sequences", "<u4"), candidates["bucket"].to_numpy()
     named, start = unions(live, candidates["bucket"]), 0
     gone = np.empty(len(sequences), np.bool_)
     for slice_, count in zip(slices.tolist(), counts.to_pylist(), strict=True):
@@ -103,7 +103,7 @@ def _verdicts(
     return VERDICTS.rows({**columns, **causes, "sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at})
 
 
-def _joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
+def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
     """The values one behind the other, as an Arrow array has them anyhow."""
     column = table[name].combine_chunks()
     _, offsets, data = column.buffers()
@@ -126,7 +126,7 @@ def _unpack(
         if not pc.all(pc.equal(pc.binary_length(candidates[name]), pc.multiply(counts, 8)), min_count=0).as_py():
             raise BadInput(f"candidates: {name} do not run in parallel with the addresses", column=name)
     rows = np.repeat(np.arange(len(counts)), counts.to_numpy())
-    return rows, _joined(candidates, "sizes", "<i8"), _joined(candidates, "seen_ms", "<i8")
+    return rows, joined(candidates, "sizes", "<i8"), joined(candidates, "seen_ms", "<i8")
 
 
 def unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
