@@ -238,8 +238,8 @@ def is_set(bitmap: npt.NDArray[np.uint8], sequences: npt.NDArray[Any]) -> npt.ND
     if 8 * len(sequences) < len(bitmap):
         inside = sequences < 8 * len(bitmap)
         result = np.zeros(len(sequences), np.bool_)
-        found = sequences[inside]
-        result[inside] = (bitmap[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 1
+        few = sequences[inside]
+        result[inside] = (bitmap[few >> 3] >> (few & 7).astype(np.uint8)) & 1 == 1
         return result
     # One look-up each, in a bitmap that was unpacked: half the time where many are asked for.
     bits = np.zeros(8 * len(bitmap) + 1, np.bool_)
