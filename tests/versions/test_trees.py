@@ -405,7 +405,8 @@ async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:
     forest = Forest.plant()
     model = model_of(dict.fromkeys(range(200), 1))
     plain = await forest.build(model)
-    given_up = {plain: "r1", **{info.id: "r1" for info in await forest.trees.ranges(plain)}}
+    given_up: dict[str, str] = {plain: "r1"}
+    given_up |= {info.id: "r1" for info in await forest.trees.ranges(plain)}
     changes = changes_from_rows(list(model), list(model.values()))
 
     async def salts(ids: Sequence[str]) -> list[str]:

@@ -121,7 +121,8 @@ class RunBook:
         return after
 
     async def abandon_dead(self) -> list[RunId]:
-        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its next move."""
+        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its
+        next move."""
         now_ms = self._versions.world.clock.now_ms()
         abandoned: list[RunId] = []
         for run_id, record in await self._versions.runs():

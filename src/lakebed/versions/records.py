@@ -244,8 +244,8 @@ class RunState(StrEnum):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A collection run. The commits it condemns are the keys of `condemned_partition`, filled while it is PLANNING, which
-    takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
+    """A collection run. The commits it condemns are the keys of `condemned_partition`, filled while it is PLANNING,
+    which takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
