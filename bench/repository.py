@@ -42,7 +42,11 @@ def take(what: str, size: str, blocks: BlockOptions, uri: str, repeat: int) -> l
     )
     command = [sys.executable, "-m", "bench.repository_run", msgspec.json.encode(given).decode()]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    ran = msgspec.json.decode(output, type=Ran)
+    return figures_of(what, msgspec.json.decode(output, type=Ran))
+
+
+def figures_of(what: str, ran: Ran) -> list[Figure]:
+    """Of one run: the whole of it, then its phases."""
     phases = [
         Figure(
             what=f"repository {what}: {phase.name}",
@@ -73,9 +77,10 @@ def take(what: str, size: str, blocks: BlockOptions, uri: str, repeat: int) -> l
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        blocks = BlockOptions(local_root=Path(folder), local_durable=False)
-        yield partial(take, "local", size, blocks, "local://lake/repo")
+    if size == "full":  # a session takes ten seconds: the tests have but one, over S3
+        with tempfile.TemporaryDirectory() as folder:
+            blocks = BlockOptions(local_root=Path(folder), local_durable=False)
+            yield partial(take, "local", size, blocks, "local://lake/repo")
     with s3_server(0, 0) as blocks:
         yield partial(take, "S3", size, blocks, "s3://lake/repo")
 
