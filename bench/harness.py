@@ -91,6 +91,7 @@ class Single:
     what: str
     limit: float | None
     ours: Side
+    peak_limit_mib: float | None = None
 
 
 Part: TypeAlias = Pair | Single | Figure | Callable[[int], list[Figure]]
@@ -172,6 +173,7 @@ def measured(single: Single, repeat: int) -> Figure:
         cpu_s=statistics.median(cpu_s),
         wall_s=statistics.median(each.wall_s for each in took),
         peak_mib=max(each.peak_mib for each in took),
+        peak_limit_mib=single.peak_limit_mib,
     )
 
 

@@ -95,21 +95,20 @@ def ours(folder: Path, objects: int) -> Iterator[Work]:
 
 def take(folder: Path, objects: int, branches: int, repeat: int) -> list[Figure]:
     took = [timed(partial(ours, folder, objects)) for _ in range(repeat)]
-    what = f"{objects:,} objects on {branches:,} branches"
     cpu_s, wall_s = sorted(each.cpu_s for each in took), sorted(each.wall_s for each in took)
-    peak = max(each.peak_mib for each in took)
-    shared = {"cpu_s": cpu_s[repeat // 2], "wall_s": wall_s[repeat // 2], "peak_mib": peak}
     return [
         Figure(
-            what=f"prepare: {what}",
+            what=f"prepare: {objects:,} objects on {branches:,} branches",
             value=cpu_s[repeat // 2],
             value_min=cpu_s[0],
             value_max=cpu_s[-1],
             unit="s",
             limit=CPU_S,
-            **shared,
-        ),
-        Figure(what="prepare: memory", value=peak, unit="MiB", limit=PEAK_MIB, **shared),
+            cpu_s=cpu_s[repeat // 2],
+            wall_s=wall_s[repeat // 2],
+            peak_mib=max(each.peak_mib for each in took),
+            peak_limit_mib=PEAK_MIB,
+        )
     ]
 
 

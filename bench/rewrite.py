@@ -68,6 +68,7 @@ def parts(size: str) -> Iterator[Single]:
                 what=f"rewrite {kind}: {count:,} changes, {ranges}",
                 limit=limit,
                 ours=partial(ours, folder, base, changes),
+                peak_limit_mib=1024.0,
             )
 
 

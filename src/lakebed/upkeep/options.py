@@ -19,7 +19,7 @@ class UpkeepOptions:
     """
 
     part_bytes: int = 20_000_000
-    page_rows: int = 3_000_000
+    page_rows: int = 4_000_000
     group_rows: int = 32_768
     scan_page: int = 5_000
     dead_owner_age_ms: int = 24 * HOUR_MS
