@@ -21,6 +21,7 @@ from lakebed.versions.repo import Seen
 from .actors import Violation
 from .exploring import TooManyStates, explore
 from .mutants_addresses import ADDRESS_MUTANTS
+from .mutants_committed import COMMITTED_MUTANTS
 from .mutants_metadata import METADATA_MUTANTS
 from .mutants_runs import RUN_MUTANTS
 from .optimised import OPTIMISED_MUTANTS
@@ -315,6 +316,7 @@ MUTANTS: Final = (
     ),
     *ADDRESS_MUTANTS,
     *RUN_MUTANTS,
+    *COMMITTED_MUTANTS,
     *METADATA_MUTANTS,
     *OPTIMISED_MUTANTS,
 )
