@@ -138,6 +138,19 @@ def test_planning_without_rules_is_refused(spark: SparkSession, lakeside: Lakesi
         lakeside.collector.plan(spark, RunKind.COMMITTED)
 
 
+def test_a_run_of_all_kinds_goes_on_where_no_rules_are_set(spark: SparkSession, lakeside: Lakeside) -> None:
+    kept, dropped = lakeside.upload("a/1"), lakeside.upload("a/2")
+    lakeside.delete("a/2")
+    lakeside.commit(age_days=30)
+    told: list[str] = []
+
+    reports = replace(lakeside.collector, progress=told.append).run(spark)
+
+    assert [report.kind for report in reports] == [RunKind.UNCOMMITTED, RunKind.METADATA]
+    assert lakeside.addresses() == {kept} != {kept, dropped}
+    assert [line for line in told if "no retention rules are set" in line]
+
+
 def test_what_is_staged_again_before_a_committed_plan_is_applied_is_let_off(
     spark: SparkSession, lakeside: Lakeside
 ) -> None:

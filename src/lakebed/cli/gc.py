@@ -106,7 +106,7 @@ def plan(
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
     with local_spark(session) as local:
         kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
-        session.show_all((collector.plan(local.spark, kind, rules=supposed) for kind in kinds), plan_texts)
+        session.show_all(collector.plan_each(local.spark, kinds, rules=supposed), plan_texts)
 
 
 @app.command("show")
@@ -202,11 +202,11 @@ def run_all(
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
-            for kind in kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata):
-                reports += collector.run(local.spark, [kind], quarantine=quarantine)
+            kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
+            reports.extend(collector.run_each(local.spark, kinds, quarantine=quarantine))
             purged = collector.purge(local.spark)
         except LakebedError:
-            # What one kind deleted is told even where the next one fails.
+            # What one kind deleted is told even where the next one fails: `extend` keeps what came before an error.
             _tell_reports(session, reports)
             raise
     if purged.purged:

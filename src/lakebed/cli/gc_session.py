@@ -42,11 +42,11 @@ RootOption = Annotated[
 
 
 def kinds_asked(*, committed: bool, uncommitted: bool, metadata: bool) -> list[RunKind]:
-    """All, unless some are asked for."""
+    """Empty where none was asked for: then all, as far as there is something to do (`Collector.plan_each`)."""
     from lakebed.handoff import RunKind
 
     asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted, RunKind.METADATA: metadata}
-    return [kind for kind in RunKind if asked[kind] or not any(asked.values())]
+    return [kind for kind in RunKind if asked[kind]]
 
 
 def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:

@@ -121,19 +121,18 @@ def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
     match options.action:
         case "plan":
-            yield from (collector.plan(spark, kind, rules=options.rules) for kind in _kinds(options))
+            yield from collector.plan_each(spark, _kinds(options), rules=options.rules)
         case "apply":
             yield collector.apply(spark, options.run, quarantine=options.quarantine)
         case "purge":
             yield collector.purge(spark)
         case _:
-            for kind in _kinds(options):
-                yield from collector.run(spark, [kind], quarantine=options.quarantine)
+            yield from collector.run_each(spark, _kinds(options), quarantine=options.quarantine)
             yield collector.purge(spark)
 
 
 def _kinds(options: argparse.Namespace) -> list[RunKind]:
-    return [RunKind(kind) for kind in options.kind or RunKind]
+    return [RunKind(kind) for kind in options.kind or ()]
 
 
 def _note(line: str) -> None:

@@ -46,6 +46,7 @@ from .listed import ListedRun, list_runs
 from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions
 from .planning import plan_run
+from .planning_committed import NoRules
 from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
@@ -158,17 +159,52 @@ class Collector:
         with Files(self._lake()) as files:
             yield from ledger_rows_of(files, query)
 
+    def plan_each(
+        self,
+        spark: SparkSession,
+        kinds: Sequence[RunKind] = (),
+        *,
+        mode: Mode | None = None,
+        rules: Rules | None = None,
+    ) -> Iterator[Plan]:
+        """A plan of each of these kinds, one after the other. Without kinds: of every kind, and where no rules are set
+        committed data is passed over with a word, for then nothing of it ever goes.
+
+        Raises:
+            NoRules: committed data was asked for, and no rules are set.
+        """
+        for kind in kinds or tuple(RunKind):
+            try:
+                plan = self.plan(spark, kind, mode=mode, rules=rules)
+            except NoRules as error:
+                if kinds:
+                    raise
+                self.progress(str(error))
+            else:
+                yield plan
+
+    def run_each(
+        self,
+        spark: SparkSession,
+        kinds: Sequence[RunKind] = (),
+        *,
+        mode: Mode | None = None,
+        quarantine: str | None = None,
+    ) -> Iterator[RunReport]:
+        """Plan and apply, one kind after the other, as in `plan_each`."""
+        for plan in self.plan_each(spark, kinds, mode=mode):
+            yield self.apply(spark, plan.run_id, quarantine=quarantine)
+
     def run(
         self,
         spark: SparkSession,
-        kinds: Sequence[RunKind] = tuple(RunKind),
+        kinds: Sequence[RunKind] = (),
         *,
         mode: Mode | None = None,
         quarantine: str | None = None,
     ) -> list[RunReport]:
-        """Plan and apply, one kind after the other."""
-        plans = (self.plan(spark, kind, mode=mode) for kind in kinds)
-        return [self.apply(spark, plan.run_id, quarantine=quarantine) for plan in plans]
+        """`run_each`, all of it."""
+        return list(self.run_each(spark, kinds, mode=mode, quarantine=quarantine))
 
     def show(self, run_id: str) -> Plan:
         """

@@ -98,12 +98,13 @@ def apply(repository: str, run_id: str, *, quarantine: str | None = None, **wher
 def run(
     repository: str,
     *,
-    kinds: Iterable[RunKind | str] = RunKind,
+    kinds: Iterable[RunKind | str] = (),
     mode: Mode | str = Mode.AUTOMATIC,
     quarantine: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Plan and apply, one kind after the other. `mode` as for `plan`."""
+    """Plan and apply, one kind after the other; without kinds all, but committed data only where rules are set. `mode`
+    as for `plan`."""
     asked = [RunKind(kind) for kind in kinds]
     return _collector(repository, where).run(_spark(where), asked, mode=Mode(mode), quarantine=quarantine)
 
