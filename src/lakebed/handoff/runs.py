@@ -11,9 +11,9 @@ makes it; who loses throws its work away.
     metadata:     as committed
 
 Planning of committed data or of metadata publishes nothing, so such a run has an id and a folder but no record. The
-record says `planning` only while the list of what it is about to condemn is written: that takes nothing yet, and whoever
-dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have begun, so such a
-run is resumed.
+record says `planning` only while the list of what it is about to condemn is written: that takes nothing yet, and
+whoever dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have begun,
+so such a run is resumed.
 """
 
 from __future__ import annotations
