@@ -168,7 +168,9 @@ def change(repository: Repository, slices: int, each: int) -> int:
 def main(folder: Path, slices: int, each: int) -> list[Took]:
     repository = Repository(folder)
     garbage = build(repository, slices, each)
-    collector = Collector(client=repository, repository="bench", blocks=repository.options, tasks=TASKS)
+    collector = Collector(
+        client=repository, repository="bench", blocks=repository.options, tasks=TASKS, readers_grace_s=0
+    )
     took = []
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         for mode in (Mode.CLEAN, Mode.AUTOMATIC, Mode.CLEAN):

@@ -235,7 +235,12 @@ def main(given: Given) -> Ran:
     phases.begin("start Spark")
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         collector = Collector(
-            client=lake, repository="bench", blocks=given.blocks, tasks=TASKS, progress=phases.progress
+            client=lake,
+            repository="bench",
+            blocks=given.blocks,
+            tasks=TASKS,
+            progress=phases.progress,
+            readers_grace_s=0,
         )
         phases.begin("start the run")
         plan = collector.plan(session.spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)

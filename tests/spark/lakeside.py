@@ -83,7 +83,7 @@ class Lakeside:
 
     @property
     def collector(self) -> Collector:
-        return Collector(client=self, repository="repo", blocks=self.options, tasks=4)
+        return Collector(client=self, repository="repo", blocks=self.options, tasks=4, readers_grace_s=0)
 
     # What people do
 

@@ -40,7 +40,12 @@ def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, serv
     served.client.repositories.set_retention_rules(
         REPOSITORY, GarbageCollectionRules(default_retention_days=7, branches=[])
     )
-    collector = Collector(client=served.client, repository=REPOSITORY, blocks=BlockOptions(local_root=served.objects))
+    collector = Collector(
+        client=served.client,
+        repository=REPOSITORY,
+        blocks=BlockOptions(local_root=served.objects),
+        readers_grace_s=0,
+    )
 
     plans = {kind: collector.plan(spark, kind) for kind in (RunKind.UNCOMMITTED, RunKind.COMMITTED)}
     during = served.write("e/1", b"uploaded between plan and apply")
@@ -75,7 +80,20 @@ def test_the_commands_work_where_the_machine_has_no_java(served: Served, tmp_pat
     served.lakebed("gc", "rules", "set", f"{uri}/main", "2w")
     rules = served.lakebed("gc", "rules", "get", uri)
     done = subprocess.run(
-        [sys.executable, "-m", "lakebed.cli", "gc", "run", uri, "--uncommitted", "--yes", "-o", "json"],
+        [
+            sys.executable,
+            "-m",
+            "lakebed.cli",
+            "gc",
+            "run",
+            uri,
+            "--uncommitted",
+            "--readers-grace",
+            "0",
+            "--yes",
+            "-o",
+            "json",
+        ],
         env=served.environ | without_java,
         cwd=tmp_path / "here",
         capture_output=True,
@@ -124,7 +142,12 @@ def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSes
     for number in range(40):
         served.client.objects.delete(REPOSITORY, "main", f"a/{number}")
     kept = served.write("b/1", b"staged")
-    collector = Collector(client=served.client, repository=REPOSITORY, blocks=BlockOptions(local_root=served.objects))
+    collector = Collector(
+        client=served.client,
+        repository=REPOSITORY,
+        blocks=BlockOptions(local_root=served.objects),
+        readers_grace_s=0,
+    )
     plan = collector.plan(spark, RunKind.UNCOMMITTED)
 
     process = subprocess.Popen(

@@ -18,7 +18,7 @@ from lakebed.base import LakebedError
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED
-from .gc_aside import WindowOption, check_window_option, ledger, purge, purge_text, restore
+from .gc_aside import GraceOption, WindowOption, check_window_option, ledger, purge, purge_text, restore
 from .gc_diff import diff_text
 from .gc_jobs import app as jobs
 from .gc_modes import (
@@ -153,12 +153,13 @@ def apply(
     uri: RepositoryArgument,
     run: RunArgument,
     quarantine: WindowOption = None,
+    readers_grace: GraceOption = None,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
     check_window_option(quarantine)
-    collector = checked_collector(session, uri, local_root)
+    collector = replace(checked_collector(session, uri, local_root), readers_grace_s=readers_grace)
     what = amount(collector.show(run).totals.all)
     aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
     session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
@@ -182,6 +183,7 @@ def run_all(
     clean_after: CleanAfterOption = None,
     token_expiry: TokenExpiryOption = None,
     quarantine: WindowOption = None,
+    readers_grace: GraceOption = None,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
@@ -198,7 +200,7 @@ def run_all(
         token_expiry=token_expiry,
     )
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
-    collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
+    collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:

@@ -31,6 +31,16 @@ WindowOption = Annotated[
     str | None,
     typer.Option("--quarantine", metavar="7d", help="Move objects aside, from where they can be restored for so long."),
 ]
+GraceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--readers-grace",
+        min=0,
+        metavar="SECONDS",
+        help="Delete nothing that a read may have found so shortly before. Default: 2 where all reads go through the "
+        "server, else 900.",
+    ),
+]
 
 
 def check_window_option(window: str | None) -> None:

@@ -8,6 +8,7 @@ from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
 from .functions import NoSession, Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
+from .grace import BadGrace
 from .java import Java, NoJava, find_java
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
@@ -31,6 +32,7 @@ from .tables import SchemaMismatch
 from .unforeseen import SparkFailed, unforeseen
 
 __all__ = [
+    "BadGrace",
     "BadSessionOptions",
     "BadWindow",
     "Collector",

@@ -69,6 +69,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 tasks=options.tasks,
                 progress=_note,
                 uncommitted=_uncommitted(options),
+                readers_grace_s=getattr(options, "readers_grace", None),
             )
             if options.action in _LOOKS:
                 return _say(_look(collector, options))
@@ -197,6 +198,8 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("--kind", action="append", choices=[kind.value for kind in RunKind], help="the same")
         if name in {"apply", "run"}:
             action.add_argument("--quarantine", metavar="7d", help="move objects aside, and keep them for so long")
+            grace = "delete nothing that a read may have found so shortly before; default: see the guide"
+            action.add_argument("--readers-grace", type=int, metavar="SECONDS", help=grace)
         action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")

@@ -79,6 +79,8 @@ class Collector:
     progress: Progress = silent
     uncommitted: UncommittedOptions = field(default_factory=UncommittedOptions)
     metadata: MetadataRule = field(default_factory=MetadataRule)
+    readers_grace_s: int | None = None
+    """How long an apply leaves readers of what it deletes, in seconds. None: what is usual for the namespace."""
 
     def check(self) -> None:
         """Find what would fail later before anything slow begins: one request and one small read.
@@ -123,7 +125,7 @@ class Collector:
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
         """
-        return apply_run(self._shop(spark), run_id, window=quarantine)
+        return apply_run(self._shop(spark), run_id, window=quarantine, grace_s=self.readers_grace_s)
 
     def purge(self, spark: SparkSession) -> PurgeReport:
         """Delete for good what lies in quarantine past its window. After a crash, or where objects failed: again.

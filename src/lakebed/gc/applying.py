@@ -12,6 +12,7 @@ A *committed* plan was made in private and may be stale, so it is published firs
                  when the plan was made, are let off; what is left is a second table, `doomed.<recheck>`
     sweeping     the server lets the run go on with that table, or refuses; it is asked again by whoever resumes a
                  sweep, for only its answer says that the commits are given up for ever
+    grace        readers are given time to end what they began (grace.py)
     sweep        objects are deleted, or moved aside (quarantine.py)
     ended        only if every one of them went; else the run stays as it is, and applying it again tries the rest
 
@@ -53,6 +54,7 @@ from .applying_metadata import recheck_metadata
 from .failures import told
 from .fencing import Fence, claim
 from .files import Files
+from .grace import grace_s_of, let_readers_finish
 from .history import newly_kept
 from .mark import mark_expired
 from .quarantine import begin_quarantine, check_window
@@ -89,21 +91,23 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
 
 
-def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunReport:
+def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s: int | None = None) -> RunReport:
     """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
 
-    With a `window` objects are moved aside for so long (`7d`) before they are deleted. The report says how many objects
-    failed; where any did, the run has not ended and may be applied again.
+    With a `window` objects are moved aside for so long (`7d`) before they are deleted. Readers are given `grace_s`
+    seconds, or what is usual for the namespace. The report says how many objects failed; where any did, the run has not
+    ended and may be applied again.
 
     Raises:
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         RunNotReady, RunAbandoned: the run may not delete. Nothing was deleted.
-        InvalidDuration, BadWindow: no window that a quarantine can have. Nothing was deleted.
+        InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
     handoff.check_run_id(run_id)
     if window is not None:
         check_window(window)
+    grace_s = grace_s_of(shop.lake.uri, grace_s)
     with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
         view = shop.live_side.run(run_id)
@@ -113,9 +117,14 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunR
         began_s = time.perf_counter()
         fence = _claim(files, run_id)
         doomed, condemned = _cleared(shop, files, plan, view)
-        files.act(fence.check)
         cleared_s = time.perf_counter()
-        ledger = _ledger(files, plan)
+        started_ms = _started_ms(files, plan)
+        ledger = _ledger(plan, started_ms)
+        if doomed.rows and plan.kind is not RunKind.METADATA:
+            since_ms = plan.made_ms if plan.kind is RunKind.UNCOMMITTED and plan.made_ms else started_ms
+            let_readers_finish(since_ms, grace_s, check=lambda: files.act(fence.check), progress=shop.progress)
+        files.act(fence.check)
+        waited_s = time.perf_counter()
         window = None if plan.kind is RunKind.METADATA else window
         quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {doomed.rows} objects")
@@ -124,7 +133,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None) -> RunR
         save(files, plan, ledger_keys, objects_failed=swept.objects_failed)
         stages = (
             _stage("recheck", plan.totals.all, cleared_s - began_s),
-            _stage("sweep", swept.all, time.perf_counter() - cleared_s),
+            _stage("sweep", swept.all, time.perf_counter() - waited_s),
         )
         report = _report(plan, doomed, swept, quarantine, condemned=condemned, stages=stages)
         # Before the run ends, so that one that has ended always has a report.
@@ -248,17 +257,21 @@ def _recheck_of(files: Files, plan: Plan, view: RunView) -> Rechecked:
     raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
 
 
-def _ledger(files: Files, plan: Plan) -> Ledger:
-    """The run's ledger: the date is that of its first sweep, so that one started again finds what is done."""
+def _started_ms(files: Files, plan: Plan) -> int:
+    """When the first apply of the run came to its sweep."""
     key = f"{plan.folder}sweep.json"
     data = files.find(key)
     if data is None:
         data = msgspec.json.encode(Started(started_ms=time.time_ns() // 1_000_000))
         files.write(key, data)
     try:
-        started_ms = msgspec.json.decode(data, type=Started).started_ms
+        return msgspec.json.decode(data, type=Started).started_ms
     except msgspec.MsgspecError as error:
         raise BadInput(f"{key} is unreadable: {error}", input="sweep.json") from error
+
+
+def _ledger(plan: Plan, started_ms: int) -> Ledger:
+    """The run's ledger: the date is that of its first sweep, so that one started again finds what is done."""
     return Ledger(run_id=plan.run_id, date=datetime.fromtimestamp(started_ms / 1000, UTC).date().isoformat())
 
 

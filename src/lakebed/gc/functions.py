@@ -42,6 +42,7 @@ class Where(TypedDict, total=False):
     blocks: BlockOptions
     tasks: int
     progress: Progress
+    readers_grace_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,7 @@ def _collector(repository: str, where: Where) -> Collector:
         blocks=where.get("blocks", BlockOptions()),
         tasks=where.get("tasks", TASKS),
         progress=where.get("progress", silent),
+        readers_grace_s=where.get("readers_grace_s"),
     )
 
 

@@ -11,6 +11,7 @@ should be some, is such a thing.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -52,6 +53,7 @@ def plan_run(shop: Workshop, kind: RunKind, options: UncommittedOptions) -> Plan
                 plan = plan_uncommitted(shop, run, files, options)
         if isinstance(shop.live_side, Supposing):
             plan = msgspec.structs.replace(plan, what_if=True)
+        plan = msgspec.structs.replace(plan, made_ms=time.time_ns() // 1_000_000)
         write_plan(files, plan)
     return plan
 

@@ -98,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `strays` are some of `strays_count` keys and folders (which end with a slash) that nobody of ours made.
 
     `what_if`: it was made by rules that nobody had saved, and has no version of them.
+
+    `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
     """
 
     run_id: str
@@ -105,6 +107,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     namespace: str
     now_ms: int
+    made_ms: int = 0
     settled_slices: int
     rules: Rules | None
     rules_version: int

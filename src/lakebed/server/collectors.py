@@ -56,8 +56,8 @@ FLAGS: Final = frozenset({"clean", "old-layout", "optimised"})
 _LOOKING: Final = FLAGS | {"clean-after", "clean-every", "older-than", "tasks", "token-expiry"}
 OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
     JobAction.PLAN: _LOOKING,
-    JobAction.APPLY: frozenset({"quarantine", "tasks"}),
-    JobAction.RUN: _LOOKING | {"quarantine"},
+    JobAction.APPLY: frozenset({"quarantine", "readers-grace", "tasks"}),
+    JobAction.RUN: _LOOKING | {"quarantine", "readers-grace"},
     JobAction.PURGE: frozenset({"tasks"}),
 }
 SECRETS: Final = frozenset({"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID"})
