@@ -11,6 +11,7 @@ Any other address is *foreign*: a full URI outside the namespace, or an old layo
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 SEQUENCE_MAX: Final = 99_999_999
@@ -22,6 +23,8 @@ _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 _NAME_LENGTH: Final = 13
 _TIME_BITS: Final = 41
 _RANDOM_BITS: Final = 22
+
+_INNER: Final = re.compile(r"(.+?)/(?:_lakefs(?:/|\Z)|data/[0-7][0-9a-v]{12}/[0-9]{8}\Z)", re.ASCII | re.DOTALL)
 
 
 def slice_number(*, opened_at_ms: int, random_bits: int) -> int:
@@ -96,3 +99,13 @@ def key_inside(address: str, namespace: str) -> str | None:
     if not is_absolute(address):
         return address
     return address[len(namespace) + 1 :] if is_inside(address, namespace) else None
+
+
+def inner_namespace(key: str) -> str | None:
+    """The folder of another storage namespace, if this key can be one of that: it has a segment `_lakefs` below its
+    first one, or it ends as an address does. Of several the outermost.
+    """
+    if key.startswith("_lakefs/") or not ("/_lakefs" in key or "/data/" in key):
+        return None
+    found = _INNER.match(key)
+    return None if found is None else found[1]

@@ -19,6 +19,7 @@ from lakebed.blocks import BlockStore
 from lakebed.handoff import (
     GC_PREFIX,
     QUARANTINED_PREFIX,
+    BadInput,
     Quarantine,
     RunState,
     decode_quarantine,
@@ -87,7 +88,7 @@ def begin_quarantine(
     wanted = window or (before.window if before else None)
     if wanted is None:
         return None
-    now_ms = max(clock(), files.act(_store_clock_ms))
+    now_ms = max(clock(), files.act(store_clock_ms))
     until_ms = _end_of(wanted, now_ms)
     quarantine = Quarantine(
         run_id=run_id,
@@ -105,8 +106,12 @@ def purge_quarantines(shop: Workshop, *, clock: Clock = wall_clock_ms) -> PurgeR
     any crash; what could not be deleted is tried again by the next one.
 
     Raises:
+        Denied: the caller may not purge. Nothing was written or deleted.
         BadInput: a record, or a run's ledger, is unreadable: nothing of that run was purged.
     """
+    namespace = shop.live_side.purging()
+    if namespace != shop.lake.uri:
+        raise BadInput(f"the server says to purge in {namespace}, and this is {shop.lake.uri}", input="namespace")
     with told(), Files(shop.lake) as files:
         there = list_quarantines(files)
         due = _due(shop, files, there, clock())
@@ -140,7 +145,7 @@ def _due(shop: Workshop, files: Files, there: Sequence[Quarantine], now_ms: int)
     due = [quarantine for quarantine in there if quarantine.until_ms <= now_ms]
     if not due:
         return []
-    store_ms = files.act(_store_clock_ms)
+    store_ms = files.act(store_clock_ms)
     for quarantine in due:
         if store_ms < quarantine.until_ms:
             shop.progress(
@@ -160,6 +165,7 @@ def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine) -> Swept:
     return swept
 
 
-async def _store_clock_ms(store: BlockStore) -> int:
+async def store_clock_ms(store: BlockStore) -> int:
+    """What time the object store thinks it is: that with which it dates objects."""
     await store.put(CLOCK_KEY, b"{}")
     return (await store.stat(CLOCK_KEY)).modified_ms
