@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -153,6 +155,83 @@ async def test_a_server_that_stops_takes_its_jobs_with_it(
     assert (found["state"], found["error"]) == ("failed", "the server was stopped")
 
 
+LEFT_BEHIND = """
+import os, pathlib, subprocess, sys
+child = subprocess.Popen(["sleep", "60"], start_new_session=%s)
+pathlib.Path(%r).write_text(str(child.pid))
+os._exit(137)
+"""
+
+
+class LeavesBehind:
+    """A collector that is killed while a process that it started lives on, and holds its stderr."""
+
+    def __init__(self, state: AppState, folder: Path, *, elsewhere: bool) -> None:
+        self._told = folder / "child"
+        program = folder / "leaves.py"
+        program.write_text(LEFT_BEHIND % (elsewhere, str(self._told)))
+        self.collectors = Collectors({}, state.authenticator, program=(sys.executable, str(program)))
+
+    def client(self, state: AppState, like: httpx.AsyncClient) -> httpx.AsyncClient:
+        app = create_app(dataclasses.replace(state, collectors=self.collectors))
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=like.base_url, auth=like.auth)
+
+    async def child(self) -> int:
+        while not is_there(str(self._told)) or not self._told.read_text():  # noqa: ASYNC110 - another process writes
+            await asyncio.sleep(0.02)
+        return int(self._told.read_text())
+
+
+def runs(pid: int) -> bool:
+    """Whether it does; what nobody has waited for yet does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_collector_that_is_killed_ends_its_job_whatever_it_left_behind(
+    state: AppState,
+    client: httpx.AsyncClient,
+    repo: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: bool,
+) -> None:
+    """What is of its process group goes with it; what left the group is not ours to end, and is not waited for."""
+    for name in ("BEAT_S", "STOP_S", "LAST_WORDS_S"):
+        monkeypatch.setattr(module, name, 0.1)
+    left = LeavesBehind(state, tmp_path, elsewhere=elsewhere)
+    async with left.client(state, client) as there:
+        job = await ended(there, repo, (await there.post(repo + "/gc/jobs", json={"action": "plan"})).json())
+        again = await there.post(repo + "/gc/jobs", json={"action": "purge"})
+        await left.collectors.close()
+    child = await left.child()
+
+    assert (job["state"], job["error"]) == ("failed", "the collector ended with code 137")
+    assert again.status_code == 201
+    if elsewhere:
+        os.kill(child, signal.SIGKILL)
+    else:
+        while runs(child):  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_stops_though_a_collector_left_something_behind(
+    state: AppState, client: httpx.AsyncClient, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    monkeypatch.setattr(module, "STOP_S", 0.1)
+    left = LeavesBehind(state, tmp_path, elsewhere=False)
+    async with left.client(state, client) as there:
+        job = (await there.post(repo + "/gc/jobs", json={"action": "plan"})).json()
+        child = await left.child()
+
+        await left.collectors.close()
+
+        assert (await ended(there, repo, job))["state"] == "failed"
+    assert not runs(child)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -166,6 +245,7 @@ async def test_a_server_that_stops_takes_its_jobs_with_it(
         {"action": "plan", "options": {"tasks": ""}},
         {"action": "plan", "rules": {"default": "no time"}},
         {"action": "run", "rules": {"default": "7d"}},
+        {"action": "plan", "kind": "metadata", "rules": {"default": "7d"}},
         {"action": "purge", "kind": "committed"},
         {"action": "sweep"},
         {},

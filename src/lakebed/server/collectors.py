@@ -47,8 +47,11 @@ PROGRAM: Final = (sys.executable, "-m", "lakebed.gc")
 TOKEN_LIFETIME_S: Final = 24 * 3600
 """A job that takes longer is refused by the server from then on, and fails."""
 BEAT_S: Final = 2.0
-STOP_S: Final = 8.0
-"""How long a collector may take to end by itself: less than a server is given when it is told to stop."""
+STOP_S: Final = 7.0
+"""How long a collector, and what it started, may take to end by itself: less than a server is given when it is told to
+stop."""
+LAST_WORDS_S: Final = 1.0
+"""How long what it said may take to arrive once all of it was killed."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
 FLAGS: Final = frozenset({"clean", "old-layout", "optimised"})
@@ -60,7 +63,9 @@ OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
     JobAction.RUN: _LOOKING | {"quarantine", "readers-grace"},
     JobAction.PURGE: frozenset({"tasks"}),
 }
-SECRETS: Final = frozenset({"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID"})
+SECRETS: Final = frozenset(
+    {"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"}
+)
 """What of this process's environment is no collector's business."""
 
 
@@ -135,8 +140,8 @@ def _arguments(start: StartJob, repository: str) -> list[str]:
     if start.action in {JobAction.APPLY, JobAction.PURGE} and start.kind is not None:
         raise InvalidJob(f"`{start.action}` takes no kind")
     if start.rules is not None:
-        if start.action is not JobAction.PLAN:
-            raise InvalidJob("only a plan can suppose rules")
+        if start.action is not JobAction.PLAN or start.kind is RunKind.METADATA:
+            raise InvalidJob("only a plan can suppose rules, and metadata goes by none")
         check_rules(start.rules)
     unknown = sorted(set(start.options) - OPTIONS[start.action])
     if unknown:
@@ -198,20 +203,25 @@ class _Job:
             start_new_session=True,  # Ctrl-C is for the server, which stops its collectors in order.
             limit=RECORD_BYTES_MAX,
         )
-        ended = asyncio.create_task(self._listen(process))
+        heard = asyncio.create_task(self._listen(process))
         stopped = ""
         try:
-            while not ended.done():
-                await asyncio.wait({ended}, timeout=BEAT_S)
+            # A process that it started may hold its pipes for long after it has ended itself.
+            while not stopped and process.returncode is None and not heard.done():
+                await asyncio.wait({heard}, timeout=BEAT_S)
                 if self._is_closing.is_set():
                     stopped = "the server was stopped"
                 elif not await self._may_go_on():
                     stopped = "somebody asked it to stop"
-                if stopped:
-                    await _stop(process, ended)
+            await _end(process, heard)
         finally:
             _kill(process)
-        code = await ended
+            heard.cancel()
+            # What left its process group may hold the pipes for as long as it likes.
+            process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to let go of them
+        if heard.done():
+            await heard  # What went wrong there is told.
+        code = -signal.SIGKILL if process.returncode is None else process.returncode
         if stopped and code:
             return (JobState.FAILED if self._is_closing.is_set() else JobState.STOPPED), stopped
         if code:
@@ -256,18 +266,29 @@ class _Job:
         return replace(self._job, lines=tuple(self._lines), results=tuple(self._results))
 
 
-async def _stop(process: Process, ended: asyncio.Task[int]) -> None:
+async def _end(process: Process, heard: asyncio.Task[int]) -> None:
+    """See it end, by force in the end. Of what it said, all is heard that comes in time."""
     assert process.stdin is not None, "it is a pipe"
     process.stdin.close()
-    await asyncio.wait({ended}, timeout=STOP_S)
+    await asyncio.wait({heard}, timeout=STOP_S)
     _kill(process)
+    await asyncio.wait({heard}, timeout=LAST_WORDS_S)
 
 
 def _kill(process: Process) -> None:
-    """The collector and all that it started. Nothing where it has ended."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """The collector and all of its process group, also where it has ended itself. Nothing where none of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        if process.returncode is not None and _is_alive(process.pid):
+            return  # Its number is another's now, and so may be that of its group.
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.getpgid(pid)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _result(said: _Said) -> JobResult | None:
