@@ -38,7 +38,7 @@ from .http import family, peak_mib
 from .mark_inputs import FIRST_SLICE, NOW_MS, Inputs, lake_in
 
 CORES = 2
-TASKS = 4 * CORES
+TASKS = SessionOptions(cores=CORES).tasks
 RUNS = ("first", "second")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 

@@ -72,13 +72,19 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
     from dataclasses import replace
 
     from lakebed.blocks import options_from_environment
-    from lakebed.gc import Collector
+    from lakebed.gc import Collector, session_options
 
     repository = parse_repository(uri)
     blocks = options_from_environment(session.environment)
     if local_root is not None:
         blocks = replace(blocks, local_root=objects_in(local_root))
-    return Collector(client=session.client, repository=repository, blocks=blocks, progress=timed(session.note))
+    return Collector(
+        client=session.client,
+        repository=repository,
+        blocks=blocks,
+        tasks=session_options(session.environment).tasks,
+        progress=timed(session.note),
+    )
 
 
 def objects_in(folder: Path) -> Path:

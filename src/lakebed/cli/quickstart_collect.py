@@ -66,15 +66,17 @@ class Collection:
         # Imported here: Spark takes a second, which only a collection should wait for.
         from lakebed.gc import Collector, local_session, session_options, unforeseen
 
+        options = session_options(environment)
         with (
             unforeseen(),
             self._teller.waiting("starting Spark") as now,
-            local_session(session_options(environment), environment) as session,
+            local_session(options, environment) as session,
         ):
             collector = Collector(
                 client=self._client,
                 repository=self._repository,
                 blocks=BlockOptions(local_root=self._objects),
+                tasks=options.tasks,
                 progress=now,
             )
             reports = []

@@ -2,7 +2,7 @@
 
 from lakebed.handoff import LedgerQuery
 
-from .api import Collector, NamespaceMissing
+from .api import TASKS, Collector, NamespaceMissing
 from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
@@ -32,6 +32,7 @@ from .tables import SchemaMismatch
 from .unforeseen import SparkFailed, unforeseen
 
 __all__ = [
+    "TASKS",
     "BadGrace",
     "BadSessionOptions",
     "BadWindow",

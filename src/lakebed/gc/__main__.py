@@ -32,6 +32,7 @@ from lakebed.base import LakebedError
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
 from lakebed.gc import (
+    TASKS,
     Collector,
     Mode,
     PurgeReport,
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 client=client,
                 repository=options.repository,
                 blocks=options_from_environment(environ),
-                tasks=options.tasks,
+                tasks=_tasks(options, environ),
                 progress=_note,
                 uncommitted=_uncommitted(options),
                 readers_grace_s=getattr(options, "readers_grace", None),
@@ -130,6 +131,13 @@ def _collect(collector: Collector, spark: SparkSession, options: argparse.Namesp
         case _:
             yield from collector.run_each(spark, _kinds(options), quarantine=options.quarantine)
             yield collector.purge(spark)
+
+
+def _tasks(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if options.tasks:
+        return int(options.tasks)
+    is_here = not options.remote and "PYSPARK_GATEWAY_PORT" not in environ
+    return session_options(environ).tasks if is_here else TASKS
 
 
 def _kinds(options: argparse.Namespace) -> list[RunKind]:
@@ -200,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("--quarantine", metavar="7d", help="move objects aside, and keep them for so long")
             grace = "delete nothing that a read may have found so shortly before; default: see the guide"
             action.add_argument("--readers-grace", type=int, metavar="SECONDS", help=grace)
-        action.add_argument("--tasks", type=_positive, default=16, help="about four a core of the cluster")
+        action.add_argument("--tasks", type=_positive, help="about four a core of the cluster; here: two a core")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")
     return parser

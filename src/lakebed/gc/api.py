@@ -54,7 +54,8 @@ from .supposing import Supposing
 from .verdicts import doomed_objects
 from .workshop import Workshop, read_input
 
-TASKS = 16
+TASKS: Final = 16
+"""For a session of which nothing is known. Of one on this machine: `SessionOptions.tasks`."""
 ROWS_SHOWN: Final = 1000
 MARKER: Final = "_lakefs/dummy"
 """Every namespace in use has this file."""

@@ -66,6 +66,12 @@ class SessionOptions:
     shuffle_partitions: int = 8
     bundled_java: bool = False
 
+    @property
+    def tasks(self) -> int:
+        """Into how many tasks work is dealt on this machine: two a core keep all cores busy to the end, and each more
+        costs a worker a tenth of a second (bench/README.md, `mark`)."""
+        return 2 * (self.cores or os.cpu_count() or 1)
+
 
 def session_options(environ: Mapping[str, str]) -> SessionOptions:
     """LAKEBED_GC_JAVA (`bundled` hides the machine's own), LAKEBED_GC_CORES, LAKEBED_GC_MEMORY_MB.
