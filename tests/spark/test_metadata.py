@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import Corrupt, Invalid
-from lakebed.gc import Collector, PlanMissing, RunAbandoned
+from lakebed.gc import Collector, Mode, PlanMissing, RunAbandoned
 from lakebed.handoff import RunKind, RunState
 from lakebed.retention import MetadataRule
 from lakebed.upkeep import Upkeep, UpkeepOptions
@@ -152,6 +152,51 @@ def test_a_plan_that_another_run_gave_up_and_did_not_delete_yet_is_refused(
 
     with pytest.raises(RunAbandoned):
         collector(lakeside).apply(spark, old.run_id)
+
+
+def test_what_was_applied_since_the_plan_keeps_its_folder_and_what_it_saved(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    lakeside.upload("a/2")
+    lakeside.commit()
+    old = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+    lakeside.collector.apply(spark, old.run_id, quarantine="7d")
+
+    report = collector(lakeside, ALL).apply(spark, plan.run_id)
+
+    assert plan.totals.by_reason["old-run"].objects > 0
+    assert report.objects_doomed == plan.totals.all.objects - plan.totals.by_reason["old-run"].objects
+    assert lakeside.collector.show(old.run_id) == old
+    assert old.run_id in {view.run_id for view in lakeside.collector.runs()}
+    assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED).based_on == old.run_id
+
+
+def test_a_run_that_was_applied_with_failures_can_be_applied_again(spark: SparkSession, lakeside: Lakeside) -> None:
+    """Whether its deletes began before the plan of metadata or after it."""
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    lakeside.upload("a/2")
+    lakeside.commit()
+    old = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    before = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    lakeside.before["ended"] = die
+    with pytest.raises(KeyboardInterrupt):
+        lakeside.collector.apply(spark, old.run_id)
+    collector(lakeside, ALL).apply(spark, before.run_id)
+    after = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
+
+    assert after.totals.by_reason.keys() == {"old-run"}
+    assert old.run_id not in {
+        row.address.split("/")[4] for row in lakeside.collector.doomed(spark, after.run_id).collect()
+    }
+    assert lakeside.collector.apply(spark, old.run_id).state is RunState.ENDED
 
 
 def test_a_stray_in_the_folder_of_an_old_run_survives_it(spark: SparkSession, lakeside: Lakeside) -> None:

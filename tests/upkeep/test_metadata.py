@@ -23,6 +23,7 @@ from lakebed.handoff import (
     StartRun,
     Sweep,
     arrow_schema,
+    run_folder,
 )
 from lakebed.ranges import MetarangeCorrupt, metarange_key
 from lakebed.retention import MetadataRule, days_rules
@@ -330,17 +331,47 @@ async def test_a_run_that_somebody_takes_up_between_plan_and_apply_keeps_its_fol
 
 
 async def test_a_plan_that_was_never_applied_is_ended_before_its_folder_goes(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-    inputs = Inputs(lake.blocks, RunKind.UNCOMMITTED, RunId(started.run_id))
-    await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
-    doomed = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unreferenced"))
-    await lake.upkeep.mark(started.run_id, Mark(plan=doomed))
+    run_id = await marked(lake)
 
     gone = await collector(lake).collect()
 
-    assert any(started.run_id in key for key in gone)
+    assert any(run_id in key for key in gone)
     with pytest.raises(RunNotFound):
-        await lake.upkeep.run(started.run_id)
+        await lake.upkeep.run(run_id)
+
+
+async def marked(lake: Lake) -> RunId:
+    """A plan of uncommitted data that nobody applied yet."""
+    run_id = RunId((await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
+    await lake.upkeep.read_uncommitted(run_id, ReadUncommitted())
+    inputs = Inputs(lake.blocks, RunKind.UNCOMMITTED, run_id)
+    doomed = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unreferenced"))
+    await lake.upkeep.mark(run_id, Mark(plan=doomed))
+    return run_id
+
+
+async def test_a_plan_whose_deletes_began_is_not_ended_for_its_apply_may_be_repeated(lake: Lake) -> None:
+    run_id = await marked(lake)
+    await lake.blocks.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}sweep.json", b"{}")
+
+    gone = await collector(lake).collect()
+
+    assert not [key for key in gone if run_id in key]
+    assert (await lake.upkeep.run(run_id)).state is RunState.MARKED
+
+
+async def test_what_a_run_saved_since_the_plan_stays_with_all_of_the_run(lake: Lake) -> None:
+    run_id = await marked(lake)
+    planned = collector(lake)
+    plan = await planned.plan()
+    await lake.blocks.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}saved.json", b"{}")
+    await lake.upkeep.end(run_id)
+
+    gone = await planned.apply(plan)
+
+    assert plan.runs[run_id]
+    assert not [key for key in gone if run_id in key]
+    assert (await lake.upkeep.run(run_id)).state is RunState.ENDED
 
 
 async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import MetarangeId, RangeId, RunId
 from lakebed.blocks import BlockStore
-from lakebed.handoff import GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
+from lakebed.handoff import GC_PREFIX, GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
 from lakebed.ranges import metarange_key, range_key
 
 from .files import Files
@@ -22,6 +22,7 @@ from .history import newly_kept
 from .parts import read_part
 from .read import named_ranges
 from .runs import Plan
+from .strays import run_file
 from .workshop import Workshop, read_input
 
 
@@ -37,6 +38,7 @@ def recheck_metadata(shop: Workshop, files: Files, plan: Plan) -> tuple[Manifest
     spared = _named_since(shop, files, plan, answer)
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{answer.commits.digest()[:16]}")
     alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
+    alive += files.act(lambda store: _taken_up(store, plan))
     parts = files.act(lambda store: _filter(store, plan, folder, spared, alive))
     return handoff.manifest_of(handoff.DOOMED, folder, parts), answer.commits
 
@@ -54,12 +56,28 @@ def _named_since(shop: Workshop, files: Files, plan: Plan, answer: GivenUp) -> p
     return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())
 
 
+async def _taken_up(store: BlockStore, plan: Plan) -> list[str]:
+    """Folders of runs that wrote something since the plan."""
+    listed_ms: dict[str, int] = {}
+    for part in plan.doomed.parts:
+        rows = await _read_doomed(store, plan, part)
+        folders = rows.filter(pc.starts_with(rows["address"], GC_PREFIX))
+        dates = folders["last_seen_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        listed_ms |= dict(zip(folders["address"].to_pylist(), dates.to_pylist(), strict=True))
+    runs = sorted({run for run in map(run_file, listed_ms) if run is not None})
+    found = []
+    for folder in (run_folder(RunKind(kind), RunId(run_id)) for kind, run_id in runs):
+        stats = [stat async for page in store.list(folder) for stat in page]
+        if any(run_file(stat.key) and listed_ms.get(stat.key) != stat.modified_ms for stat in stats):
+            found.append(folder)
+    return found
+
+
 async def _filter(store: BlockStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
     """The plan's objects that nothing spares, part by part."""
     written: list[Part] = []
     for part in plan.doomed.parts:
-        data = await read_part(store, plan.doomed.folder, part)
-        rows = handoff.read_part(plan.doomed, handoff.DOOMED, part, data)
+        rows = await _read_doomed(store, plan, part)
         stays = pc.is_in(rows["address"], value_set=spared)
         for one in alive:
             stays = pc.or_(stays, pc.starts_with(rows["address"], one))
@@ -69,3 +87,7 @@ async def _filter(store: BlockStore, plan: Plan, folder: str, spared: pa.Array, 
             await store.put(folder + part.name, data)
             written.append(handoff.part_of(part.name, data, rows=left.num_rows))
     return written
+
+
+async def _read_doomed(store: BlockStore, plan: Plan, part: Part) -> pa.Table:
+    return handoff.read_part(plan.doomed, handoff.DOOMED, part, await read_part(store, plan.doomed.folder, part))

@@ -22,7 +22,8 @@ from .durations import DAY_MS
 from .history import History
 
 LIVE_STATES = frozenset({"planning", "marking", "condemning", "sweeping"})
-"""Somebody may be at work. A run of uncommitted data that is `marked` is a plan; one without record may be one."""
+"""Somebody may be at work. A run of uncommitted data that is `marked` is a plan until its deletes begin; one without
+record may be one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,14 @@ class MetadataRule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What is known of a run. `state` is that of its record, empty where there is none; `touched_ms` the instant of the
-    last file in its folder, or of its beginning. Ids of runs sort by time.
+    last file in its folder, or of its beginning. `has_begun` says that its deletes did. Ids of runs sort by time.
     """
 
     id: str
     kind: str
     state: str
     touched_ms: int
+    has_begun: bool = False
     has_saved: bool = False
     has_quarantine: bool = False
 
@@ -75,7 +77,9 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
         # What the next run goes on from may be older than many that saved nothing.
         saved = [run.id for run in of_kind if run.has_saved][: max(1, rule.runs_newest)]
         for run in of_kind[rule.runs_newest :]:
-            is_needed = run.state in LIVE_STATES or run.has_quarantine or run.id in saved
+            # One that is marked once its deletes began was not applied to its end: some objects failed.
+            is_at_work = run.state in LIVE_STATES or (run.state == "marked" and run.has_begun)
+            is_needed = is_at_work or run.has_quarantine or run.id in saved
             if run.touched_ms < since_ms and not is_needed:
                 found.add(run.id)
     return frozenset(found)

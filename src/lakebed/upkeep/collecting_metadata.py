@@ -19,7 +19,6 @@ from lakebed.handoff import (
     DOOMED,
     LEFTOVERS,
     REFS,
-    GivenUp,
     GiveUp,
     Manifest,
     PrepareCommits,
@@ -90,7 +89,8 @@ class MetadataCollector:
         inputs = self._inputs(plan.run_id)
         answer = await self._upkeep.give_up(plan.run_id, GiveUp(leftovers=await self._leftovers(inputs, plan)))
         named = await self._named(inputs, answer.commits, answer.refs)
-        doomed = frozenset(_spared(plan, named, answer))
+        taken_up = {run_id for run_id, keys in plan.runs.items() if await self._is_taken_up(run_id, keys)}
+        doomed = frozenset(_spared(plan, named, taken_up.union(answer.runs_alive)))
         manifest = await inputs.write_table(DOOMED, DOOMED.name, plan_of(doomed, reason="unnamed"))
         await self._upkeep.sweep(plan.run_id, Sweep(plan=manifest, commits=answer.commits))
         await self._delete(sorted(doomed))
@@ -109,6 +109,11 @@ class MetadataCollector:
             for view in (await self._upkeep.runs()).runs
         ]
 
+    async def _is_taken_up(self, run_id: str, planned: Sequence[str]) -> bool:
+        """Whether the run wrote something since the plan: it was applied, and what it saved stays."""
+        folders = [await self._list(run_folder(kind, RunId(run_id))) for kind in RunKind]
+        return any(stat.key not in planned for stats in folders for stat in stats)
+
     async def _leftovers(self, inputs: Inputs, plan: PlannedMetadata) -> Manifest:
         columns: list[Any] = [[FILE] * len(plan.files) + [RUN] * len(plan.runs), [*plan.files, *plan.runs]]
         return await inputs.write_table(LEFTOVERS, LEFTOVERS.name, pa.table(columns, schema=arrow_schema(LEFTOVERS)))
@@ -120,8 +125,8 @@ class MetadataCollector:
         return named_files(history, Trees(ranges=ranges, addresses={}))
 
 
-def _spared(plan: PlannedMetadata, named: set[str], answer: GivenUp) -> Iterable[str]:
+def _spared(plan: PlannedMetadata, named: set[str], alive: set[str]) -> Iterable[str]:
     yield from (key for id_, key in plan.files.items() if id_ not in named)
     for run_id, keys in plan.runs.items():
-        if run_id not in answer.runs_alive:
+        if run_id not in alive:
             yield from keys

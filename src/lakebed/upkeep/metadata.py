@@ -7,7 +7,8 @@ files asks for it after he read his branch, and gives the same content another i
 
     record    `condemning`, with the digest of the list; a run has one list and never another
     give up   each file's id and each run's, under a key that is never removed
-    end       plans in the list that were never applied; a run that is at work is alive, and its folder stays
+    end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
+              its folder stays
     touch     every branch: whoever read it before and asked too early fails to publish now, and builds again
     look      swept records, refs, then every commit record: what one names that is not swept stays
     sweeping  `set_if`, bound to this look; from here on deletes may begin
@@ -122,6 +123,8 @@ class MetadataRuns:
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is StoredState.MARKED:
+                if await self._has_files(f"{run_folder(kind_of(record), run_id)}sweep.json"):
+                    return False  # It is applied just now, or was and is to be again: some objects failed.
                 record = await self._runs.move(run_id, RunState.ENDED)
         except RunNotFound:
             return True
