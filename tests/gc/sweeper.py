@@ -75,6 +75,7 @@ def opened(folder: Path) -> BlockStore:
 async def prepare(store: BlockStore) -> list[handoff.Manifest]:
     for key in [*(key for keys in PARTS.values() for key in keys), KEPT]:
         await store.put(key, key[-4:].encode())
+    await store.put(handoff.quarantine_path("r1"), handoff.encode_quarantine(ASIDE))
     return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
 
 
@@ -88,7 +89,7 @@ async def apply(store: Any, plans: Sequence[handoff.Manifest], quarantine: Quara
         swept = swept.plus(await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine))
     if quarantine is not None:
         for part in PARTS:
-            await purge_part(store, quarantine, part)
+            await purge_part(store, quarantine, part, now_ms=quarantine.until_ms)
     return swept
 
 

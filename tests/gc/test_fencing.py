@@ -69,6 +69,28 @@ async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryBlocks) -
     assert (later.key > fence.key, outdated) == (True, [fence.key])
 
 
+@pytest.mark.parametrize("number", ["999999999999", "001000000000", "9999999999999", "1", "00000000000x"])
+async def test_a_number_that_no_apply_reaches_is_no_claim(store: MemoryBlocks, number: str) -> None:
+    fence, _ = await claim(store, "r1")
+    await store.put(f"{APPLYING_PREFIX}{number}.json", b"{}")
+
+    await fence.check(store)
+    later, outdated = await claim(store, "r2")
+
+    assert (later.key[-6:], outdated) == ("2.json", [fence.key])
+    await later.check(store)
+
+
+async def test_a_number_of_somebody_else_that_an_apply_could_reach_is_gone_above(store: MemoryBlocks) -> None:
+    await store.put(APPLYING_PREFIX + "000999999998.json", b"not ours")
+
+    fence, _ = await claim(store, "r1")
+
+    await fence.check(store)
+    with pytest.raises(Overtaken, match=r"no number after .*000999999999\.json"):
+        await claim(store, "r2")
+
+
 async def test_a_claim_that_cannot_be_read_counts_all_the_same(store: MemoryBlocks) -> None:
     fence, _ = await claim(store, "r1")
     later, _ = await claim(store, "r2")

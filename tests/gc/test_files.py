@@ -28,3 +28,9 @@ def test_a_folder_that_is_left_out_is_missing_and_nothing_else_is(files: Files, 
     wanted = {key.removeprefix("a/") for key in keys if not key.startswith("a/b/")}
     assert set(files.sizes("a/", without="a/b/")) == wanted
     assert set(files.sizes("a/")) == {key.removeprefix("a/") for key in keys}
+
+
+def test_of_two_that_write_a_file_once_both_find_what_the_first_one_wrote(files: Files) -> None:
+    assert files.write_once("a/1", b"first") == b"first"
+    assert files.write_once("a/1", b"second") == b"first"
+    assert files.read("a/1") == b"first"

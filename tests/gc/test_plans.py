@@ -30,7 +30,7 @@ from lakebed.gc.runs import (
 from lakebed.gc.strays import strays_among
 from lakebed.gc.tables import VERDICTS
 from lakebed.gc.verdicts import totals_of
-from lakebed.handoff import STRAYS_MAX, BadInput, Part, RunKind
+from lakebed.handoff import STRAYS_MAX, BadInput, Part, Restore, RunKind
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"
 
@@ -162,12 +162,14 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         "_lakefs/retention/gc/uncommitted/r1/uncommitted/part-00000.parquet",
         "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
         "_lakefs/retention/gc/ledger/date=2026-11-21/r1-part-00000-00001.parquet",
+        "_lakefs/retention/gc/applying/000000000001.json",
     ]
     strange = [
         "_lakefs/notes.txt",
         f"_lakefs/ranges/{id_}.parquet.bak",
         "_lakefs/ranges/sub/x.parquet",
         "_lakefs/dummy2",
+        "_lakefs/retention/gc/applying/999999999999.json",
     ]
 
     assert strays_among([*known, *strange]).keys == tuple(sorted(strange))
@@ -230,6 +232,35 @@ def test_pages_that_do_not_add_up_to_their_manifest_stop_the_run(whole: tuple[st
 def test_a_last_page_without_manifest_stops_the_run() -> None:
     with pytest.raises(BadInput, match="manifest"):
         LiveSide(Answers(page("a")), "repo").uncommitted("r1")
+
+
+class Pages:
+    """A server whose pages are `count`, or go round in a circle."""
+
+    def __init__(self, count: int, *, circle: int = 0) -> None:
+        self.left, self.circle, self.asked = count, circle, 0
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        self.asked += 1
+        number = self.asked % self.circle if self.circle else self.asked
+        return {"run_id": "r1", "restored": 1, "continuation_token": None if self.asked == self.left else f"{number}"}
+
+
+def test_a_restore_ends_however_many_pages_it_has() -> None:
+    """A page of 256 MiB is one object of that size: 100,001 of them are 25 TiB."""
+    pages = LiveSide(Pages(100_001), "repo").restore(Restore(run_id="r1"))
+
+    assert sum(page.restored for page in pages) == 100_001
+
+
+@pytest.mark.parametrize("circle", [1, 2, 3, 7])
+def test_a_restore_whose_tokens_go_round_in_a_circle_is_stopped(circle: int) -> None:
+    server = Pages(1000, circle=circle)
+
+    with pytest.raises(BadInput, match="the restore does not end"):
+        list(LiveSide(server, "repo").restore(Restore(run_id="r1")))
+
+    assert server.asked < 4 * circle + 4
 
 
 def test_an_answer_that_is_another_record_stops_the_run() -> None:

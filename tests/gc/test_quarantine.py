@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed import handoff
 from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
-from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantined_run
+from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
 from tests.gc.doomed import PART, plan_of
 
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
@@ -66,6 +67,7 @@ async def store() -> Mortal:
     store = Mortal()
     for key in [*GARBAGE, "data/kept"]:
         await MemoryBlocks.put(store, key, key.encode())
+    await MemoryBlocks.put(store, quarantine_path("r1"), encode_quarantine(ASIDE))
     return store
 
 
@@ -134,7 +136,7 @@ async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(sto
     plan = await plan_of(store, GARBAGE)
     await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
 
-    swept = await purge_part(store, ASIDE, PART)
+    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
     assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
     assert await keys_in(store) == ["data/kept"]
@@ -150,10 +152,10 @@ async def test_a_purge_that_dies_at_any_step_is_gone_on_with(store: Mortal, step
     await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
     store.left, store.after = step, after
     with pytest.raises(Stopped):
-        await purge_part(store, ASIDE, PART)
+        await purge_part(store, ASIDE, PART, now_ms=2_000)
     store.left = 0
 
-    swept = await purge_part(store, ASIDE, PART)
+    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_failed) == (3, 0)
     assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
@@ -163,20 +165,60 @@ async def test_a_purge_tries_again_just_what_failed(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
     await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
     store.refuses = {ASIDE.key("data/b")}
-    first = await purge_part(store, ASIDE, PART)
+    first = await purge_part(store, ASIDE, PART, now_ms=2_000)
     store.refuses = set()
 
-    again = await purge_part(store, ASIDE, PART)
+    again = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
     assert (first.objects_deleted, first.objects_failed, first.errors) == (2, 1, ("data/b: not allowed",))
     assert (again.objects_deleted, again.objects_failed) == (3, 0)
+
+
+LONGER = replace(ASIDE, until_ms=9_000)
+
+
+@pytest.mark.parametrize("record", [ASIDE, LONGER, None])
+async def test_a_purge_that_began_with_an_old_record_leaves_what_an_apply_moved_since(
+    store: Mortal, record: Quarantine | None
+) -> None:
+    """Whatever became of the record: each row has a window of its own."""
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
+    await store.delete([quarantine_path("r1")])
+    if record is not None:
+        await store.put(quarantine_path("r1"), encode_quarantine(record))
+
+    swept = await purge_part(store, ASIDE, PART, now_ms=8_999)
+
+    assert (swept.objects_deleted, swept.objects_quarantined) == (0, 3)
+    assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
+
+
+async def test_a_longer_window_holds_for_what_the_run_moved_before(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await store.put(quarantine_path("r1"), encode_quarantine(LONGER))
+
+    early = await purge_part(store, ASIDE, PART, now_ms=8_999)
+    late = await purge_part(store, ASIDE, PART, now_ms=9_000)
+
+    assert (early.objects_deleted, late.objects_deleted) == (0, 3)
+
+
+async def test_a_purge_that_finds_a_damaged_record_stops(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await store.put(quarantine_path("r1"), b"{")
+
+    with pytest.raises(handoff.BadInput, match="unreadable"):
+        await purge_part(store, ASIDE, PART, now_ms=2_000)
 
 
 async def test_a_purge_leaves_alone_what_was_deleted_for_good(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
     await sweep_part(store, plan, plan.parts[0], LEDGER)
 
-    swept = await purge_part(store, ASIDE, PART)
+    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
     assert swept.all.objects == 0
 

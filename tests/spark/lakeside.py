@@ -187,6 +187,12 @@ class Lakeside:
         found = handoff.decode_quarantine(self.wait(self.blocks.get(key)), run_id)
         over = msgspec.structs.replace(found, until_ms=found.since_ms)
         self.wait(self.blocks.put(key, handoff.encode_quarantine(over)))
+        for file in self.files(f"_lakefs/retention/gc/ledger/date=*/{run_id}-part-*"):
+            rows = handoff.decode_ledger(file.read_bytes(), name=file.name)
+            kept_until = pa.array([found.since_ms] * rows.num_rows).cast(rows.schema.field("kept_until").type)
+            place = rows.schema.get_field_index("kept_until")
+            dated = rows.set_column(place, rows.schema.field("kept_until"), kept_until)
+            file.write_bytes(handoff.encode_part(handoff.LEDGER, dated))
 
     def content(self, path: str, *, ref: str = "main") -> bytes:
         return self.wait(self._content(ref, path))

@@ -104,6 +104,29 @@ def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(spark: Spa
     assert lakeside.content(f"back/{garbage}") == b"data"
 
 
+def test_a_purge_beside_an_apply_that_makes_the_window_longer_takes_nothing(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    """The purge has read that the window is over when somebody resumes the run."""
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        collector.apply(spark, plan.run_id, quarantine="1h")
+    lakeside.end_window(plan.run_id)
+
+    def resume(line: str) -> None:
+        if line.startswith("purging what"):
+            collector.apply(spark, plan.run_id, quarantine="7d")
+
+    report = replace(collector, progress=resume).purge(spark)
+
+    assert (report.purged, report.waiting, report.objects_purged) == ((), (plan.run_id,), 0)
+    assert collector.restore(path=garbage, prefix="back").restored == 1
+
+
 def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither(
     spark: SparkSession, lakeside: Lakeside
 ) -> None:

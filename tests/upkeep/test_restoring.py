@@ -222,7 +222,7 @@ async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: La
 
 async def test_what_was_purged_is_told(lake: Lake) -> None:
     await moved(lake, ["data/abcd"])
-    await purge_part(lake.blocks, ASIDE, PART)
+    await purge_part(lake.blocks, ASIDE, PART, now_ms=2_000)
     assert isinstance(lake.blocks, MemoryBlocks)
     await lake.blocks.delete([quarantine_path("r1")])
 

@@ -258,12 +258,12 @@ def _recheck_of(files: Files, plan: Plan, view: RunView) -> Rechecked:
 
 
 def _started_ms(files: Files, plan: Plan) -> int:
-    """When the first apply of the run came to its sweep."""
+    """When the first apply of the run came to its sweep: all of them must find one ledger, over midnight too."""
     key = f"{plan.folder}sweep.json"
     data = files.find(key)
     if data is None:
-        data = msgspec.json.encode(Started(started_ms=time.time_ns() // 1_000_000))
-        files.write(key, data)
+        started = Started(started_ms=time.time_ns() // 1_000_000)
+        data = files.write_once(key, msgspec.json.encode(started))
     try:
         return msgspec.json.decode(data, type=Started).started_ms
     except msgspec.MsgspecError as error:

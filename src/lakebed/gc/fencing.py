@@ -6,6 +6,8 @@ An apply *claims* the next number: a file that only one can make. It may go on f
 there, and looks before each step and each part of a plan. So an apply that died holds up nobody, however it died; one
 that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in that
 moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order does.
+
+A number that a billion applies would have to come before is nobody's: such a file is a stray, which stops no apply.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
 ATTEMPTS_MAX: Final = 100
 """So many applies that begin between our listing and our file are none: the store does not list what is there."""
 
-_CLAIM: Final = re.compile(rf"{APPLYING_PREFIX}\d{{12}}\.json", re.ASCII)
+NUMBERS_MAX: Final = 10**9
+CLAIM_KEY: Final = rf"{APPLYING_PREFIX}000\d{{9}}\.json"
+"""What the key of a claim looks like: its number is below NUMBERS_MAX."""
+
+_CLAIM: Final = re.compile(CLAIM_KEY, re.ASCII)
 
 
 class Overtaken(Conflict):
@@ -66,12 +72,15 @@ async def claim(store: BlockStore, run_id: str) -> tuple[Fence, list[str]]:
     """From now on every other apply of the repository stops; and the files of those before, which may be removed.
 
     Raises:
-        Overtaken: others began without end.
+        Overtaken: others began without end, or somebody left the last number there is.
     """
     data = msgspec.json.encode(Claim(run_id=run_id, started_ms=time.time_ns() // 1_000_000))
     for _ in range(ATTEMPTS_MAX):
         there = await _claims(store)
-        fence = Fence(key=f"{APPLYING_PREFIX}{_number(there[-1]) + 1 if there else 1:012d}.json")
+        number = _number(there[-1]) + 1 if there else 1
+        if number == NUMBERS_MAX:
+            raise Overtaken(f"there is no number after {there[-1]}, which no apply made: remove it", run_id=run_id)
+        fence = Fence(key=f"{APPLYING_PREFIX}{number:012d}.json")
         try:
             await store.put(fence.key, data, if_absent=True)
         except (BlockExists, BlockOutcomeUnknown):

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockOptions, BlockStore, open_blocks
+from lakebed.blocks import BlockExists, BlockOptions, BlockOutcomeUnknown, BlockStore, open_blocks
 
 from .failures import marked
 from .tables import Table
@@ -79,6 +79,10 @@ class Files:
     def write(self, key: str, data: bytes) -> None:
         self._runner.run(_put(self._store, key, data))
 
+    def write_once(self, key: str, data: bytes) -> bytes:
+        """What is under the key from now on: `data`, unless somebody was faster."""
+        return self._runner.run(_put_once(self._store, key, data))
+
     def sizes(self, prefix: str, *, without: str = "") -> dict[str, int]:
         """Everything below `prefix`, by what follows it, in byte order; the folder `without` (which ends with a slash)
         is not listed, whatever is in it.
@@ -88,6 +92,14 @@ class Files:
 
 async def _put(store: BlockStore, key: str, data: bytes) -> None:
     await store.put(key, data)
+
+
+async def _put_once(store: BlockStore, key: str, data: bytes) -> bytes:
+    try:
+        await store.put(key, data, if_absent=True)
+    except (BlockExists, BlockOutcomeUnknown):
+        return await store.get(key)
+    return data
 
 
 async def _sizes(store: BlockStore, prefix: str, without: str) -> dict[str, int]:

@@ -7,7 +7,7 @@ on. A collector asks, and believes an answer only if it is complete: pages must 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -40,8 +40,6 @@ from lakebed.handoff import (
 )
 
 T = TypeVar("T")
-PAGES_MAX: Final = 100_000
-"""A server that pages for longer than this does not get anywhere."""
 
 
 class RunAbandoned(Conflict):
@@ -81,13 +79,13 @@ class LiveSide:
         """
         parts: list[Part] = []
         token: str | None = None
-        for _ in range(PAGES_MAX):
+        turns = _Turns("the uncommitted listing", run_id)
+        while True:
             page = self._post(ReadUncommitted(continuation_token=token), UncommittedPage, run_id, "uncommitted")
             parts += page.parts
-            token = page.continuation_token
+            token = turns.next(page.continuation_token)
             if token is None:
                 return _complete(page.manifest, parts)
-        raise BadInput("the uncommitted listing does not end", run_id=run_id)
 
     def commits(self, run_id: str) -> PreparedCommits:
         return self._post(None, PreparedCommits, run_id, "commits")
@@ -119,12 +117,13 @@ class LiveSide:
 
     def condemn(self, run_id: str, request: Condemn) -> Condemnation:
         """The last page's answer. Publishes the run: from here on nobody can name the commits it lists."""
-        for _ in range(PAGES_MAX):
+        turns = _Turns("the condemnation", run_id)
+        while True:
             answer = self._post(request, Condemnation, run_id, "condemn")
-            if answer.continuation_token is None:
+            token = turns.next(answer.continuation_token)
+            if token is None:
                 return answer
-            request = msgspec.structs.replace(request, continuation_token=answer.continuation_token)
-        raise BadInput("the condemnation does not end", run_id=run_id)
+            request = msgspec.structs.replace(request, continuation_token=token)
 
     def sweeping(self, run_id: str, plan: Manifest, commits: Manifest) -> RunView:
         """From here on the plan may be deleted. `commits` are those of the `Condemnation` that it was rechecked with.
@@ -148,15 +147,17 @@ class LiveSide:
 
         Raises:
             NotFound: nothing that was asked for lies in quarantine; the message says what became of it.
+            BadInput: the pages go round in a circle.
         """
         path = api_path("repositories", self.repository, "gc", "restore")
-        for _ in range(PAGES_MAX):
+        turns = _Turns("the restore", request.run_id)
+        while True:
             page = _convert(self._client.call("POST", path, json=request), RestorePage)
             yield page
-            if page.continuation_token is None:
+            token = turns.next(page.continuation_token)
+            if token is None:
                 return
-            request = msgspec.structs.replace(request, continuation_token=page.continuation_token)
-        raise BadInput("the restore does not end", run_id=request.run_id)
+            request = msgspec.structs.replace(request, continuation_token=token)
 
     def run(self, run_id: str) -> RunView | None:
         """None where there is no record: a committed run that has not been published yet, or no run at all."""
@@ -186,6 +187,29 @@ class LiveSide:
 
     def _post(self, request: object, type_: type[T], *rest: str) -> T:
         return _convert(self._client.call("POST", self._path(*rest), json=request), type_)
+
+
+class _Turns:
+    """The tokens of one listing, however many there are: a page leads to the next one, so a token that came before
+    comes for ever. One is remembered at a time, each twice as long as the one before, and any circle ends at one.
+    """
+
+    def __init__(self, what: str, run_id: str) -> None:
+        self._what, self._run_id = what, run_id
+        self._remembered: str | None = None
+        self._turns, self._until = 0, 1
+
+    def next(self, token: str | None) -> str | None:
+        """
+        Raises:
+            BadInput: this is a circle.
+        """
+        if token is not None and token == self._remembered:
+            raise BadInput(f"{self._what} does not end: a page came twice", run_id=self._run_id)
+        self._turns += 1
+        if self._turns == self._until:
+            self._remembered, self._until = token, 2 * self._until
+        return token
 
 
 class _Repository(msgspec.Struct, frozen=True, kw_only=True):

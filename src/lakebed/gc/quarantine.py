@@ -4,6 +4,10 @@ The end of the window is written down before the first object moves, and a run t
 so, whoever applies it. Clocks only ever delay: the window counts from the later of two, this machine's and the object
 store's, and is over when both say so. So a clock that has jumped ahead purges nothing alone, and one that shows a time
 before the move purges nothing at all.
+
+A purge takes no fence: nightly ones would stop every apply that is under way. It is ordered with them by what they
+write: the record first, then objects, then their rows in the ledger. It reads the other way round (`purge_part`), so an
+apply that makes the window longer is seen wherever it has moved anything.
 """
 
 from __future__ import annotations
@@ -114,14 +118,20 @@ def purge_quarantines(shop: Workshop, *, clock: Clock = wall_clock_ms) -> PurgeR
         raise BadInput(f"the server says to purge in {namespace}, and this is {shop.lake.uri}", input="namespace")
     with told(), Files(shop.lake) as files:
         there = list_quarantines(files)
-        due = _due(shop, files, there, clock())
-        swept = Swept()
+        due, now_ms = _due(shop, files, there, clock())
+        swept, waiting = Swept(), [quarantine.run_id for quarantine in there if quarantine not in due]
         for quarantine in due:
             shop.progress(f"purging what run {quarantine.run_id} moved aside")
-            swept = swept.plus(_purge_run(shop, files, quarantine))
+            of_run = _purge_run(shop, files, quarantine, now_ms)
+            swept = swept.plus(of_run)
+            if of_run.objects_quarantined:
+                shop.progress(
+                    f"the window of run {quarantine.run_id} was made longer: {of_run.objects_quarantined} stay"
+                )
+                waiting.append(quarantine.run_id)
     return PurgeReport(
-        purged=tuple(quarantine.run_id for quarantine in due),
-        waiting=tuple(quarantine.run_id for quarantine in there if quarantine not in due),
+        purged=tuple(quarantine.run_id for quarantine in due if quarantine.run_id not in waiting),
+        waiting=tuple(sorted(waiting)),
         objects_purged=swept.objects_deleted,
         bytes_purged=swept.bytes_deleted,
         objects_failed=swept.objects_failed,
@@ -136,7 +146,8 @@ def list_quarantines(files: Files) -> list[Quarantine]:
     return [decode_quarantine(record, run_id) for run_id, record in zip(runs, data, strict=True)]
 
 
-def _due(shop: Workshop, files: Files, there: Sequence[Quarantine], now_ms: int) -> list[Quarantine]:
+def _due(shop: Workshop, files: Files, there: Sequence[Quarantine], now_ms: int) -> tuple[list[Quarantine], int]:
+    """Those whose window is over, and the instant that counts: by the clock that shows less."""
     for quarantine in there:
         if now_ms < quarantine.since_ms:
             shop.progress(
@@ -144,23 +155,24 @@ def _due(shop: Workshop, files: Files, there: Sequence[Quarantine], now_ms: int)
             )
     due = [quarantine for quarantine in there if quarantine.until_ms <= now_ms]
     if not due:
-        return []
+        return [], now_ms
     store_ms = files.act(store_clock_ms)
     for quarantine in due:
         if store_ms < quarantine.until_ms:
             shop.progress(
                 f"by the object store's clock the window of run {quarantine.run_id} is not over: all of it stays"
             )
-    return [quarantine for quarantine in due if quarantine.until_ms <= store_ms]
+    return [quarantine for quarantine in due if quarantine.until_ms <= store_ms], min(now_ms, store_ms)
 
 
-def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine) -> Swept:
-    prefix = quarantine.ledger_prefix
-    parts = [f"part-{name}" for name in files.sizes(prefix)]
-    swept = purge(shop.spark, shop.lake, quarantine, parts, tasks=shop.tasks)
+def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine, now_ms: int) -> Swept:
+    # Asked before the parts are listed: of a run that has ended then no part is missing.
     view = shop.live_side.run(quarantine.run_id)
+    parts = [f"part-{name}" for name in files.sizes(quarantine.ledger_prefix)]
+    swept = purge(shop.spark, shop.lake, quarantine, parts, tasks=shop.tasks, now_ms=now_ms)
+    is_all = not swept.objects_failed and not swept.objects_quarantined
     # Until the run has ended somebody may go on with it, and must find that its objects are moved and not deleted.
-    if not swept.objects_failed and view is not None and view.state is RunState.ENDED:
+    if is_all and view is not None and view.state is RunState.ENDED:
         files.act(lambda store: remove_files(store, [quarantine_path(quarantine.run_id)]))
     return swept
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from lakebed.base import parse_slice_name
 from lakebed.handoff import DATA_PREFIX, GC_PREFIX, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
 
+from .fencing import CLAIM_KEY
 from .files import Files
 
 SPECIAL_PREFIX: Final = "_lakefs/"
@@ -30,7 +31,8 @@ _RUN_FILE: Final = re.compile(
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet", re.ASCII)
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
-    rf"|{GC_PREFIX}(?:clock|applying/\d{{12}}|quarantined/[0-9a-z-]+)\.json"
+    rf"|{CLAIM_KEY}"
+    rf"|{GC_PREFIX}(?:clock|quarantined/[0-9a-z-]+)\.json"
     rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/.+"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
     re.ASCII | re.DOTALL,

@@ -86,11 +86,17 @@ def sweep(
     return swept
 
 
-def purge(spark: SparkSession, lake: Lake, quarantine: Quarantine, parts: Sequence[str], *, tasks: int) -> Swept:
-    """Delete for good what the ledger says lies in quarantine. `parts` are the names of the run's ledger parts."""
+def purge(
+    spark: SparkSession, lake: Lake, quarantine: Quarantine, parts: Sequence[str], *, tasks: int, now_ms: int
+) -> Swept:
+    """Delete for good what the ledger says lies in quarantine. `parts` are the names of the run's ledger parts.
+
+    Raises:
+        BadInput: a part, or the quarantine's record, is unreadable; parts before it may be done.
+    """
 
     async def one(store: BlockStore, part: Part) -> Swept:
-        return await purge_part(store, quarantine, part.name)
+        return await purge_part(store, quarantine, part.name, now_ms=now_ms)
 
     named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
     return _in_parts(spark, lake, named, one, tasks=tasks, is_small=False)
@@ -144,19 +150,38 @@ async def sweep_part(
     return await _carry_out(store, ledger.key(part.name), doomed, take)
 
 
-async def purge_part(store: BlockStore, quarantine: Quarantine, part: str) -> Swept:
-    """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it."""
+async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+    """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it.
+
+    Of a part whose window is not over at `now_ms` nothing is deleted, and all counts as quarantined. An apply writes
+    the record, moves objects, and writes their rows then; so the record, read after the rows, says at least their
+    window, however old the `quarantine` is that this purge began with.
+    """
     ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
     rows = handoff.decode_ledger(await store.get(ledger.key(part)), name=ledger.key(part))
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
+    if not aside.num_rows:
+        return Swept()
+    if not await _is_over(store, quarantine.run_id, aside, now_ms):
+        return count(aside)
 
     async def take(objects: pa.Table) -> pa.Table:
         # Whatever lies in quarantine was let go there by the rule of its plan.
         outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
-        now_ms = time.time_ns() // 1_000_000
-        return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=now_ms, done=LedgerState.PURGED)
+        when_ms = time.time_ns() // 1_000_000
+        return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=when_ms, done=LedgerState.PURGED)
 
     return await _carry_out(store, ledger.purge_key(part), aside, take)
+
+
+async def _is_over(store: BlockStore, run_id: str, aside: pa.Table, now_ms: int) -> bool:
+    """Whether the run's window is, as its record says now, and that of each of these rows."""
+    try:
+        data = await store.get(handoff.quarantine_path(run_id))
+    except BlockNotFound:
+        return False  # Another purge saw the end of all of it.
+    over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
+    return handoff.decode_quarantine(data, run_id).until_ms <= now_ms and over is True
 
 
 async def remove_files(store: BlockStore, keys: Sequence[str]) -> None:
