@@ -1,0 +1,162 @@
+"""Which storage namespaces are free, by what lies in the store, also where no record tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lakebed.base import RepositoryUid, World, slice_name
+from lakebed.blocks import BlockOptions, BlockStat, BlockStore, BlocksUnavailable, MemoryBlocks, open_blocks
+from lakebed.catalog import MARKER_KEY, Catalog, CatalogOptions, NamespaceInUse, namespaces
+from lakebed.catalog.namespaces import Namespaces
+from lakebed.kv import open_store
+from lakebed.versions import Options, TreeCache, Trees, Versions
+from tests.blocks.s3_servers import make_bucket, serve_moto
+
+SLICE = slice_name(7)
+
+
+class Counting(MemoryBlocks):
+    """Counts looks. Shows nothing of itself to who may not list."""
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__("mem://new")
+        self.looks = 0
+        self.may_list = True
+        for key in keys:
+            self._objects[key] = (b"x", 1)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+        self.looks += 1
+        if not self.may_list:
+            raise BlocksUnavailable("access denied")
+        async for page in super().list(prefix, start_after=start_after):
+            yield page
+
+    async def stat(self, key: str) -> BlockStat:
+        self.looks += 1
+        return await super().stat(key)
+
+
+async def mark(blocks: BlockStore) -> None:
+    await Namespaces(lambda uri: blocks if uri == blocks.uri else MemoryBlocks(uri)).mark(blocks, "mine")
+
+
+def many(folder: str, count: int) -> list[str]:
+    return [f"{folder}/{number:06d}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("key", "inner"),
+    [
+        ("team/_lakefs/dummy", "team"),
+        ("a/b/c/d/_lakefs/dummy", "a/b/c/d"),
+        ("data/team/_lakefs/dummy", "data/team"),
+        ("team/_lakefs/ranges/x", "team"),
+        (f"team/data/{SLICE}/00000001", "team"),
+    ],
+)
+async def test_a_namespace_around_another_one_is_in_use(key: str, inner: str) -> None:
+    blocks = Counting("a/readme", key, "z/readme")
+
+    with pytest.raises(NamespaceInUse) as caught:
+        await mark(blocks)
+
+    assert caught.value.facts["namespace"] == f"mem://new/{inner}"
+    assert [key async for page in blocks.list("_lakefs/") for key in page] == []
+
+
+async def test_one_behind_many_objects_is_found_a_level_at_a_time() -> None:
+    blocks = Counting(*many("a", 5_000), *many("b/x", 5_000), "b/y/aaa", "b/y/_lakefs/dummy", *many("b/y/A", 5_000))
+
+    with pytest.raises(NamespaceInUse):
+        await mark(blocks)
+
+    assert blocks.looks < 20
+
+
+async def test_other_things_in_a_namespace_are_in_nobodys_way() -> None:
+    blocks = Counting("readme", "old/table/1", "old/_lakefs-x", f"data/{SLICE}/00000001", "data/flat")
+
+    await mark(blocks)
+
+    assert await blocks.get(MARKER_KEY) == b"mine"
+
+
+async def test_an_empty_namespace_costs_a_listing_of_one_page() -> None:
+    blocks = Counting()
+
+    await mark(blocks)
+
+    assert blocks.looks == 2
+
+
+@pytest.mark.parametrize("keys", [[f"x{n:06d}" for n in range(20_000)], [f"{n:06d}/x" for n in range(3_000)]])
+async def test_looking_around_has_an_end(keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "LOOKS_MAX", 10)
+    blocks = Counting(*keys)
+
+    await mark(blocks)
+
+    assert blocks.looks == 10 + 1
+
+
+async def test_who_marked_the_namespace_before_finds_it_free_whatever_lies_inside() -> None:
+    blocks = Counting("data/x", "inner/_lakefs/dummy")
+    await blocks.put(MARKER_KEY, b"mine")
+
+    await mark(blocks)
+
+
+async def test_who_may_not_list_may_make_a_repository_all_the_same() -> None:
+    blocks = Counting("team/_lakefs/dummy")
+    blocks.may_list = False
+
+    await mark(blocks)
+
+
+async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_repository_is_in_use(
+    world: World, tmp_path: Path
+) -> None:
+    here, there = installation(world, tmp_path), installation(world, tmp_path)
+    await here.create("inner", storage_namespace="local://lake/one/inner")
+    await there.create("inner", storage_namespace="local://lake/two/inner")
+    await there.delete("inner")
+
+    for uri in ("local://lake/one", "local://lake/two"):
+        with pytest.raises(NamespaceInUse):
+            await there.create("outer", storage_namespace=uri)
+    await there.create("outer", storage_namespace="local://lake/three")
+
+
+async def test_in_s3_it_is_the_same() -> None:
+    with serve_moto() as options:
+        uri = f"s3://{make_bucket(options)}/a"
+        inner = open_blocks(f"{uri}/b/c", options)
+        await inner.put(MARKER_KEY, b"theirs")
+        opened = Namespaces(partial(open_blocks, options=options))
+
+        with pytest.raises(NamespaceInUse):
+            await opened.mark(opened.open(uri), "mine")
+        await inner.close()
+        await opened.close()
+
+
+def installation(world: World, folder: Path) -> Catalog:
+    """A server with records of its own on the same object store."""
+    store, cache = open_store("mem://"), TreeCache(1 << 20)
+
+    def make_versions(uid: RepositoryUid, blocks: BlockStore) -> Versions:
+        trees = Trees(blocks, cache, world)
+        return Versions(uid=uid, store=store, blocks=blocks, trees=trees, world=world, options=Options(owner=uid))
+
+    return Catalog(
+        store=store,
+        world=world,
+        open_namespace=partial(open_blocks, options=BlockOptions(local_root=folder, local_durable=False)),
+        make_versions=make_versions,
+        options=CatalogOptions(queue_wait_s_max=0.05),
+    )
