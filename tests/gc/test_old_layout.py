@@ -12,7 +12,7 @@ from lakebed.blocks import BlockOptions, BlockStat, BlockStore, open_blocks
 from lakebed.blocks.drivers.memory import MemoryBlocks
 from lakebed.gc import planning_old_layout
 from lakebed.gc.keys import LISTED, read_keys
-from lakebed.gc.planning_old_layout import list_elsewhere
+from lakebed.gc.planning_old_layout import NamespaceInside, list_elsewhere
 from tests.blocks.s3_servers import make_bucket, serve_moto
 
 SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
@@ -110,3 +110,39 @@ async def test_many_are_written_down_as_they_are_found(monkeypatch: pytest.Monke
 
 async def test_nothing_is_nothing() -> None:
     assert await listed(MemoryBlocks("mem://x")) == set()
+
+
+@pytest.mark.parametrize(
+    ("key", "inner"),
+    [
+        ("team/_lakefs/dummy", "team"),
+        ("team/_lakefs/metaranges/x.parquet", "team"),
+        ("a/b/_lakefs/c/_lakefs/dummy", "a/b"),
+        ("data/team/_lakefs/dummy", "data/team"),
+        (f"team/data/{SLICES[0]}/00000001", "team"),
+        (f"a/data/data/{SLICES[2]}/99999999", "a/data"),
+    ],
+)
+async def test_a_namespace_inside_stops_the_plan_and_is_named(key: str, inner: str) -> None:
+    blocks = MemoryBlocks("mem://x")
+    await fill(blocks, ["a", key, "z"])
+
+    with pytest.raises(NamespaceInside) as caught:
+        await list_elsewhere(blocks, FOLDER)
+
+    assert caught.value.facts["namespace"] == f"mem://x/{inner}"
+    assert f"mem://x/{inner} " in str(caught.value)
+
+
+async def test_keys_that_only_resemble_those_of_a_namespace_inside_stop_nothing() -> None:
+    keys = {
+        "team/_lakefs-old/dummy",
+        "team/x_lakefs/dummy",
+        f"team/data/{SLICES[0]}/1",
+        f"team/data/{SLICES[0]}x/00000001",
+        f"team/mydata/{SLICES[0]}/00000001",
+    }
+    blocks = MemoryBlocks("mem://x")
+    await fill(blocks, sorted(keys))
+
+    assert await listed(blocks) == keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,20 @@ import pytest
 from lakebed.base import Entry, format_address, to_row
 from lakebed.gc import Mode
 from lakebed.gc.places import is_elsewhere
-from lakebed.handoff import RunKind, RunMode
+from lakebed.gc.planning_old_layout import NamespaceInside
+from lakebed.handoff import RunKind, RunMode, RunState
 from lakebed.retention import DAY_MS
 from tests.spark.lakeside import URI, Lakeside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def lakeside(lakeside: Lakeside) -> Lakeside:
+    """Here the object store's clock counts too, so the server's shows the same time."""
+    lakeside.clock.ms = time.time_ns() // 1_000_000
+    return lakeside
 
 
 def lay(lakeside: Lakeside, key: str, *, age_days: float = 30) -> str:
@@ -80,6 +89,37 @@ def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
     assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).strays == ()
 
 
+def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(spark: SparkSession, lakeside: Lakeside) -> None:
+    rewritten, garbage = lay(lakeside, "table/1"), lay(lakeside, "table/2")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+    lakeside.wait(lakeside.blocks.put(rewritten, b"new"))
+
+    report = lakeside.collector.apply(spark, plan.run_id)
+
+    assert there(lakeside) == {rewritten}
+    assert (report.objects_deleted, report.objects_kept, report.bytes_kept, report.objects_failed) == (1, 1, 3, 0)
+    assert report.state is RunState.ENDED
+    assert {row["address"]: row["state"] for row in lakeside.ledger()} == {rewritten: "kept", garbage: "deleted"}
+
+
+@pytest.mark.parametrize("ahead_days", [8, -8])
+def test_what_is_young_by_either_clock_stays(spark: SparkSession, lakeside: Lakeside, ahead_days: int) -> None:
+    young = lay(lakeside, "table/1", age_days=1 if ahead_days > 0 else 10)
+    lakeside.clock.ms += ahead_days * DAY_MS
+
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+
+    assert (plan.listing and plan.listing.objects, plan.totals.all.objects) == (1, 0), young
+
+
+def test_a_repository_inside_the_namespace_stops_the_plan(spark: SparkSession, lakeside: Lakeside) -> None:
+    for key in ("table/1", "team/_lakefs/dummy", f"team/{format_address(7, 1)}"):
+        lay(lakeside, key)
+
+    with pytest.raises(NamespaceInside, match=f"{URI}/team may be another repository's namespace"):
+        lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+
+
 @pytest.mark.parametrize("key", ["top", "data/flat", "data/x/y", "a b/ü", "_lakef/x", "data/0000000000000/sub"])
 def test_keys_of_old_layouts_are_known(key: str) -> None:
     assert is_elsewhere(key) == (key != "data/0000000000000/sub")
@@ -97,6 +137,8 @@ def test_keys_of_old_layouts_are_known(key: str) -> None:
         "/a",
         ".lakebed-tmp/x",
         "a/.lakebed-tmp/x",
+        "team/_lakefs/dummy",
+        f"team/{format_address(7, 1)}",
         "",
     ],
 )

@@ -325,3 +325,5 @@ def _report_of_ended(files: Files, plan: Plan) -> RunReport:
     if data is None:
         raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
     return msgspec.structs.replace(handoff.decode_report(data, name=name), state=RunState.ENDED)
+        objects_kept=swept.objects_kept,
+        bytes_kept=swept.bytes_kept,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import format_address, is_absolute, key_inside, parse_address
+from lakebed.base import format_address, inner_namespace, is_absolute, key_inside, parse_address
 from lakebed.blocks import is_block_key
 from lakebed.handoff import is_special
 from lakebed.retention import slice_of
@@ -76,16 +76,18 @@ def _canonical(uri: str) -> str:
 def may_be_deleted(key: str) -> bool:
     """Whether a collector may ever delete this key: users' bytes, and a path without tricks.
 
-    `data/../_lakefs/x` begins with `data/` and means something else; such a key is nobody's, and is kept.
+    `data/../_lakefs/x` begins with `data/` and means something else; such a key is nobody's, and is kept. One of a
+    namespace inside this one is somebody else's.
     """
-    return _is_plain(key) and not is_special(key)
+    return _is_plain(key) and not is_special(key) and inner_namespace(key) is None
 
 
 def is_elsewhere(key: str) -> bool:
-    """Whether this key is one of an old layout: in no slice, and in none of our own folders. Only plans that were made
-    for such keys may delete them (planning_old_layout.py).
+    """Whether this key is one of an old layout: in no slice, in none of our own folders, and in no namespace inside
+    this one. Only plans that were made for such keys may delete them (planning_old_layout.py).
     """
-    return _is_plain(key) and is_block_key(key) and slice_of(key) is None and not key.startswith("_lakefs")
+    is_ours = slice_of(key) is not None or key.startswith("_lakefs") or inner_namespace(key) is not None
+    return _is_plain(key) and is_block_key(key) and not is_ours
 
 
 def _is_plain(key: str) -> bool:

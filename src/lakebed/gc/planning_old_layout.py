@@ -6,8 +6,12 @@ by a commit, a cell or a copy's record. Listed first and then read in the order 
 none of them names is garbage to us.
 
 But whether it is garbage to others, nobody can know: the tool that wrote it may be about to import it. So here, and
-nowhere else, a clock decides: what was written within the age asked for stays. Keys are compared as text
-(mark/foreign.py). Not asked for, such objects are never touched.
+nowhere else, clocks decide: what was written within the age asked for stays, by the earlier of the server's clock and
+the object store's, which dated the objects. And unlike an address of ours such a key may be written again, so the sweep
+looks once more at each (sweep.py). Keys are compared as text (mark/foreign.py).
+
+Another repository may lie inside this namespace, made by another installation or deleted since: nothing here names what
+it holds. A single key that can be one of it stops the plan.
 
 Listing is one request for each 1,000 keys and one for each folder that is passed over, one after the other.
 """
@@ -22,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
+from lakebed.base import Conflict, inner_namespace
 from lakebed.blocks import BlockStat, BlockStore
 from lakebed.handoff import Part, Pieces, RunMode, StartedRun
 from lakebed.retention import DAY_MS, slice_of
@@ -32,6 +37,7 @@ from .keys import LISTED, by_bucket, write_keys
 from .mark.foreign import mark_foreign
 from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
+from .quarantine import store_clock_ms
 from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import strays_of
@@ -44,8 +50,17 @@ _BEHIND: Final = "\U0010ffff"
 """Sorts behind every character that a key has."""
 
 
+class NamespaceInside(Conflict):
+    """Another repository's storage namespace lies, or may lie, inside this one. Facts: `namespace`."""
+
+
 def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
-    """Up to and with `marked`. Costs a listing of all but the slices, and reading every commit."""
+    """Up to and with `marked`. Costs a listing of all but the slices, and reading every commit.
+
+    Raises:
+        NamespaceInside: there may be another repository's objects among what was listed.
+    """
+    dated_ms = min(run.now_ms, files.act(store_clock_ms))
     keys_in = f"{run.folder}keys/"
     shop.progress("listing what lies outside slices")
     listed, found = files.act(lambda store: list_elsewhere(store, keys_in))
@@ -72,7 +87,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         cause=UNREFERENCED,
         tasks=shop.tasks,
         now_ms=run.now_ms,
-        young_since_ms=run.now_ms - options.old_layout_age_ms,
+        young_since_ms=dated_ms - options.old_layout_age_ms,
     )
     shop.live_side.marked(run.run_id, doomed)
     swept = int(pc.sum(commits["swept"]).as_py() or 0)
@@ -91,7 +106,11 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
 
 
 async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]:
-    """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each."""
+    """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each.
+
+    Raises:
+        NamespaceInside: a key may be that of a namespace inside this one.
+    """
     held: list[BlockStat] = []
     parts: list[Part] = []
     found, start_after, ahead = Found(), "", ""
@@ -101,6 +120,7 @@ async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]
                 ahead = _behind_ours(stat.key)
                 if ahead > start_after:
                     break
+                _check_outside(store, stat.key)
                 held.append(stat)
                 if len(held) >= HELD_MAX:
                     found = found.plus(await _flush(store, folder, held, parts))
@@ -115,6 +135,13 @@ async def _stats(store: BlockStore, start_after: str) -> AsyncGenerator[BlockSta
     async for page in store.list("", start_after=start_after):
         for stat in page:
             yield stat
+
+
+def _check_outside(store: BlockStore, key: str) -> None:
+    inner = inner_namespace(key)
+    if inner is not None:
+        uri = f"{store.uri}/{inner}"
+        raise NamespaceInside(f"{uri} may be another repository's namespace, for there is {key}", namespace=uri)
 
 
 def _behind_ours(key: str) -> str:

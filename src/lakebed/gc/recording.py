@@ -2,7 +2,7 @@
 
 All files of a run lie under the date on which its first sweep began, so that whoever goes on finds what is done:
 
-    date=<date>/<run>-part-…            what became of the part's objects: deleted, quarantined, failed
+    date=<date>/<run>-part-…            what became of the part's objects: deleted, quarantined, kept, failed
     date=<date>/<run>-purge-part-…      of those that were quarantined: purged, failed
 
 The file is what makes a part done; of a done part only the rows with an error are tried again.
@@ -49,6 +49,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     bytes_deleted: int = 0
     objects_quarantined: int = 0
     bytes_quarantined: int = 0
+    objects_kept: int = 0
+    bytes_kept: int = 0
     objects_failed: int = 0
     bytes_failed: int = 0
     parts_skipped: int = 0
@@ -58,8 +60,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     def all(self) -> Total:
         """What was tried, now or earlier."""
         return Total(
-            objects=self.objects_deleted + self.objects_quarantined + self.objects_failed,
-            size_bytes=self.bytes_deleted + self.bytes_quarantined + self.bytes_failed,
+            objects=self.objects_deleted + self.objects_quarantined + self.objects_kept + self.objects_failed,
+            size_bytes=self.bytes_deleted + self.bytes_quarantined + self.bytes_kept + self.bytes_failed,
         )
 
     def plus(self, more: Swept) -> Swept:
@@ -68,6 +70,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
             bytes_deleted=self.bytes_deleted + more.bytes_deleted,
             objects_quarantined=self.objects_quarantined + more.objects_quarantined,
             bytes_quarantined=self.bytes_quarantined + more.bytes_quarantined,
+            objects_kept=self.objects_kept + more.objects_kept,
+            bytes_kept=self.bytes_kept + more.bytes_kept,
             objects_failed=self.objects_failed + more.objects_failed,
             bytes_failed=self.bytes_failed + more.bytes_failed,
             parts_skipped=self.parts_skipped + more.parts_skipped,
@@ -140,13 +144,17 @@ def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
     """Of a part's rows. Whatever is gone for good counts as deleted, also when it lay in quarantine before."""
     wrong, done = failed(rows), settled(rows)
     is_aside = pc.equal(done["state"], LedgerState.QUARANTINED.value)
-    aside, gone = done.filter(is_aside), done.filter(pc.invert(is_aside))
+    is_kept = pc.equal(done["state"], LedgerState.KEPT.value)
+    aside, kept = done.filter(is_aside), done.filter(is_kept)
+    gone = done.filter(pc.invert(pc.or_(is_aside, is_kept)))
     pairs = zip(wrong["address"].slice(0, ERRORS_SHOWN).to_pylist(), wrong["error"].to_pylist(), strict=False)
     return Swept(
         objects_deleted=gone.num_rows,
         bytes_deleted=_bytes(gone),
         objects_quarantined=aside.num_rows,
         bytes_quarantined=_bytes(aside),
+        objects_kept=kept.num_rows,
+        bytes_kept=_bytes(kept),
         objects_failed=wrong.num_rows,
         bytes_failed=_bytes(wrong),
         parts_skipped=skipped,

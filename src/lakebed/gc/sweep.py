@@ -11,7 +11,12 @@ places. Whoever goes on finds it gone from the first and lying in the second: th
 
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
 hold, and never a key outside `data/` or the run's quarantine; of a plan of metadata, never one that is not the file of
-a range, a metarange or a run; of one of an old layout, never one in a slice or below `_lakefs/`.
+a range, a metarange or a run; of one of an old layout, never one in a slice, below `_lakefs/` or in a namespace inside.
+
+Keys of an old layout are not ours, and whoever wrote one may have written it again since the plan. So each is looked at
+first, a request a key, and one of another size or date than the plan's is kept: not failed, for it is no garbage now.
+Between that look and the delete lies the time that a batch takes; who writes there just then loses what he wrote, so
+nobody should (docs/guide/retention.md).
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ OBJECTS_HERE: Final = 10_000
 """So many are not worth a job: ten bulk deletes, all at once."""
 
 COPIES_AT_ONCE: Final = 64
-"""A copy is one small request for one object; a task has so many under way."""
+"""A copy, or a look, is one small request for one object; a task has so many under way."""
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
@@ -136,7 +141,10 @@ async def sweep_part(
 
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
-        outcomes = await _each(objects, act, may_go=_rule_of(plan.folder))
+        may_go = _rule_of(plan.folder)
+        if may_go is is_elsewhere:
+            act = _if_unchanged(store, quarantine, objects, act)
+        outcomes = await _each(objects, act, may_go=may_go)
         until_ms = None if quarantine is None else quarantine.until_ms
         return ledger_rows(
             objects,
@@ -291,8 +299,57 @@ async def _copy_aside(store: BlockStore, quarantine: Quarantine, key: str) -> Le
     try:
         await store.copy(key, quarantine.key(key))
     except BlockNotFound:
-        try:
-            await store.stat(quarantine.key(key))
-        except BlockNotFound:
+        if not await _lies_aside(store, quarantine, key):
             return LedgerState.DELETED  # Somebody took it before us: nothing of it lies anywhere.
     return LedgerState.QUARANTINED
+
+
+async def _lies_aside(store: BlockStore, quarantine: Quarantine, key: str) -> bool:
+    try:
+        await store.stat(quarantine.key(key))
+    except BlockNotFound:
+        return False
+    return True
+
+
+def _if_unchanged(store: BlockStore, quarantine: Quarantine | None, objects: pa.Table, act: Act) -> Act:
+    """`act`, but only on those of a batch that are still what these rows (DOOMED) say."""
+    slots = asyncio.Semaphore(COPIES_AT_ONCE)
+    seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
+    facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
+    planned: dict[str, tuple[int, int]] = dict(zip(objects["address"].to_pylist(), facts, strict=True))
+
+    async def look(key: str) -> LedgerState | str | None:
+        async with slots:
+            try:
+                return await _changed(store, quarantine, key, *planned[key])
+            except LakebedError as error:
+                return str(error) or type(error).__name__
+
+    async def act_on_rest(batch: list[str]) -> Outcomes:
+        found = dict(zip(batch, await asyncio.gather(*(look(key) for key in batch)), strict=True))
+        states = {key: state for key, state in found.items() if isinstance(state, LedgerState)}
+        errors = {key: error for key, error in found.items() if error is not None and key not in states}
+        done = await act([key for key, state in found.items() if state is None])
+        return Outcomes(errors=errors | dict(done.errors), states=states | dict(done.states))
+
+    return act_on_rest
+
+
+async def _changed(
+    store: BlockStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int
+) -> LedgerState | None:
+    """None: what lies there is what was planned for. Else what became of that; the key is left alone, also where there
+    is nothing, for what is written under it from now on is new.
+    """
+    try:
+        stat = await store.stat(key)
+    except BlockNotFound:
+        otherwise = LedgerState.DELETED
+    else:
+        # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.
+        if stat.size_bytes == size_bytes and stat.modified_ms // 1000 == seen_ms // 1000:
+            return None
+        otherwise = LedgerState.KEPT
+    is_aside = quarantine is not None and await _lies_aside(store, quarantine, key)
+    return LedgerState.QUARANTINED if is_aside else otherwise

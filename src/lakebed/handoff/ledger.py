@@ -24,13 +24,16 @@ LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 
 
 class LedgerState(enum.StrEnum):
-    """What became of the object. `failed` says that nothing did: its error tells why."""
+    """What became of the object. `failed` says that nothing did: its error tells why. `kept`: it is not the one that
+    was planned for, and stays.
+    """
 
     DELETED = "deleted"
     QUARANTINED = "quarantined"
     PURGED = "purged"
     RESTORED = "restored"
     FAILED = "failed"
+    KEPT = "kept"
 
 
 def decode_ledger(data: bytes, *, name: str) -> pa.Table:

@@ -28,9 +28,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. What was moved aside does not count as deleted. `strays` are keys found where nobody
-    expects any: reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of the
-    plan.
+    to its manifest's digest. What was moved aside does not count as deleted; what was written again since a plan of an
+    old layout is kept. `strays` are keys found where nobody expects any: reported, never deleted. `mode`, `based_on`,
+    `token_expiry_ms` and `slices_skipped` are those of the plan.
     """
 
     format: int = REPORT_FORMAT
@@ -57,6 +57,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     objects_quarantined: int = 0
     bytes_quarantined: int = 0
     quarantined_until_ms: int | None = None
+    objects_kept: int = 0
+    bytes_kept: int = 0
     commits_condemned: int = 0
     strays: tuple[str, ...] = ()
     stages: tuple[StageReport, ...] = ()

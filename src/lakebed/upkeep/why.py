@@ -202,7 +202,7 @@ class Why:
         if is_absolute(address):
             fate = Fate.OUTSIDE
         elif stat is None:
-            was_taken = any(row.state != LedgerState.FAILED for row in taken)
+            was_taken = any(row.state not in (LedgerState.FAILED, LedgerState.KEPT) for row in taken)
             fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:
             fate = Fate.OWN

@@ -1,0 +1,151 @@
+"""The sweep of an old layout: what was written again since the plan stays, and what is another repository's too."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed import handoff
+from lakebed.base import slice_name
+from lakebed.blocks import BlockStat, BlocksUnavailable, MemoryBlocks
+from lakebed.gc.recording import Ledger, Swept
+from lakebed.gc.sweep import sweep_part
+from lakebed.handoff import Quarantine
+from tests.gc.doomed import PART, SEEN, plan_of
+
+FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+KEYS = ["data/flat", "t/a", "t/b"]
+SEEN_MS = int(SEEN.timestamp() * 1000)
+
+both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
+
+
+class Dated(MemoryBlocks):
+    """What is put is dated with `ms`. Cannot be asked about some keys."""
+
+    def __init__(self) -> None:
+        super().__init__("mem://dated", now_ms=lambda: self.ms)
+        self.ms = SEEN_MS
+        self.unknown: set[str] = set()
+
+    async def stat(self, key: str) -> BlockStat:
+        if key in self.unknown:
+            raise BlocksUnavailable("gone fishing")
+        return await super().stat(key)
+
+
+@pytest.fixture
+async def store() -> Dated:
+    store = Dated()
+    for key in KEYS:
+        await store.put(key, b"1234")
+    return store
+
+
+async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
+    plan = await plan_of(store, keys, folder=FOLDER)
+    return await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine)
+
+
+async def left(store: Dated) -> list[str]:
+    return [stat.key async for page in store.list() for stat in page if not stat.key.startswith("_lakefs/")]
+
+
+async def states(store: Dated) -> dict[str, str]:
+    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x")
+    return dict(zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True))
+
+
+@both_ways
+async def test_what_is_as_it_was_planned_goes(store: Dated, quarantine: Quarantine | None) -> None:
+    found = await swept(store, quarantine)
+
+    assert await left(store) == []
+    assert (found.objects_deleted + found.objects_quarantined, found.objects_kept, found.objects_failed) == (3, 0, 0)
+
+
+@both_ways
+@pytest.mark.parametrize(("data", "later_ms"), [(b"12345", 0), (b"5678", 1_000), (b"5678", -1_000)])
+async def test_what_was_written_again_since_the_plan_stays_and_is_no_failure(
+    store: Dated, quarantine: Quarantine | None, data: bytes, later_ms: int
+) -> None:
+    store.ms += later_ms
+    await store.put("t/a", data)
+
+    found = await swept(store, quarantine)
+
+    assert await left(store) == ["t/a"]
+    assert await store.get("t/a") == data
+    assert (found.objects_kept, found.bytes_kept, found.objects_failed, found.all.objects) == (1, 4, 0, 3)
+    assert (await states(store))["t/a"] == "kept"
+
+
+@both_ways
+async def test_what_is_kept_once_is_kept_when_the_run_is_applied_again(
+    store: Dated, quarantine: Quarantine | None
+) -> None:
+    store.ms += 60_000
+    await store.put("t/a", b"5678")
+    first = await swept(store, quarantine)
+
+    again = await swept(store, quarantine)
+
+    assert (again.objects_kept, again.all, again.parts_skipped) == (1, first.all, 1)
+    assert await left(store) == ["t/a"]
+
+
+@both_ways
+async def test_what_cannot_be_looked_at_stays_and_counts_as_failed_until_it_can(
+    store: Dated, quarantine: Quarantine | None
+) -> None:
+    store.unknown = {"t/a"}
+    first = await swept(store, quarantine)
+    kept = await left(store)
+    store.unknown = set()
+
+    again = await swept(store, quarantine)
+
+    assert (first.objects_failed, first.errors, kept) == (1, ("t/a: gone fishing",), ["t/a"])
+    assert (again.objects_failed, again.objects_kept, await left(store)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("milliseconds", [0, 999])
+async def test_a_store_that_drops_milliseconds_tells_the_same_date(store: Dated, milliseconds: int) -> None:
+    store.ms += milliseconds
+    await store.put("t/a", b"1234")
+
+    assert (await swept(store, None)).objects_kept == 0
+
+
+async def test_what_is_gone_counts_as_deleted(store: Dated) -> None:
+    await store.delete(["t/a"])
+
+    assert (await swept(store, None)).objects_deleted == 3
+
+
+async def test_what_was_moved_aside_before_a_crash_and_written_again_since_lies_aside_and_stays(store: Dated) -> None:
+    await store.copy("t/a", ASIDE.key("t/a"))
+    store.ms += 60_000
+    await store.put("t/a", b"5678")
+
+    found = await swept(store, ASIDE)
+
+    assert await store.get("t/a") == b"5678"
+    assert await store.get(ASIDE.key("t/a")) == b"1234"
+    assert (found.objects_quarantined, found.objects_kept) == (3, 0)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "key", ["t/_lakefs/dummy", "data/t/_lakefs/ranges/x", f"t/u/data/{slice_name(7)}/00000001", "_lakefs/dummy"]
+)
+async def test_a_key_of_another_repository_is_refused_whatever_the_plan_says(
+    store: Dated, quarantine: Quarantine | None, key: str
+) -> None:
+    await store.put(key, b"1234")
+
+    found = await swept(store, quarantine, ["t/a", key])
+
+    assert (found.objects_failed, found.errors) == (1, (f"{key}: not an object that may be deleted",))
+    assert await store.get(key) == b"1234"
