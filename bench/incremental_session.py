@@ -26,7 +26,7 @@ import msgspec
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
 from lakebed.blocks import BlockOptions, open_blocks
 from lakebed.gc import Collector, Mode, SessionOptions, local_session
-from lakebed.handoff import Mark, ReadUncommitted, RunKind, RunMode, StartRun
+from lakebed.handoff import Apply, Mark, ReadUncommitted, RunKind, RunMode, StartRun
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_world
 from lakebed.upkeep import Upkeep
@@ -112,6 +112,7 @@ class Repository:
             "uncommitted": lambda run: self.upkeep.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
             "commits": self.upkeep.prepare_commits,
             "marked": lambda run: self.upkeep.mark(run, msgspec.convert(body, Mark)),
+            "applying": lambda run: self.upkeep.apply(run, msgspec.convert(body, Apply)),
             "ended": self.upkeep.end,
             "abandoned": self.upkeep.abandon,
         }

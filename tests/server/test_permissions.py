@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
+import msgspec
+import pyarrow as pa
 import pytest
 
 from lakebed import wire
+from lakebed.base import Entry
+from lakebed.handoff import LEDGER, Quarantine, arrow_schema, encode_part, encode_quarantine, quarantine_path
 from lakebed.server import App, AppState
 from lakebed.server.app import RESOURCES
 from lakebed.server.needs import LOGIN, NEEDS
@@ -65,6 +70,27 @@ async def give(client: httpx.AsyncClient, user: str, *statements: dict[str, Any]
     answer = await client.post("/auth/policies", json={"id": f"of-{user}", "statement": statements})
     assert answer.status_code == 201, answer.text
     assert (await client.put(f"/auth/users/{user}/policies/of-{user}")).status_code == 201
+
+
+async def lay_aside(state: AppState, *paths: str) -> None:
+    """What run r1 moved aside, and something else at each of the paths."""
+    repository = await state.catalog.get("lake")
+    aside = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=1 << 42, window="7d")
+    rows = []
+    for number, path in enumerate(paths):
+        address = f"data/x/{number}"
+        await repository.blocks.put(aside.key(address), b"old")
+        rows.append({"run_id": "r1", "address": address, "path": path, "size_bytes": 3, "state": "quarantined"})
+        rows[-1] |= {"reason": "expired", "rule": "", "error": "", "deleted_at": 1, "kept_until": None}
+
+        async def store_body(address: str) -> Entry:
+            stored = await repository.blocks.put(address, b"now")
+            return Entry(address=address, size_bytes=3, checksum=stored.md5, modified_ms=1)
+
+        await repository.versions.upload("main", path.encode(), store_body)
+    table = pa.Table.from_pylist(rows, schema=arrow_schema(LEDGER))
+    await repository.blocks.put(aside.ledger_prefix + "00000.parquet", encode_part(LEDGER, table))
+    await repository.blocks.put(quarantine_path("r1"), encode_quarantine(aside))
 
 
 def test_every_route_says_what_it_needs_and_every_row_has_a_route(routes: list[Route]) -> None:
@@ -233,8 +259,9 @@ class TestCollections:
         assert (await planner.get(repo)).status_code == 200, "it asks where the namespace is"
         assert (await planner.post(run + "/uncommitted")).status_code == 200
         assert (await planner.post(run + "/commits")).status_code == 200
-        for step in ("condemn", "give-up", "sweeping", "ended"):
+        for step in ("applying", "condemn", "give-up", "sweeping", "ended"):
             assert (await planner.post(f"{run}/{step}", json={})).status_code == 403, step
+        assert (await planner.post(repo + "/gc/purging")).status_code == 403
         assert (await planner.post(run + "/abandoned")).status_code == 200
         for method, path in self.SEE:
             assert (await planner.request(method, repo + path)).status_code != 403, path
@@ -249,10 +276,53 @@ class TestCollections:
 
         assert (await operator.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 204
         run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
-        for step in ("condemn", "sweeping", "ended"):
+        for step in ("applying", "condemn", "sweeping", "ended"):
             assert (await operator.post(f"{repo}/gc/runs/{run}/{step}", json={})).status_code not in {401, 403}, step
         assert (await operator.post(repo + "/gc/restore", json={"run_id": run})).status_code == 404, "none is there"
         assert (await operator.delete(repo + "/branches/main")).status_code == 403
+        assert (await operator.post(repo + "/gc/purging")).json() == {
+            "namespace": (await operator.get(repo)).json()["storage_namespace"]
+        }
+
+    async def test_a_preparer_in_the_contracts_words_abandons_nobodys_run(
+        self, client: httpx.AsyncClient, repo: str, login: Login
+    ) -> None:
+        operator, preparer = await login("operator", "GCOperators"), await login("preparer")
+        await give(client, "preparer", allow("retention:PrepareGarbageCollectionUncommitted"))
+        run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
+        cursor = msgspec.msgpack.encode({"name": "uncommitted", "phase": "done"})
+
+        for sealed in (cursor, b"\0" * 32 + cursor):
+            token = f"{run}:{base64.urlsafe_b64encode(sealed).decode()}"
+            answer = await preparer.post(repo + "/gc/prepare_uncommited", json={"continuation_token": token})
+            assert (answer.status_code, "no continuation token of run" in answer.text) == (400, True)
+
+        assert (await operator.get(f"{repo}/gc/runs/{run}")).json()["state"] == "marking"
+
+    async def test_restoring_needs_what_an_upload_or_a_copy_of_each_object_would(
+        self, client: httpx.AsyncClient, repo: str, login: Login, state: AppState
+    ) -> None:
+        await lay_aside(state, "private/a", "open/b")
+        operator = await login("operator", "GCOperators")
+        objects = "arn:lakefs:fs:::repository/lake/object/"
+        nothing = await operator.post(repo + "/gc/restore", json={"run_id": "r1", "overwrite": True})
+        await give(
+            client,
+            "operator",
+            allow("fs:WriteObject", "fs:ReadObject"),
+            allow("fs:*", resource=objects + "private/*", effect="deny"),
+        )
+
+        done = await operator.post(repo + "/gc/restore", json={"run_id": "r1", "overwrite": True})
+        copied = await operator.post(repo + "/gc/restore", json={"run_id": "r1", "prefix": "mine"})
+
+        assert (nothing.json()["restored"], nothing.json()["failed"]) == (0, 2)
+        for page, action in ((done.json(), "fs:WriteObject"), (copied.json(), "fs:ReadObject")):
+            assert (page["restored"], page["failed"]) == (1, 1)
+            said = f"insufficient permissions: operator needs {action} on {objects}private/a"
+            assert [failure["error"] for failure in page["failures"]] == [said]
+        kept = await client.get(repo + "/refs/main/objects", params={"path": "private/a"})
+        assert kept.content == b"now"
 
     async def test_the_contracts_names_suffice_for_the_contracts_routes(
         self, client: httpx.AsyncClient, repo: str, login: Login

@@ -23,7 +23,18 @@ from lakebed.gc import Collector, LiveSide, Plan, Totals
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
 from lakebed.gc.workshop import write_input
-from lakebed.handoff import Condemn, GiveUp, Mark, PrepareCommits, ReadUncommitted, Restore, RunKind, StartRun, Sweep
+from lakebed.handoff import (
+    Apply,
+    Condemn,
+    GiveUp,
+    Mark,
+    PrepareCommits,
+    ReadUncommitted,
+    Restore,
+    RunKind,
+    StartRun,
+    Sweep,
+)
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, days_rules
 from lakebed.runtime import live_world
@@ -229,6 +240,8 @@ class Lakeside:
         if action is not None:
             action()
         body = msgspec.to_builtins(json)
+        if words == ["gc", "purging"]:
+            return {"namespace": self.uri}
         if words == ["gc", "restore"]:
             restore = Restoring(self.versions).restore(msgspec.convert(body, Restore), branch=body["branch"] or "main")
             return msgspec.to_builtins(self.wait(restore))
@@ -243,6 +256,7 @@ class Lakeside:
             "uncommitted": lambda run: upkeep.read_uncommitted(run, said(ReadUncommitted)),
             "commits": lambda run: upkeep.prepare_commits(run, None if body is None else said(PrepareCommits)),
             "marked": lambda run: upkeep.mark(run, said(Mark)),
+            "applying": lambda run: upkeep.apply(run, said(Apply)),
             "condemn": lambda run: upkeep.condemn(run, said(Condemn)),
             "give-up": lambda run: upkeep.give_up(run, said(GiveUp)),
             "sweeping": lambda run: upkeep.sweep(run, said(Sweep)),

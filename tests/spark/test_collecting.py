@@ -367,7 +367,7 @@ def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession, lak
     lakeside.commit(age_days=30)
     lakeside.rules(1)
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
-    lakeside.rules(60)
+    lakeside.before["condemn"] = lambda: lakeside.rules(60)
     with pytest.raises(Conflict, match="rules changed"):
         lakeside.collector.apply(spark, plan.run_id)
 

@@ -14,6 +14,7 @@ from lakebed.blocks import DeleteFailure
 from lakebed.handoff import (
     CONDEMNED,
     DOOMED,
+    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -28,6 +29,7 @@ from lakebed.retention import Rules, days_rules
 from lakebed.upkeep import (
     BadContinuation,
     Collector,
+    Reader,
     RulesChanged,
     RulesNotFound,
     RunMoved,
@@ -36,7 +38,10 @@ from lakebed.upkeep import (
     UpkeepOptions,
 )
 from lakebed.upkeep.collector import plan_of
+from lakebed.upkeep.continuing import Continuations
 from lakebed.upkeep.inputs import Inputs
+from lakebed.upkeep.reading import Cursor, Phase
+from lakebed.upkeep.runs import RunBook
 from lakebed.versions import BranchRecord, Commit, Condemned, HoldRecord, decode_record, encode_record, keys
 
 if TYPE_CHECKING:
@@ -394,6 +399,45 @@ async def test_a_page_of_an_earlier_attempt_is_refused(lake: Lake, story: Story)
 
     with pytest.raises(BadContinuation, match="earlier attempt"):
         await run.upkeep.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
+
+
+async def test_a_made_up_page_does_not_skip_reading_what_is_staged(lake: Lake, story: Story) -> None:
+    """Nobody has the secret of an attempt, so nobody can say for it that all was read."""
+    await lake.put("main", "staged")
+    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    await run.condemn(story.a)
+    record = (await RunBook(lake.versions, UpkeepOptions()).read(RunId(run.id)))[0]
+    cursor = Cursor(name=f"uncommitted.{record.attempt}", phase=Phase.DONE)
+    token = Continuations(RunId(run.id), replace(record, secret="0" * 64), Reader.COLLECTOR).token(cursor)
+
+    with pytest.raises(BadContinuation):
+        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=token))
+
+
+async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story) -> None:
+    planned = Apply(kind=RunKind.COMMITTED, plan="", rules_version=1)
+    assert (await lake.upkeep.apply("r1", planned)).state is RunState.PLANNING
+
+    with pytest.raises(RulesChanged):
+        await lake.upkeep.apply("r1", replace(planned, rules_version=2))
+    with pytest.raises(RunNotFound):
+        await lake.upkeep.apply("r1", replace(planned, kind=RunKind.UNCOMMITTED))
+    await lake.store.set_many(keys.given_up_partition(lake.versions.uid), [(keys.given_up_run(RunId("r1")), b"m")])
+    with pytest.raises(RunMoved, match="given up"):
+        await lake.upkeep.apply("r1", planned)
+    await lake.upkeep.rules.write(None)
+    with pytest.raises(RulesNotFound):
+        await lake.upkeep.apply("r2", planned)
+
+
+async def test_asking_with_another_version_of_the_rules_ends_no_run(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.condemn(story.a)
+
+    with pytest.raises(RulesChanged):
+        await lake.upkeep.apply(run.id, Apply(kind=RunKind.COMMITTED, plan="", rules_version=9))
+
+    assert (await lake.upkeep.run(run.id)).state is RunState.CONDEMNING
 
 
 async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake: Lake, story: Story) -> None:

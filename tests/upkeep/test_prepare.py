@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Entry, RunId, to_row
 from lakebed.blocks import BlockStore
-from lakebed.handoff import UNCOMMITTED, ReadUncommitted, RunKind, StartRun, decode_part
+from lakebed.handoff import UNCOMMITTED, ReadUncommitted, RunKind, RunState, StartRun, decode_part
 from lakebed.server.app import ServerOptions, create_app, opened
-from lakebed.upkeep import Upkeep, UpkeepOptions
+from lakebed.upkeep import BadContinuation, Reader, Upkeep, UpkeepOptions
+from lakebed.upkeep.continuing import Continuations
 from lakebed.upkeep.inputs import Inputs
-from lakebed.versions import Versions, encode_cell, keys
+from lakebed.upkeep.reading import Cursor, Phase
+from lakebed.upkeep.runs import RunBook
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunRecord, Versions, encode_cell, keys
+from lakebed.versions import RunState as StoredState
 
 if TYPE_CHECKING:
     from .conftest import Lake
@@ -101,7 +107,7 @@ class Contract:
         """A run whose first page, which is tiny, was read by another server; and the contract's token for the next."""
         upkeep = Upkeep(self.versions, TINY)
         run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-        page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted())
+        page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted(), reader=Reader.CONTRACT)
         return run.run_id, f"{run.run_id}:{page.continuation_token}"
 
     async def read_on(self, token: str) -> str:
@@ -171,3 +177,50 @@ async def test_the_contracts_pages_are_not_continued_once_the_run_was_given_up(c
     response = await contract.http.post("repositories/lake/gc/prepare_uncommited", json={"continuation_token": token})
 
     assert response.status_code == 409
+
+
+async def test_a_collectors_run_is_neither_continued_nor_abandoned_through_the_contract(contract: Contract) -> None:
+    await contract.put("a")
+    upkeep = Upkeep(contract.versions, TINY)
+    run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted())
+
+    for token in (f"{run.run_id}:{page.continuation_token}", f"{run.run_id}:{made_up()}"):
+        response = await contract.http.post(
+            "repositories/lake/gc/prepare_uncommited", json={"continuation_token": token}
+        )
+        assert response.status_code == 400
+        assert "no continuation token of run" in response.json()["message"]
+
+    assert (await upkeep.run(run.run_id)).state is RunState.MARKING
+
+
+async def test_a_token_of_another_run_is_refused(lake: Lake) -> None:
+    await lake.put("main", "a")
+    upkeep = lake.upkeep_with(TINY)
+    one, other = [await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED)) for _ in range(2)]
+    page = await upkeep.read_uncommitted(one.run_id, ReadUncommitted())
+
+    with pytest.raises(BadContinuation, match=other.run_id):
+        await upkeep.read_uncommitted(other.run_id, ReadUncommitted(continuation_token=page.continuation_token))
+
+
+async def test_no_token_of_a_run_without_a_secret_is_accepted(lake: Lake) -> None:
+    """One that a former release began: whoever knows that there is no secret could seal anything."""
+    await lake.put("main", "a")
+    upkeep = lake.upkeep_with(TINY)
+    run_id = RunId((await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
+    runs = RunBook(lake.versions, TINY)
+    record, held = await runs.read(run_id)
+    await runs.write(run_id, replace(record, secret=""), held)
+    page = await upkeep.read_uncommitted(run_id, ReadUncommitted())
+
+    with pytest.raises(BadContinuation):
+        await upkeep.read_uncommitted(run_id, ReadUncommitted(continuation_token=page.continuation_token))
+
+
+def made_up() -> str:
+    """ "I have read everything", as somebody would write it who has read the source but not the store."""
+    cursor = Cursor(name=UNCOMMITTED.name, phase=Phase.DONE)
+    record = RunRecord(kind=StoredKind.UNCOMMITTED, state=StoredState.MARKING, started_ms=0, secret="0" * 64)
+    return Continuations(RunId("r"), record, Reader.CONTRACT).token(cursor)

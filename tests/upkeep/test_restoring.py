@@ -295,6 +295,21 @@ async def test_an_object_of_another_size_than_the_ledger_says_is_not_restored(la
     assert [failure.error for failure in page.failures] == ["it has 16 bytes, and the ledger says 4"]
 
 
+async def test_what_may_not_be_restored_fails_and_tells_why_and_nothing_is_read(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    asked: list[tuple[str, str]] = []
+
+    def refusal(path: str, target: str) -> str:
+        asked.append((path, target))
+        return "not yours" if path == "events/0" else ""
+
+    page = await Restoring(lake.versions, refusal=refusal).restore(Restore(run_id="r1", prefix="mine"), branch="main")
+
+    assert sorted(asked) == [("events/0", "mine/events/0"), ("events/1", "mine/events/1")]
+    assert (page.restored, page.failed) == (1, 1)
+    assert [(failure.path, failure.error) for failure in page.failures] == [("mine/events/0", "not yours")]
+
+
 @pytest.mark.parametrize("token", ["", "x", "AAAA", "ZZZZ===="])
 async def test_a_token_of_somebody_else_is_refused(lake: Lake, token: str) -> None:
     await moved(lake, ["data/abcd"])

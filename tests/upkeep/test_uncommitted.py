@@ -12,6 +12,7 @@ from lakebed.handoff import (
     COMMITS,
     DOOMED,
     UNCOMMITTED,
+    Apply,
     BadInput,
     Mark,
     ReadUncommitted,
@@ -23,7 +24,16 @@ from lakebed.handoff import (
     manifest_of,
 )
 from lakebed.retention import Namespace, clean_run
-from lakebed.upkeep import BadContinuation, OutOfOrder, RunMoved, RunNotFound, Upkeep, UpkeepOptions
+from lakebed.upkeep import (
+    BadContinuation,
+    OutOfOrder,
+    RunMoved,
+    RunNotFound,
+    StalePlan,
+    Upkeep,
+    UpkeepOptions,
+    WrongKind,
+)
 from lakebed.upkeep.inputs import Inputs
 from lakebed.versions import (
     Applied,
@@ -466,6 +476,23 @@ async def test_a_continuation_token_that_is_none_is_refused(lake: Lake, token: s
 
     with pytest.raises(BadContinuation):
         await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted(continuation_token=token))
+
+
+async def test_an_apply_is_for_the_plan_that_the_run_was_marked_with_and_no_other(lake: Lake) -> None:
+    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    plan = manifest_of(DOOMED, "x/", [])
+    request = Apply(kind=RunKind.UNCOMMITTED, plan=plan.digest())
+    with pytest.raises(RunMoved, match="marking"):
+        await lake.upkeep.apply(started.run_id, request)
+    await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
+    await lake.upkeep.prepare_commits(started.run_id)
+    await lake.upkeep.mark(started.run_id, Mark(plan=plan))
+
+    assert (await lake.upkeep.apply(started.run_id, request)).state is RunState.MARKED
+    with pytest.raises(StalePlan):
+        await lake.upkeep.apply(started.run_id, Apply(kind=RunKind.UNCOMMITTED, plan="other"))
+    with pytest.raises(WrongKind):
+        await lake.upkeep.apply(started.run_id, Apply(kind=RunKind.METADATA, plan=plan.digest()))
 
 
 async def test_a_run_of_committed_data_reads_staging_only_when_it_condemns(lake: Lake) -> None:

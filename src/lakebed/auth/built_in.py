@@ -89,7 +89,7 @@ GROUPS: Final[dict[str, BuiltInGroup]] = {
     ADMINS: BuiltInGroup(description="May do everything", policies=ACL["Admin"]),
     "Developers": BuiltInGroup(description="Read and write all repositories", policies=ACL["Write"]),
     "GCOperators": BuiltInGroup(
-        description="Plan and apply garbage collections, restore, and set retention rules",
+        description="Plan and apply garbage collections, restore where they may write, and set retention rules",
         policies=("GCOperator", "AuthManageOwnCredentials"),
     ),
     "GCPlanners": BuiltInGroup(

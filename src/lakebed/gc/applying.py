@@ -1,5 +1,8 @@
 """Apply: carry out one named plan, and nothing that it does not hold. May be started again after any crash.
 
+Before an apply overtakes another, and before it writes or deletes anything, the server is asked whether the caller may
+apply, and whether the run and the rules are those of the plan (`applying`): who is refused has done nothing.
+
 An *uncommitted* run must be `marked` with this very plan. Its garbage cannot come back, so nothing is asked again,
 however old the plan is.
 
@@ -36,6 +39,7 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import Conflict, RunId
 from lakebed.handoff import (
+    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -100,7 +104,8 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
 
     Raises:
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
-        RunNotReady, RunAbandoned: the run may not delete. Nothing was deleted.
+        Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
+        RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
         InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
@@ -114,9 +119,10 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         state = _state(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
+        rules_version = _admitted(shop, plan, state)
         began_s = time.perf_counter()
         fence = _claim(files, run_id)
-        doomed, condemned = _cleared(shop, files, plan, view)
+        doomed, condemned = _cleared(shop, files, plan, view, rules_version)
         cleared_s = time.perf_counter()
         started_ms = _started_ms(files, plan)
         ledger = _ledger(plan, started_ms)
@@ -144,6 +150,17 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         return msgspec.structs.replace(report, state=RunState.ENDED)
 
 
+def _admitted(shop: Workshop, plan: Plan, state: RunState) -> int:
+    """Ask whatever can refuse this apply, before it overtakes another one, and before anything is written or deleted:
+    the server first of all, for only there it is known who may. The version of the rules to condemn by.
+    """
+    condemns = plan.kind is RunKind.COMMITTED and state is not RunState.SWEEPING
+    rules_version = version_to_condemn_by(shop.live_side, plan) if condemns else plan.rules_version
+    request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version)
+    shop.live_side.applying(plan.run_id, request)
+    return rules_version
+
+
 def _claim(files: Files, run_id: str) -> Fence:
     fence, outdated = files.act(lambda store: claim(store, run_id))
     files.act(lambda store: remove_files(store, outdated))
@@ -167,7 +184,9 @@ def _state(view: RunView | None, plan: Plan) -> RunState:
     return state
 
 
-def _cleared(shop: Workshop, files: Files, plan: Plan, view: RunView | None) -> tuple[Manifest, int]:
+def _cleared(
+    shop: Workshop, files: Files, plan: Plan, view: RunView | None, rules_version: int
+) -> tuple[Manifest, int]:
     """What may be deleted now (table DOOMED), and how many commits were condemned for it."""
     if plan.kind is RunKind.UNCOMMITTED:
         return plan.doomed, 0
@@ -179,7 +198,7 @@ def _cleared(shop: Workshop, files: Files, plan: Plan, view: RunView | None) -> 
     else:
         shop.progress(f"condemning {_condemned_rows(plan)} commits")
         assert plan.condemned is not None, "committed plans have one"
-        request = Condemn(commits=plan.condemned, rules_version=version_to_condemn_by(shop.live_side, plan))
+        request = Condemn(commits=plan.condemned, rules_version=rules_version)
         rechecked = recheck(shop, files, plan, shop.live_side.condemn(plan.run_id, request))
     shop.live_side.sweeping(plan.run_id, rechecked.doomed, rechecked.commits)
     return rechecked.doomed, rechecked.condemned
@@ -312,6 +331,8 @@ def _report(
         objects_quarantined=swept.objects_quarantined,
         bytes_quarantined=swept.bytes_quarantined,
         quarantined_until_ms=quarantine.until_ms if quarantine else None,
+        objects_kept=swept.objects_kept,
+        bytes_kept=swept.bytes_kept,
         objects_failed=swept.objects_failed,
         commits_condemned=condemned,
         strays=plan.strays,
@@ -325,5 +346,3 @@ def _report_of_ended(files: Files, plan: Plan) -> RunReport:
     if data is None:
         raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
     return msgspec.structs.replace(handoff.decode_report(data, name=name), state=RunState.ENDED)
-        objects_kept=swept.objects_kept,
-        bytes_kept=swept.bytes_kept,

@@ -15,6 +15,7 @@ import msgspec
 from lakebed.base import Conflict, Corrupt, NotFound
 from lakebed.client import api_path
 from lakebed.handoff import (
+    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -25,6 +26,7 @@ from lakebed.handoff import (
     Part,
     PrepareCommits,
     PreparedCommits,
+    Purging,
     ReadUncommitted,
     Restore,
     RestorePage,
@@ -114,6 +116,24 @@ class LiveSide:
             return self._post(Mark(plan=plan), RunView, run_id, "marked")
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
+
+    def applying(self, run_id: str, request: Apply) -> RunView:
+        """To be asked before an apply writes or deletes anything.
+
+        Raises:
+            Denied: the caller may not apply.
+            Conflict, NotFound: the plan may not be carried out; the message says why.
+        """
+        return self._post(request, RunView, run_id, "applying")
+
+    def purging(self) -> str:
+        """The namespace in which the caller may purge. To be asked before anything is deleted.
+
+        Raises:
+            Denied: the caller may not.
+        """
+        path = api_path("repositories", self.repository, "gc", "purging")
+        return _convert(self._client.call("POST", path), Purging).namespace
 
     def condemn(self, run_id: str, request: Condemn) -> Condemnation:
         """The last page's answer. Publishes the run: from here on nobody can name the commits it lists."""

@@ -18,6 +18,7 @@ from .manifests import (
     part_of,
 )
 from .messages import (
+    Apply,
     Condemn,
     Condemnation,
     GivenUp,
@@ -25,6 +26,7 @@ from .messages import (
     Mark,
     PrepareCommits,
     PreparedCommits,
+    Purging,
     ReadUncommitted,
     RunList,
     RunView,
@@ -105,6 +107,7 @@ __all__ = [
     "STRAYS_MAX",
     "TABLES",
     "UNCOMMITTED",
+    "Apply",
     "BadInput",
     "Column",
     "ColumnType",
@@ -144,6 +147,7 @@ __all__ = [
     "PlanSummary",
     "PrepareCommits",
     "PreparedCommits",
+    "Purging",
     "Quarantine",
     "RangeCounts",
     "ReadUncommitted",

@@ -6,6 +6,7 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
+    POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
     POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
     POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
     POST runs/{id}/sweeping        Sweep             -> RunView
@@ -13,6 +14,7 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     POST runs/{id}/abandoned       (empty)           -> RunView
     GET  runs                                        -> RunList             newest first
     GET  runs/{id}                                   -> RunView
+    POST purging                   (empty)           -> Purging             before a purge deletes anything
 """
 
 from __future__ import annotations
@@ -101,6 +103,22 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """`plan` is the manifest of the plan (table DOOMED), so that the record says what may be deleted."""
 
     plan: Manifest
+
+
+class Apply(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to condemn by (0 where
+    it condemns no commits).
+    """
+
+    kind: RunKind
+    plan: str
+    rules_version: int = 0
+
+
+class Purging(msgspec.Struct, frozen=True, kw_only=True):
+    """The repository's storage namespace, as in the repository: who got this answer may purge there, nowhere else."""
+
+    namespace: str
 
 
 class Condemn(msgspec.Struct, frozen=True, kw_only=True):

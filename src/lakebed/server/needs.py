@@ -226,6 +226,8 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"POST {_ONE}/gc/runs/{{run_id}}/uncommitted": _need("gc:Plan"),
     f"POST {_ONE}/gc/runs/{{run_id}}/commits": _need("gc:Plan"),
     f"POST {_ONE}/gc/runs/{{run_id}}/marked": _need("gc:Plan"),
+    f"POST {_ONE}/gc/purging": _need("gc:Apply"),
+    f"POST {_ONE}/gc/runs/{{run_id}}/applying": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/condemn": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/give-up": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/sweeping": _need("gc:Apply"),
@@ -240,7 +242,7 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"GET {_ONE}/gc/jobs/{{job_id}}": _need("gc:ReadRuns"),
     f"DELETE {_ONE}/gc/jobs/{{job_id}}": _need("gc:Abandon"),
     f"GET {_ONE}/gc/ledger": _need("gc:ReadLedger"),
-    f"POST {_ONE}/gc/restore": _need("gc:Restore"),
+    f"POST {_ONE}/gc/restore": _need("gc:Restore"),  # and, of each object, fs:WriteObject: rest/gc_restore.py
 }
 
 NEEDS: Final = INSTALLATION_NEEDS | AUTH_NEEDS | REPOSITORY_NEEDS | HISTORY_NEEDS | OBJECT_NEEDS | GC_NEEDS

@@ -1,6 +1,7 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
 from .collector import Collected, Collector, Delete, history_of
+from .continuing import Reader
 from .errors import (
     BadContinuation,
     OutOfOrder,
@@ -15,7 +16,7 @@ from .errors import (
 )
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import UpkeepOptions
-from .restoring import NotInQuarantine, RestoreDiffers, Restoring
+from .restoring import NotInQuarantine, Refusal, RestoreDiffers, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .upkeep import Upkeep
 from .why import NoQuestion
@@ -31,6 +32,8 @@ __all__ = [
     "NoQuestion",
     "NotInQuarantine",
     "OutOfOrder",
+    "Reader",
+    "Refusal",
     "RestoreDiffers",
     "Restoring",
     "RuleBook",

@@ -44,9 +44,10 @@ from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunState as StoredState
 
 from .commits import Snapshot, read_snapshot
+from .continuing import Continuations, Reader, fresh_secret
 from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
 from .inputs import Inputs
-from .reading import Cursor, Reading, decode_cursor, encode_cursor
+from .reading import Cursor, Reading
 from .rules import RuleBook
 from .runs import RunBook
 
@@ -74,12 +75,13 @@ class Condemning:
             record, cursor = await self._publish(run_id, inputs, body)
         else:
             record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
-            cursor = decode_cursor(body.continuation_token)
-            if cursor.name != uncommitted_name(record.attempt) or record.listed != body.commits.digest():
-                raise BadContinuation("this token is of an earlier attempt", run_id=run_id)
+            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
+            if record.listed != body.commits.digest():
+                raise BadContinuation("this token is of another list of commits", run_id=run_id)
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
-            return Condemnation(run_id=run_id, continuation_token=encode_cursor(page.cursor))
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
+            return Condemnation(run_id=run_id, continuation_token=token)
         assert page.whole is not None
         return await self._recheck(run_id, inputs, record.attempt, body.commits, page.whole)
 
@@ -105,6 +107,7 @@ class Condemning:
             attempt=attempt,
             listed=body.commits.digest(),
             rules_version=str(body.rules_version),
+            secret=fresh_secret(self._versions.world.ids),
         )
         try:
             before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)

@@ -11,6 +11,7 @@ In the order that the proof needs (docs/design/protocols.md, "A collection of un
 A `Cursor` says where a reading goes on; each step does one scan or looks at one branch and moves it. So a reading of
 any size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
 key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
+Outside it travels sealed (continuing.py).
 
 Branches are looked at one after the other, not all at the start. That loses nothing: a branch that comes into being
 behind the cursor has a token without cells, and whatever is put into it later is an address of a slice that had not
@@ -19,8 +20,6 @@ settled when the run began, or has an upload or copy record, or is in a commit.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
@@ -41,7 +40,6 @@ from lakebed.versions import (
     keys,
 )
 
-from .errors import BadContinuation
 from .inputs import Inputs, digest_of_pages
 from .options import UpkeepOptions
 from .rows import Address, AddressRows, address_of
@@ -78,21 +76,6 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
     return Cursor(name=cursor.name, page=cursor.page, pages=cursor.pages, phase=phase)
-
-
-def encode_cursor(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode()
-
-
-def decode_cursor(token: str) -> Cursor:
-    """
-    Raises:
-        BadContinuation: not a token of ours.
-    """
-    try:
-        return msgspec.msgpack.decode(base64.b64decode(token, altchars=b"-_", validate=True), type=Cursor)
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise BadContinuation("not a continuation token") from error
 
 
 @dataclass(frozen=True, slots=True)

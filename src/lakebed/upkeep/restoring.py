@@ -7,6 +7,8 @@ read back: its size and checksum are those of what lies in quarantine, and the s
 
 A page reads one part of the run's ledger and restores some of its objects. Repeated, or after a crash, it finds what is
 staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing else.
+
+Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +71,14 @@ class _Cursor(msgspec.Struct, frozen=True, kw_only=True):
     row: int = 0
 
 
+Refusal = Callable[[str, str], str]
+"""Why an object that had the first path (empty: none is known) may not be staged at the second; empty: it may."""
+
+
+def _refuse_nothing(_path: str, _target: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bytes:
     size_bytes: int
@@ -76,8 +86,9 @@ class _Bytes:
 
 
 class Restoring:
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: Versions, *, refusal: Refusal = _refuse_nothing) -> None:
         self._versions = versions
+        self._refusal = refusal
         self._blocks = versions.blocks
 
     async def restore(self, body: Restore, *, branch: str) -> RestorePage:
@@ -146,6 +157,8 @@ class Restoring:
         self, body: Restore, branch: str, quarantine: Quarantine, row: dict[str, Any], target: str
     ) -> bool | str:
         """True: staged; False: it was there; else what is wrong."""
+        if refused := self._refusal(row["path"], target):
+            return refused
         source = quarantine.key(row["address"])
         try:
             if await self._is_present(branch, target, source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakebed.base import OutcomeUnknown, RunId
-from lakebed.handoff import MOVES, RunKind, RunState, RunView
+from lakebed.handoff import MOVES, Apply, RunKind, RunState, RunView
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
     CopyRecord,
@@ -23,7 +23,8 @@ from lakebed.versions import (
 from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunState as StoredState
 
-from .errors import RunMoved, RunNotFound, WrongKind
+from .continuing import fresh_secret
+from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from .options import UpkeepOptions
 from .records import records
 
@@ -91,6 +92,28 @@ class RunBook:
         if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
+    async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
+        """The record of a run whose plan may be carried out; of one that was only planned, what its record would be.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was given up.
+            StalePlan: it was marked with another plan.
+        """
+        uncommitted = body.kind is RunKind.UNCOMMITTED
+        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING)
+        try:
+            record, _ = await self.read_as(run_id, body.kind, *states)
+        except RunNotFound:
+            if uncommitted:
+                raise
+            if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+                raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
+            now_ms = self._versions.world.clock.now_ms()
+            return RunRecord(kind=StoredKind(body.kind.value), state=StoredState.PLANNING, started_ms=now_ms)
+        if uncommitted and record.plan != body.plan:
+            raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
+        return record
+
     async def views(self) -> list[RunView]:
         """Newest first."""
         return [view(run_id, record) for run_id, record in reversed(await self._versions.runs())]
@@ -101,7 +124,12 @@ class RunBook:
         """A new run of uncommitted data, marking: from now on no finished upload or copy record is cleaned away."""
         run_id = RunId(self._versions.world.ids.fresh())
         now_ms = self._versions.world.clock.now_ms()
-        record = RunRecord(kind=StoredKind.UNCOMMITTED, state=StoredState.MARKING, started_ms=now_ms)
+        record = RunRecord(
+            kind=StoredKind.UNCOMMITTED,
+            state=StoredState.MARKING,
+            started_ms=now_ms,
+            secret=fresh_secret(self._versions.world.ids),
+        )
         await self.write(run_id, record, None)
         return run_id, record
 

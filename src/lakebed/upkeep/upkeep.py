@@ -2,8 +2,7 @@
 
 The collectors decide and delete; this side says what is alive, keeps the runs' records, and sees to it that writers and
 runs see each other. The order of the steps is the proof (docs/design/protocols.md); here it is enforced by the run's
-state, by the inputs that are complete, and by the cursor in a continuation token. The caller is a collector of ours: a
-forged cursor is not found out.
+state, by the inputs that are complete, and by the sealed cursor in a continuation token.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from lakebed.handoff import (
     DOOMED,
     REFS,
     UNCOMMITTED,
+    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -45,13 +45,14 @@ from lakebed.versions import RunRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
 from .condemning import Condemning
-from .errors import BadContinuation, RulesNotFound, RunMoved, RunNotFound, WrongKind
+from .continuing import Continuations, Reader
+from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, WrongKind
 from .inputs import Inputs
 from .metadata import MetadataRuns
 from .options import UpkeepOptions
-from .reading import Cursor, Reading, decode_cursor, encode_cursor
+from .reading import Cursor, Reading
 from .rules import RuleBook
-from .runs import RunBook, view
+from .runs import RunBook, state_of, view
 from .why import Why
 
 
@@ -97,30 +98,31 @@ class Upkeep:
 
     # Reading
 
-    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage:
-        """The next page of everything that is in no commit.
+    async def read_uncommitted(
+        self, run_id: str, body: ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
+    ) -> UncommittedPage:
+        """The next page of everything that is in no commit. A token is good for the reader that it was given to.
 
         Raises:
             RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
             OutOfOrder: the run has read the commits already.
-            BadContinuation: not a token of this run.
+            BadContinuation: not a token that this reader was given for this run.
         """
         id_ = check_run_id(run_id)
-        await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
+        record, _ = await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
+        continuations = Continuations(id_, record, reader)
         inputs = Inputs(self._versions.blocks, RunKind.UNCOMMITTED, id_)
         name = UNCOMMITTED.name
         # Read again after the commits were, staging would lack what was committed in between, and so would they.
         await inputs.check_not_complete(COMMITS.name)
         token = body.continuation_token
-        cursor = Cursor(name=name) if token is None else decode_cursor(token)
-        if cursor.name != name:
-            raise BadContinuation("this token is of another reading", run_id=run_id)
+        cursor = Cursor(name=name) if token is None else continuations.cursor(token)
         page = await self._reading.read_page(inputs, cursor)
         return UncommittedPage(
             run_id=id_,
             location=inputs.folder(name),
             parts=page.manifest.parts,
-            continuation_token=None if page.cursor is None else encode_cursor(page.cursor),
+            continuation_token=None if page.cursor is None else continuations.token(page.cursor),
             manifest=page.whole,
         )
 
@@ -174,6 +176,30 @@ class Upkeep:
         id_ = check_run_id(run_id)
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
 
+    async def apply(self, run_id: str, body: Apply) -> RunView:
+        """Whether an apply of this plan may begin, asked before it stops another or writes anything. Grants nothing by
+        itself: what an apply needs besides, it asks for when it comes to it.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
+            StalePlan: the run was marked with another plan.
+            RulesNotFound, RulesChanged: the plan's rules are not in force. A run that condemns by them is abandoned.
+        """
+        id_ = check_run_id(run_id)
+        record = await self._runs.read_to_apply(id_, body)
+        if body.kind is RunKind.COMMITTED and state_of(record) is not RunState.SWEEPING:
+            now = await self._require_rules(id_)
+            if record.rules_version not in ("", str(now)):
+                await self._abandon_unswept(id_)
+            if body.rules_version != now:
+                raise RulesChanged(
+                    "the retention rules changed since this run was planned; plan again",
+                    run_id=run_id,
+                    planned_by=body.rules_version,
+                    now=now,
+                )
+        return await self._view(id_, record)
+
     async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
         """See `Condemning.condemn`.
 
@@ -181,12 +207,21 @@ class Upkeep:
             RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
         """
         id_ = check_run_id(run_id)
-        if (await self.rules.read()).rules is None:
-            with suppress(RunNotFound, WrongKind, RunMoved):
-                await self._runs.read_as(id_, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
-                await self._finish(id_, RunState.ABANDONED)
-            raise RulesNotFound("no retention rules are set for this repository")
+        await self._require_rules(id_)
         return await self._condemning.condemn(id_, body)
+
+    async def _require_rules(self, run_id: RunId) -> int:
+        """The version of those in force."""
+        current = await self.rules.read()
+        if current.rules is None:
+            await self._abandon_unswept(run_id)
+            raise RulesNotFound("no retention rules are set for this repository")
+        return current.version
+
+    async def _abandon_unswept(self, run_id: RunId) -> None:
+        with suppress(RunNotFound, WrongKind, RunMoved):
+            await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
+            await self._finish(run_id, RunState.ABANDONED)
 
     async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
         """See `MetadataRuns.give_up`."""

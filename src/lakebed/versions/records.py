@@ -250,7 +250,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
     `plan` of the plan (lakebed.handoff.Manifest): what may be deleted is named by these, so a plan from an earlier
-    attempt is refused.
+    attempt is refused. `secret` seals the continuation tokens of the run, or of its attempt, and is shown to nobody.
     """
 
     kind: RunKind
@@ -261,6 +261,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     recheck: str = ""
     plan: str = ""
     rules_version: str = ""
+    secret: str = ""
 
 
 class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

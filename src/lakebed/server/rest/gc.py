@@ -11,10 +11,12 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.handoff import (
+    Apply,
     Condemn,
     GiveUp,
     Mark,
     PrepareCommits,
+    Purging,
     ReadUncommitted,
     RunKind,
     StartRun,
@@ -25,7 +27,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import BadContinuation, Upkeep
+from lakebed.upkeep import BadContinuation, Reader, Upkeep
 from lakebed.versions import Options
 
 
@@ -64,7 +66,9 @@ class Contract:
                 raise BadContinuation("not a continuation token")
         else:
             run_id, token = (await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
-        page = await upkeep.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+        following = ReadUncommitted(continuation_token=token)
+        # Only tokens of this route are good here: a run that was begun by a collector is not this caller's to abandon.
+        page = await upkeep.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
         if page.continuation_token is None:
             # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
             # one wanted to read of the records that would go is read: copies come last.
@@ -117,6 +121,15 @@ class Runs:
         upkeep = await self._upkeep(request)
         return answer(await upkeep.mark(request.args[1], await request.decoded(Mark)))
 
+    async def applying(self, request: RestRequest) -> Response:
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.apply(request.args[1], await request.decoded(Apply)))
+
+    async def purging(self, request: RestRequest) -> Response:
+        """What a purge takes was let go by the run that moved it aside: left to ask is who may do it, and where."""
+        repository = await self._catalog.get(request.args[0])
+        return answer(Purging(namespace=repository.record.storage_namespace))
+
     async def condemn(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
         return answer(await upkeep.condemn(request.args[1], await request.decoded(Condemn)))
@@ -151,6 +164,8 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", run + "/uncommitted", runs.uncommitted),
         Route("POST", run + "/commits", runs.commits),
         Route("POST", run + "/marked", runs.marked),
+        Route("POST", repository + "/gc/purging", runs.purging),
+        Route("POST", run + "/applying", runs.applying),
         Route("POST", run + "/condemn", runs.condemn),
         Route("POST", run + "/give-up", runs.give_up),
         Route("POST", run + "/sweeping", runs.sweeping),

@@ -1,15 +1,20 @@
-"""Back out of quarantine, page by page: one record in, one out (`lakebed.handoff`, restoring)."""
+"""Back out of quarantine, page by page: one record in, one out (`lakebed.handoff`, restoring).
+
+Besides `gc:Restore` on the repository (needs.py) each object asks for what an upload or a copy of it would: to write
+its path, and to read the path that it had, where that is another one. What is refused counts as failed.
+"""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
+from lakebed.auth import Permissions
 from lakebed.handoff import Restore
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import Restoring
+from lakebed.upkeep import Refusal, Restoring
 
 
 class Restores:
@@ -23,7 +28,22 @@ class Restores:
         body = await request.decoded(Restore)
         branch = body.branch or repository.record.default_branch
         await repository.check_branch_writable(branch)
-        return answer(await Restoring(repository.versions).restore(body, branch=branch))
+        restoring = Restoring(repository.versions, refusal=_refusal(request.permissions, request.args[0]))
+        return answer(await restoring.restore(body, branch=branch))
+
+
+def _refusal(permissions: Permissions, repository: str) -> Refusal:
+    def refusal(path: str, target: str) -> str:
+        needs = [("fs:WriteObject", target)]
+        if path and path != target:
+            needs.append(("fs:ReadObject", path))
+        for action, object_ in needs:
+            arn = f"arn:lakefs:fs:::repository/{repository}/object/{object_}"
+            if not permissions.allows(action, arn):
+                return f"insufficient permissions: {permissions.user_id} needs {action} on {arn}"
+        return ""
+
+    return refusal
 
 
 def routes(state: AppState) -> list[Route]:
