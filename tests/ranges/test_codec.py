@@ -24,12 +24,13 @@ from lakebed.ranges import (
     encode_metarange,
     encode_range,
     footer_size,
+    read_end,
     rows_from_table,
     sealed,
     summary_of,
     table_from_rows,
 )
-from lakebed.ranges.codec import RANGE_KIND
+from lakebed.ranges.codec import RANGE_KIND, TAIL_BYTES
 from lakebed.ranges.metarange import MetarangeCorrupt
 
 searched = settings(deadline=None, max_examples=50)
@@ -292,6 +293,20 @@ def test_the_summary_needs_only_the_end_of_the_file() -> None:
         footer_size(info.id, data[-9:-1])
     with pytest.raises(RangeCorrupt):
         summary_of(RangeId("ab" * 32), data)
+
+
+async def test_the_end_that_holds_the_footer_is_found_whatever_size_the_file_is_said_to_have() -> None:
+    info, data = encode_range(sample(9000))
+    starts: list[int] = []
+
+    async def read(start: int) -> bytes:
+        starts.append(start)
+        return data[start:]
+
+    ends = [await read_end(info.id, said, read) for said in (len(data), 10, len(data) + TAIL_BYTES - 20, 10**9)]
+
+    assert ends == [data[-TAIL_BYTES:], data, data, data]
+    assert starts == [len(data) - TAIL_BYTES, 0, len(data) - 20, 0, 10**9 - TAIL_BYTES, 0]
 
 
 def test_a_flip_of_any_byte_of_the_footer_is_noticed_where_the_summary_is_read() -> None:

@@ -1,7 +1,17 @@
 """Sorted immutable files of entries, cut by content: codecs, cuts, changes, merges. Pure: bytes in, values out."""
 
 from .changing import Change, apply_changes, differing, overlay
-from .codec import RangeCorrupt, RangeFile, RangeInfo, decode_range, encode_range, footer_size, range_key, summary_of
+from .codec import (
+    RangeCorrupt,
+    RangeFile,
+    RangeInfo,
+    decode_range,
+    encode_range,
+    footer_size,
+    range_key,
+    read_end,
+    summary_of,
+)
 from .cutting import CUT_RULE, CutRule, Cutter, cut
 from .footer import FileCorrupt
 from .merging import MergedTable, Strategy, merge_tables
@@ -56,6 +66,7 @@ __all__ = [
     "metarange_key",
     "overlay",
     "range_key",
+    "read_end",
     "rows_from_table",
     "summary_of",
     "table_from_rows",

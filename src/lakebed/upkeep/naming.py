@@ -36,9 +36,9 @@ from lakebed.ranges import (
     SliceSummary,
     decode_metarange,
     decode_range,
-    footer_size,
     metarange_key,
     range_key,
+    read_end,
     summary_of,
 )
 from lakebed.versions import (
@@ -59,8 +59,6 @@ Numbers = npt.NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL: Final = 32
-TAIL_BYTES: Final = 1 << 16
-"""How much of a range's end is asked for at first: more than the footer of nearly all."""
 SCAN_CELLS: Final = 5_000
 
 _COLUMNS: Final = ["key", "slice", "sequence", "address"]
@@ -178,11 +176,8 @@ class Search:
         return decode_range(info.id, await self._read_range(info), _COLUMNS)
 
     async def _look_into(self, info: RangeInfo, wanted: Wanted) -> list[Named]:
-        start = max(0, info.file_bytes - TAIL_BYTES)
-        tail = await self._read_range(info, start=start)
-        if start and (len(tail) < 8 or footer_size(info.id, tail[-8:]) > len(tail)):
-            tail = await self._read_range(info)  # the size in a metarange is an estimate
-        summary = summary_of(info.id, tail)
+        end = await read_end(info.id, info.file_bytes, lambda start: self._read_range(info, start=start))
+        summary = summary_of(info.id, end)
         if not summary.foreign and not wanted.is_in(summary):
             return []
         rows = await self._rows(info)

@@ -33,14 +33,11 @@ from lakebed.ranges import (
     SliceSummary,
     decode_metarange,
     decode_range,
-    footer_size,
     metarange_key,
     range_key,
+    read_end,
     summary_of,
 )
-
-TAIL_BYTES: Final = 1 << 16
-"""How much of a range's end is asked for at first: more than the footer of nearly all."""
 
 PREFIXES_MAX: Final = 64
 """A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
@@ -115,12 +112,13 @@ def reading_live(uri: str, keys_into: str | None = None) -> Work:
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         table = whole(share)
         ids = table["range_id"].to_pylist()
-        starts = dict(zip(ids, (max(0, size - TAIL_BYTES) for size in table["file_bytes"].to_pylist()), strict=True))
+        sizes = dict(zip(ids, table["file_bytes"].to_pylist(), strict=True))
         live = LiveSet()
 
         async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
             id_ = RangeId(name)
-            summary = summary_of(id_, await _get_tail(store, id_, starts[name]))
+            end = await read_end(id_, sizes[name], lambda start: _get_range(store, id_, start=start))
+            summary = summary_of(id_, end)
             return summary, await _foreign_addresses(store, id_) if summary.foreign else None
 
         async for _, (summary, addresses) in ahead(ids, read):
@@ -135,14 +133,6 @@ def reading_live(uri: str, keys_into: str | None = None) -> Work:
         yield live.rows()
 
     return work
-
-
-async def _get_tail(store: BlockStore, id_: RangeId, start: int) -> bytes:
-    """An end of the file that holds its footer. `start` is a guess: file sizes in a metarange are estimates."""
-    data = await _get_range(store, id_, start=start)
-    if start and (len(data) < 8 or footer_size(id_, data[-8:]) > len(data)):
-        data = await _get_range(store, id_)
-    return data
 
 
 async def _foreign_addresses(store: BlockStore, id_: RangeId) -> pa.Array:
