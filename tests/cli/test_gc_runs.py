@@ -48,3 +48,10 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
     assert f"is not below {tmp_path}" in wrong.err
     assert (unknown.code, unknown.err) == (3, "error: repository not found\n")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_supposed_rules_say_nothing_of_metadata(shell: Shell, lake: str, tmp_path: Path) -> None:
+    refused = shell("gc", "plan", lake, "--metadata", "--rules", str(tmp_path / "rules.json"))
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "--rules and --metadata do not go together" in refused.err

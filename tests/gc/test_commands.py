@@ -99,6 +99,20 @@ def test_the_entry_for_spark_submit_refuses_what_it_does_not_understand(
     assert "usage" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [["--metadata"], ["--kind=metadata"], ["--committed", "--metadata"]])
+def test_the_entry_for_spark_submit_refuses_supposed_rules_for_metadata(
+    kind: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"default": "7d"}')
+
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "lakefs://lake", "--rules", str(rules), *kind], {})
+
+    assert ended.value.code == 2
+    assert "metadata, which goes by no rules" in capsys.readouterr().err
+
+
 def test_the_entry_for_spark_submit_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["show", "lakefs://lake", "r1"], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lakebed.gc as gc
-from lakebed.handoff import Fate, RunState
+from lakebed.handoff import Fate, RunKind, RunState
 from lakebed.retention import Rules, days_rules
 
 from .lakeside import Lakeside
@@ -104,6 +104,21 @@ def test_a_supposed_run_of_uncommitted_data_shows_what_goes_and_can_never_be_app
     with pytest.raises(gc.RunNotReady, match="abandoned"):
         gc.apply("repo", supposed.run_id, **here)
     assert garbage in lakeside.addresses()
+
+
+def test_rules_are_supposed_of_objects_and_never_of_metadata(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a", b"one")
+    lakeside.commit()
+    here = where(lakeside, spark)
+
+    plans = [*lakeside.collector.plan_each(spark, rules=days_rules(3))]
+
+    assert {(plan.kind, plan.what_if) for plan in plans} == {("uncommitted", True), ("committed", True)}
+    with pytest.raises(gc.NothingToSuppose):
+        gc.plan("repo", kind="metadata", rules=days_rules(3), **here)
+    with pytest.raises(gc.NothingToSuppose):
+        next(lakeside.collector.plan_each(spark, [*RunKind], rules=days_rules(3)))
+    assert len(lakeside.collector.plans()) == 2
 
 
 def test_the_guides_example_runs_as_it_stands(

@@ -17,7 +17,7 @@ import typer
 from lakebed.base import LakebedError
 
 from .arguments import RepositoryArgument, YesOption
-from .failures import FAILED
+from .failures import FAILED, Misuse
 from .gc_aside import GraceOption, WindowOption, check_window_option, ledger, purge, purge_text, restore
 from .gc_diff import diff_text
 from .gc_jobs import app as jobs
@@ -87,12 +87,17 @@ def plan(
     clean_after: CleanAfterOption = None,
     token_expiry: TokenExpiryOption = None,
     rules_from: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="By the rules of a file, which nobody has saved.")
+        Path | None,
+        typer.Option(
+            "--rules", metavar="FILE", help="By the rules of a file, which nobody has saved; not of metadata."
+        ),
     ] = None,
     local_root: RootOption = None,
 ) -> None:
     """Decide what goes and write it down. Deletes nothing."""
-    supposed = rules_file(rules_from)
+    if metadata and rules_from is not None:
+        raise Misuse("--rules and --metadata do not go together: metadata goes by no rules")
+    supposed = None if rules_from is None else rules_file(rules_from)
     options = uncommitted_options(
         uncommitted=uncommitted,
         clean=clean,

@@ -27,7 +27,7 @@ from .session import (
     local_session,
     session_options,
 )
-from .supposing import NotTheRules
+from .supposing import NothingToSuppose, NotTheRules
 from .tables import SchemaMismatch
 from .unforeseen import SparkFailed, unforeseen
 
@@ -50,6 +50,7 @@ __all__ = [
     "NoSavedState",
     "NoSession",
     "NotTheRules",
+    "NothingToSuppose",
     "Overtaken",
     "Plan",
     "PlanMissing",

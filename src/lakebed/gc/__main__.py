@@ -9,8 +9,8 @@ server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and
 LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. Results
 go to stdout as JSON, a record a line; what is told besides goes to stderr, which spark-submit sends to stdout too.
 
-Only this file of the collectors reads the environment. It ends with 0 when all is done, 1 when it failed or objects
-could not be deleted, 2 when it was misused.
+Only this file of the collectors reads the environment. It ends with the codes of `lakebed` (docs/guide/cli.md): 0 when
+all is done, 1 when it failed or objects could not be deleted, 2 when it was misused, 3 when there is no such thing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import LakebedError
+from lakebed.base import ExitCode, LakebedError, exit_code
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
 from lakebed.gc import (
@@ -57,8 +57,12 @@ FORCED: Final = 1
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.action == "why":
+        _place(parser, options)
     if getattr(options, "mode", None) is Mode.OLD_LAYOUT and options.kind != [RunKind.UNCOMMITTED.value]:
         parser.error("--old-layout goes with --uncommitted alone")
+    if getattr(options, "rules", None) is not None and RunKind.METADATA in _kinds(options):
+        parser.error("--rules does not go with --metadata, which goes by no rules")
     if options.attended:
         _end_with_input()
     try:
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 return _say(_collect(collector, spark, options))
     except LakebedError as error:
         _note(f"error: {error}")
-        return 1
+        return exit_code(error)
 
 
 def _credentials(environ: Mapping[str, str]) -> Credentials | Token:
@@ -117,7 +121,7 @@ def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
         case "list":
             yield from collector.listed()
         case _:
-            yield collector.why(address=options.address)
+            yield collector.why(address=options.address, ref=options.ref, path=options.path)
 
 
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:
@@ -189,13 +193,15 @@ def _parser() -> argparse.ArgumentParser:
         ("why", "say what keeps an object and until when, or which run took it"),
     ):
         action = actions.add_parser(name, help=summary)
-        action.add_argument("repository", type=_repository, metavar="lakefs://REPOSITORY")
+        if name == "why":
+            action.add_argument("place", metavar="lakefs://REPOSITORY[/REF/PATH]")
+            action.add_argument("address", nargs="?", default="", metavar="ADDRESS", help="in place of a path")
+        else:
+            action.add_argument("repository", type=_repository, metavar="lakefs://REPOSITORY")
         if name in {"apply", "show", "diff"}:
             action.add_argument("run", metavar="RUN")
         if name == "diff":
             action.add_argument("other", metavar="RUN")
-        if name == "why":
-            action.add_argument("address", metavar="ADDRESS")
         if name == "plan":
             action.add_argument("--rules", type=_rules, metavar="FILE", help="by the rules of a file, not saved")
         if name in {"plan", "run"}:
@@ -253,6 +259,17 @@ def _repository(text: str) -> str:
     if not text.startswith("lakefs://") or not repository or "/" in repository:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form lakefs://repository")
     return repository
+
+
+def _place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What `why` asks after: a path of a ref, or of a repository an address."""
+    scheme, _, rest = options.place.partition("://")
+    options.repository, _, rest = rest.partition("/")
+    options.ref, _, options.path = rest.partition("/")
+    if scheme != "lakefs" or not options.repository or bool(options.address) == bool(options.path):
+        parser.error("why asks after lakefs://repository/ref/path, or after lakefs://repository and an address")
+    if options.address and options.ref:
+        parser.error("an address goes with lakefs://repository alone")
 
 
 def _rules(text: str) -> Rules:

@@ -50,7 +50,7 @@ from .planning_committed import NoRules
 from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
-from .supposing import Supposing
+from .supposing import Supposing, check_supposed
 from .verdicts import doomed_objects
 from .workshop import Workshop, read_input
 
@@ -105,11 +105,13 @@ class Collector:
         once they are the repository's, of uncommitted data never.
 
         Raises:
+            NothingToSuppose: metadata, and `rules` were given.
             NoRules: committed data, and no rules are set.
             NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
             RunAbandoned: somebody ended the run meanwhile.
         """
+        check_supposed([kind], rules)
         options = self.uncommitted if mode is None else replace(self.uncommitted, mode=mode)
         shop = self._shop(spark)
         if rules is not None:
@@ -171,12 +173,16 @@ class Collector:
         rules: Rules | None = None,
     ) -> Iterator[Plan]:
         """A plan of each of these kinds, one after the other. Without kinds: of every kind, and where no rules are set
-        committed data is passed over with a word, for then nothing of it ever goes.
+        committed data is passed over with a word, for then nothing of it ever goes; with `rules` metadata is left out,
+        for it goes by none.
 
         Raises:
+            NothingToSuppose: metadata was asked for, and `rules` were given. Nothing was planned.
             NoRules: committed data was asked for, and no rules are set.
         """
-        for kind in kinds or tuple(RunKind):
+        check_supposed(kinds, rules)
+        every = (kind for kind in RunKind if rules is None or kind is not RunKind.METADATA)
+        for kind in kinds or every:
             try:
                 plan = self.plan(spark, kind, mode=mode, rules=rules)
             except NoRules as error:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Required, TypedDict, Unpack
+from enum import StrEnum
+from typing import Required, TypedDict, TypeVar, Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,9 +30,15 @@ from .quarantine import PurgeReport
 from .restoring import RestoreReport
 from .runs import WAYS, Progress
 
+Choice = TypeVar("Choice", bound=StrEnum)
+
 
 class NoSession(Invalid):
     """No Spark session was given, and none is active."""
+
+
+class UnknownChoice(Invalid):
+    """A kind or a mode that there is not. The message lists those there are."""
 
 
 class Where(TypedDict, total=False):
@@ -73,10 +80,12 @@ def plan(
     **where: Unpack[Where],
 ) -> Planned:
     """Decide what goes and why, and write it down. Deletes nothing. `mode` is for uncommitted data: `clean`,
-    `optimised`, `old-layout`. With `rules`: what they would take.
+    `optimised`, `old-layout`. With `rules`: what they would take of committed or
+    uncommitted data.
     """
+    asked, how = _known(RunKind, kind), _known(Mode, mode)
     collector, spark = _collector(repository, where), _spark(where)
-    return _planned(collector, spark, collector.plan(spark, RunKind(kind), mode=Mode(mode), rules=rules))
+    return _planned(collector, spark, collector.plan(spark, asked, mode=how, rules=rules))
 
 
 def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
@@ -106,8 +115,8 @@ def run(
 ) -> list[RunReport]:
     """Plan and apply, one kind after the other; without kinds all, but committed data only where rules are set. `mode`
     as for `plan`."""
-    asked = [RunKind(kind) for kind in kinds]
-    return _collector(repository, where).run(_spark(where), asked, mode=Mode(mode), quarantine=quarantine)
+    asked = [_known(RunKind, kind) for kind in kinds]
+    return _collector(repository, where).run(_spark(where), asked, mode=_known(Mode, mode), quarantine=quarantine)
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
@@ -139,6 +148,17 @@ def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[
 def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:
     """Why an object is there and until when, or which run took it. Needs no session."""
     return _collector(repository, where).why(address=address, ref=ref, path=path)
+
+
+def _known(choices: type[Choice], word: str) -> Choice:
+    """
+    Raises:
+        UnknownChoice: it is none of them.
+    """
+    try:
+        return choices(word)
+    except ValueError:
+        raise UnknownChoice(f"{word!r} is not known: say {', '.join(choices)}", word=word) from None
 
 
 def _collector(repository: str, where: Where) -> Collector:

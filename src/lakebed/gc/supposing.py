@@ -3,17 +3,19 @@
 The live side is asked as ever, but for its rules others are taken. A plan of committed data may be applied when these
 rules are the repository's by then, compared as a whole and asked of the server at that moment (applying.py); in
 between it has no version that the server would accept. A run of uncommitted data is bound to its plan while it marks,
-so one that only supposes is abandoned where another would be marked, and can never be applied.
+so one that only supposes is abandoned where another would be marked, and can never be applied. Metadata goes by no
+rules, and there is nothing to suppose of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from lakebed.base import Conflict
-from lakebed.handoff import Manifest, Plan, PreparedCommits, RunView
+from lakebed.base import Conflict, Invalid
+from lakebed.handoff import Manifest, Plan, PreparedCommits, RunKind, RunView
 from lakebed.retention import Rules, check_rules
 
 from .live_side import Caller, LiveSide
@@ -23,6 +25,19 @@ NO_VERSION: Final = -1
 
 class NotTheRules(Conflict):
     """The plan was made to see what other rules would take, and these are not in force."""
+
+
+class NothingToSuppose(Invalid):
+    """Metadata goes by no rules: no others would take anything else of it."""
+
+
+def check_supposed(kinds: Iterable[RunKind], rules: Rules | None) -> None:
+    """
+    Raises:
+        NothingToSuppose: there are rules to suppose, and metadata is among the kinds.
+    """
+    if rules is not None and RunKind.METADATA in kinds:
+        raise NothingToSuppose("metadata goes by no rules: suppose them of committed or uncommitted data alone")
 
 
 class Supposing(LiveSide):
