@@ -38,6 +38,7 @@ from .errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from .exits import ExitCode, exit_code
 from .ids import (
     EMPTY_METARANGE,
     BranchName,
@@ -70,6 +71,7 @@ __all__ = [
     "Denied",
     "Entry",
     "Event",
+    "ExitCode",
     "Ids",
     "Invalid",
     "InvalidEntry",
@@ -93,6 +95,7 @@ __all__ = [
     "check_tag",
     "decode_metadata",
     "encode_metadata",
+    "exit_code",
     "format_address",
     "from_row",
     "inner_namespace",
