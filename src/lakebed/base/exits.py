@@ -1,4 +1,4 @@
-"""How a command ends, for scripts: the one table from error families to exit codes. docs/guide/cli.md has it for people.
+"""How a command ends, for scripts: the one table from error families to exit codes (for people: docs/guide/cli.md).
 
 Every entry of ours has it: the command line, and the collectors' own, which clusters start.
 """

@@ -12,6 +12,7 @@ from lakebed.wire import Group
 
 from .arguments import LimitOption, PrefixOption, YesOption
 from .auth_users import PolicyArgument, UserArgument
+from .failures import being_new
 from .output import fields, printable, table
 from .session import Session, command
 from .tree import noun
@@ -40,7 +41,9 @@ def create(
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
 ) -> None:
     """Create a group."""
-    session.show(session.client.groups.create(group, description=description), lambda _: f"created group {group}")
+    with being_new(f"group {group}"):
+        created = session.client.groups.create(group, description=description)
+    session.show(created, lambda _: f"created group {group}")
 
 
 @app.command("list")

@@ -19,7 +19,7 @@ from lakebed.wire import Policy, Statement
 
 from .arguments import LimitOption, PrefixOption, YesOption
 from .auth_users import PolicyArgument
-from .failures import Misuse
+from .failures import Misuse, being_new
 from .output import printable, table
 from .session import Session, command
 from .tree import noun
@@ -37,7 +37,9 @@ class _Statements(msgspec.Struct, frozen=True, kw_only=True):
 @command
 def create(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
     """Create a policy from a file of statements."""
-    session.show(session.client.policies.create(policy, _read(file)), lambda _: f"created policy {policy}")
+    with being_new(f"policy {policy}"):
+        created = session.client.policies.create(policy, _read(file))
+    session.show(created, lambda _: f"created policy {policy}")
 
 
 @app.command("list")

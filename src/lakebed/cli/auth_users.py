@@ -11,6 +11,7 @@ import typer
 from lakebed.wire import Credentials, CredentialsWithSecret, User
 
 from .arguments import LimitOption, PrefixOption, YesOption
+from .failures import being_new
 from .output import fields, human_time, printable, table
 from .session import Session, command
 from .tree import noun
@@ -45,7 +46,8 @@ def create(
     """Create a user. Without a group they may do nothing. The secret key is told this once."""
     for group in groups or []:
         session.client.groups.get(group)  # A mistake in a name is told before anything is made.
-    created = session.client.users.create(user)
+    with being_new(f"user {user}"):
+        created = session.client.users.create(user)
     for group in groups or []:
         session.client.groups.add(group, user)
     if key:

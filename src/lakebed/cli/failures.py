@@ -1,33 +1,24 @@
 """How a command ends when it cannot do what it was told: one line on stderr, and an exit code that scripts can rely on.
 
-This file is the one table from error families to exit codes.
+Which error ends with which code is base/exits.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lakebed.base import (
-    AlreadyExists,
-    Conflict,
-    Invalid,
-    LakebedError,
-    NotFound,
-    OutcomeUnknown,
-    Unavailable,
-)
+from lakebed.base import AlreadyExists, ExitCode, Invalid, LakebedError
 
-OK: Final = 0
-FAILED: Final = 1
-MISUSED: Final = 2
-NOT_FOUND: Final = 3
-CONFLICT: Final = 4
-UNAVAILABLE: Final = 5
-INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells have it."""
-PIPE_CLOSED: Final = 141
-"""128 + SIGPIPE: who read our output went away."""
+OK: Final = ExitCode.OK
+FAILED: Final = ExitCode.FAILED
+MISUSED: Final = ExitCode.MISUSED
+NOT_FOUND: Final = ExitCode.NOT_FOUND
+CONFLICT: Final = ExitCode.CONFLICT
+UNAVAILABLE: Final = ExitCode.UNAVAILABLE
+INTERRUPTED: Final = ExitCode.INTERRUPTED
+PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
 
 
 class Misuse(Invalid):
@@ -36,22 +27,6 @@ class Misuse(Invalid):
 
 class Declined(LakebedError):
     """The person said no, or could not be asked."""
-
-
-def exit_code(error: LakebedError) -> int:
-    """The exit code for an error."""
-    match error:
-        case NotFound():
-            return NOT_FOUND
-        case AlreadyExists() | Conflict():
-            return CONFLICT
-        case Unavailable() | OutcomeUnknown():
-            return UNAVAILABLE
-        case Invalid() if "status" not in error.facts:
-            # What a server finds invalid has its status among its facts, and is no misuse of this command.
-            return MISUSED
-        case _:
-            return FAILED
 
 
 def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
@@ -65,3 +40,12 @@ def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else type(error).__name__
     return f"{' or '.join(uris)}: {line}" if uris and line == "not found" else line
+
+
+@contextlib.contextmanager
+def being_new(what: str) -> Iterator[None]:
+    """Servers say only `Already exists` of some things: they are named."""
+    try:
+        yield
+    except AlreadyExists as error:
+        raise AlreadyExists(f"{what} exists already", **error.facts) from error

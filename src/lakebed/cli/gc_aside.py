@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lakebed.gc import PurgeReport, RestoreReport
 
 SHOWN: Final = 20
+OCCUPIED: Final = "another object is there"
+"""What the server says of an object that would need --overwrite."""
 TIMEOUT_S: Final = 3600.0
 """How long the server may work on a page in silence: an object may be very large."""
 
@@ -169,7 +171,12 @@ def restore_text(report: RestoreReport) -> Iterator[str]:
     yield done + (f"; {report.present:,} were there already" if report.present else "")
     if report.failed:
         yield f"{count_of(report.failed, 'object')} could not be restored:"
-        yield from (f"  {printable(one.path)}: {printable(one.error)}" for one in report.failures[:SHOWN])
+        yield from (f"  {printable(one.path)}: {_advised(one.error)}" for one in report.failures[:SHOWN])
+
+
+def _advised(error: str) -> str:
+    advice = " (--overwrite, or --to a prefix)" if error == OCCUPIED else ""
+    return printable(error) + advice
 
 
 def ledger_text(rows: Iterable[dict[str, Any]]) -> Iterator[str]:

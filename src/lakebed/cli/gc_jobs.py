@@ -17,6 +17,7 @@ import typer
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
+from .gc_session import rules_file
 from .output import count_of, fields, human_size, human_time, printable, table
 from .session import Session, command
 from .tree import noun
@@ -25,7 +26,6 @@ from .uris import parse_repository
 if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
     from lakebed.handoff import JobResult, JobView
-    from lakebed.retention import Rules
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -68,7 +68,7 @@ def start(
         kind=_known(RunKind, kind) if kind else None,
         run_id=run,
         options={name: value for name, _, value in (text.partition("=") for text in option or [])},
-        rules=_rules(rules),
+        rules=None if rules is None else rules_file(rules),
     )
     if body.action is not JobAction.PLAN:
         what = f"what run {run} names" if run else "whatever nobody can reach any more"
@@ -102,12 +102,6 @@ def stop(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
     """Ask a job to stop. What it was doing can be begun, or gone on with, again."""
     session.client.call("DELETE", _path(uri, job))
     session.show(_watched(session, uri, _get(session, uri, job)), lambda found: f"job {found.id} is {found.state}")
-
-
-def _rules(file: Path | None) -> Rules | None:
-    from lakebed.retention import read_rules
-
-    return None if file is None else read_rules(file.read_bytes(), name=str(file))
 
 
 def _known(names: type[E], text: str) -> E:

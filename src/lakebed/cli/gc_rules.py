@@ -17,7 +17,7 @@ from .arguments import LimitOption, RepositoryArgument, YesOption
 from .failures import Misuse
 from .gc_rules_plan import planned_change, planned_text
 from .gc_rules_text import changes_text, explanation_text, history_text, version_text
-from .gc_session import RootOption
+from .gc_session import RootOption, rules_file
 from .output import count_of
 from .session import Session, command
 from .tree import noun
@@ -39,6 +39,8 @@ PlanOption = Annotated[
     bool, typer.Option("--plan", help="Plan by both, and show the difference in objects, bytes and commits.")
 ]
 OFF: Final = "off"
+DASHES: Final = {"ignore_unknown_options": True}
+"""A duration that begins with a dash is one that nobody can mean, and no option: it is told like the others."""
 
 
 @app.command("get")
@@ -52,7 +54,7 @@ def get_rules(
     session.show(_read(session, parse_repository(uri), version), version_text)
 
 
-@app.command("set-default")
+@app.command("set-default", context_settings=DASHES)
 @command
 def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
     """Set how long data stays that is on no branch with a rule of its own."""
@@ -62,7 +64,7 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
     _change(session, parse_repository(uri), lambda rules: replace(rules, default=duration), said)
 
 
-@app.command("set")
+@app.command("set", context_settings=DASHES)
 @command
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
@@ -116,7 +118,7 @@ def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
     session.done(f"{uri} has no rules: committed data stays for ever", unset=None)
 
 
-@app.command("keep-last")
+@app.command("keep-last", context_settings=DASHES)
 @command
 def keep_last(
     session: Session,
@@ -156,7 +158,7 @@ def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, typer
     _change(session, parse_repository(uri), lambda rules: replace(rules, tags_pin=on == "on"), said)
 
 
-@app.command("uncommitted")
+@app.command("uncommitted", context_settings=DASHES)
 @command
 def uncommitted(
     session: Session,
@@ -236,10 +238,10 @@ def apply_rules(
     local_root: RootOption = None,
 ) -> None:
     """Replace all rules by those of a file, and show what that changes. With --plan it asks in between."""
-    from lakebed.retention import diff_rules, read_rules
+    from lakebed.retention import diff_rules
 
     repository = parse_repository(uri)
-    wanted = read_rules(file.read_bytes(), name=str(file))
+    wanted = rules_file(file)
     found = _read(session, repository)
     changes = diff_rules(found.rules, wanted)
     if not changes:
@@ -274,10 +276,8 @@ def _is_version(text: str) -> bool:
 
 def _named(session: Session, repository: str, name: str) -> Rules | None:
     """Rules by version (0: before there were any) or from a file."""
-    from lakebed.retention import read_rules
-
     if not _is_version(name):
-        return read_rules(Path(name).read_bytes(), name=name)
+        return rules_file(Path(name))
     return _read(session, repository, int(name)).rules if int(name) else None
 
 

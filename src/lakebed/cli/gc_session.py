@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .failures import Misuse
+from .failures import Misuse, describe
 from .gc_progress import CLEAR, tasks_shown
 from .output import human_duration
 from .session import Session
@@ -105,15 +105,20 @@ def timed(note: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def rules_file(path: Path | None) -> Rules | None:
+def rules_file(path: Path) -> Rules:
     """Rules as `gc rules get -o json` shows them.
 
     Raises:
+        Misuse: no file that can be read.
         InvalidRules: no such file's content, or rules that the server would refuse.
     """
     from lakebed.retention import read_rules
 
-    return None if path is None else read_rules(path.read_bytes(), name=str(path))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    return read_rules(data, name=str(path))
 
 
 @contextlib.contextmanager

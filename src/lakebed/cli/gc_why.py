@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from lakebed.base import NotFound
+
 from .failures import Misuse
 from .output import count_of, fields, human_size, human_time, printable, table
 from .session import Session, connect
@@ -41,15 +43,17 @@ def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> No
         target = parse_object(uri)
         repository, asked = target.repository, {"ref": target.ref, "path": target.path}
     with contextlib.closing(connect(session.settings, attempts=1, timeout_s=TIMEOUT_S)) as client:
-        session.show(LiveSide(client, repository).why(**asked), why_text)
+        answer = LiveSide(client, repository).why(**asked)
+    if session.is_json or answer.objects:
+        session.show(answer, why_text)
+    if not answer.objects:
+        raise NotFound(f"{printable(address or uri)}: no commit and no ledger knows it")
 
 
 def why_text(answer: WhyAnswer) -> Iterator[str]:
     if answer.path and not answer.at_ref:
         yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; what was ever there:"
         yield ""
-    if not answer.objects:
-        yield "no commit and no ledger knows it"
     for place, found in enumerate(answer.objects):
         if place:
             yield ""

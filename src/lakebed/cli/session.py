@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 
 import typer
 
-from lakebed.base import Denied, LakebedError
+from lakebed.base import Denied, LakebedError, exit_code
 
-from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe, exit_code
+from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
 from .output import json_array, json_record
 from .settings import Settings, effective_settings
 from .uris import is_uri

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
+
+from .failures import FAILED, MISUSED
 
 COMMANDS: Final = {
     "quickstart": "quickstart",
@@ -34,6 +37,22 @@ COMMANDS: Final = {
 class LazyGroup(TyperGroup):
     """A group whose commands are the applications of the files in `COMMANDS`."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """One command. Misuse is told like every other error, in one line, and ends with MISUSED."""
+        try:
+            # What Typer itself would do with errors is several lines. What it returns is the code of an early exit.
+            sys.exit(super().main(*args, **{**kwargs, "standalone_mode": False}))
+        except _UsageError as error:
+            if type(error).show is not _UsageError.show:
+                # It is no error but the help of a noun without a verb.
+                error.show()
+            else:
+                typer.echo(f"error: {_one_line(error)}", err=True)
+            sys.exit(MISUSED)
+        except typer.Abort:
+            typer.echo("error: nothing was answered", err=True)
+            sys.exit(FAILED)
+
     # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         return list(COMMANDS)
@@ -44,6 +63,16 @@ class LazyGroup(TyperGroup):
         found = get_command(importlib.import_module(f"lakebed.cli.{COMMANDS[cmd_name]}").app)
         found.name = cmd_name
         return found
+
+
+_UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+"""The family of all misuse: Typer shows only this member of it, and where the family lives moved between releases."""
+
+
+def _one_line(error: Any) -> str:
+    said = " ".join(error.format_message().split()).rstrip(".")
+    where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
+    return f"{said[:1].lower()}{said[1:]}{where}"
 
 
 def noun(help_text: str) -> typer.Typer:

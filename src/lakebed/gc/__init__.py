@@ -7,7 +7,21 @@ from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
-from .functions import NoSession, Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
+from .functions import (
+    NoSession,
+    Planned,
+    UnknownChoice,
+    Where,
+    apply,
+    diff,
+    ledger,
+    plan,
+    purge,
+    restore,
+    run,
+    show,
+    why,
+)
 from .grace import BadGrace
 from .java import Java, NoJava, find_java
 from .listed import ListedRun
@@ -72,6 +86,7 @@ __all__ = [
     "Totals",
     "UncommittedOptions",
     "UnknownAnswer",
+    "UnknownChoice",
     "Where",
     "apply",
     "check_window",

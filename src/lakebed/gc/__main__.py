@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import ExitCode, LakebedError, exit_code
+from lakebed.base import LakebedError, exit_code
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
 from lakebed.gc import (

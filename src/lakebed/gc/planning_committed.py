@@ -68,7 +68,7 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
 
 def _rules_of(prepared: PreparedCommits) -> Rules:
     if prepared.rules is None:
-        raise NoRules("no retention rules are set: set a default first, or nothing of the committed data ever goes")
+        raise NoRules("no retention rules are set: `lakebed gc rules set-default` says how long committed data stays")
     return check_rules(prepared.rules)
 
 

@@ -180,7 +180,10 @@ def read_rules(data: bytes, *, name: str) -> Rules:
             rules = msgspec.json.decode(shown["rules"], type=Rules)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRules(f"{name}: {error}") from error
-    return check_rules(rules)
+    try:
+        return check_rules(rules)
+    except InvalidRules as error:
+        raise InvalidRules(f"{name}: {error}", **error.facts) from error
 
 
 # The contract's words

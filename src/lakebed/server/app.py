@@ -32,7 +32,7 @@ from lakebed.auth import (
     Policies,
     load_server_keys,
 )
-from lakebed.base import LakebedError, RepositoryUid
+from lakebed.base import Invalid, LakebedError, RepositoryUid
 from lakebed.blocks import (
     BlockOptions,
     BlockStore,
@@ -99,6 +99,12 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 PRESIGN_S: Final = 15 * 60
+BLOCKSTORES: Final = ("local", "s3")
+"""What LAKEBED_BLOCKSTORE may say; the first where it says nothing."""
+
+
+class UnknownBlockstore(Invalid):
+    """A kind of object store that servers do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +122,18 @@ class ServerOptions:
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
-    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, and those of the block stores."""
+    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, and those of the block stores.
+
+    Raises:
+        UnknownBlockstore: a kind of object store that there is no driver for.
+    """
     secret = environment.get("LAKEBED_SERVER_SECRET")
+    blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
+    if blockstore not in BLOCKSTORES:
+        raise UnknownBlockstore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {' and '.join(BLOCKSTORES)}")
     return ServerOptions(
         data_dir=data_dir,
-        blockstore=environment.get("LAKEBED_BLOCKSTORE") or "local",
+        blockstore=blockstore,
         store_uri=environment.get("LAKEBED_STORE_URI") or None,
         server_secret=secret.encode() if secret else None,
         blocks=options_from_environment(environment),

@@ -13,8 +13,8 @@ from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
-from lakebed.base import Entry
-from lakebed.blocks import Body
+from lakebed.base import Entry, LakebedError
+from lakebed.blocks import BlockNotFound, Body
 from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
 from lakebed.server.errors import Answer, InvalidParameter, message_response
 from lakebed.server.forms import open_form
@@ -22,6 +22,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import StreamedResponse, answer, nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
+from lakebed.versions import Condemned
 
 from .stats import stats_of_entry
 
@@ -74,13 +75,15 @@ class Content:
         if _names(request.header(b"if-none-match"), entry.checksum):
             return _bare(304, headers)
         span = _span(request.header(b"range"), entry.size_bytes)
-        if span is None:
-            return await _serve(repository, entry, 0, entry.size_bytes, 200, headers)
-        start, end = span
-        if start >= end:
-            return _unsatisfiable(entry)
-        headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
-        return await _serve(repository, entry, start, end, 206, headers)
+        start, end = span or (0, entry.size_bytes)
+        if span is not None:
+            if start >= end:
+                return _unsatisfiable(entry)
+            headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+        try:
+            return await _serve(repository, entry, start, end, 200 if span is None else 206, headers)
+        except BlockNotFound as error:
+            raise await _gone(repository, request.args[1], error) from error
 
     async def head(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
@@ -156,6 +159,15 @@ def _if_none_match(header: str | None) -> bool:
 
 
 # Download
+
+
+async def _gone(repository: Repository, ref: str, error: BlockNotFound) -> LakebedError:
+    """Which run took the data, where one gave up the commit that was read; else what the store said."""
+    try:
+        await repository.versions.check_not_condemned([await repository.versions.resolve_commit(ref)])
+    except Condemned as taken:
+        return Answer(410, f"the object's data is gone: {taken}")
+    return error
 
 
 async def _serve(
