@@ -116,5 +116,5 @@ def test_the_entry_for_spark_submit_refuses_supposed_rules_for_metadata(
 def test_the_entry_for_spark_submit_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["show", "lakefs://lake", "r1"], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
 
-    assert code == 1
+    assert code == 5
     assert "cannot reach" in capsys.readouterr().err
