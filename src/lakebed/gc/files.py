@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockExists, BlockOptions, BlockOutcomeUnknown, BlockStore, open_blocks
+from lakebed.blocks import BlockExists, BlockOptions, BlockOutcomeUnknown, BlockStat, BlockStore, open_blocks
 
 from .failures import marked
 from .tables import Table
@@ -104,20 +104,23 @@ async def _put_once(store: BlockStore, key: str, data: bytes) -> bytes:
 
 async def _sizes(store: BlockStore, prefix: str, without: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    if not without or await _list_until(store, prefix, without, found):
-        async for page in store.list(prefix, start_after=without and without + _LAST):
-            found |= {stat.key.removeprefix(prefix): stat.size_bytes for stat in page}
+    async for page in listed(store, prefix, without=without):
+        found |= {stat.key.removeprefix(prefix): stat.size_bytes for stat in page}
     return found
 
 
-async def _list_until(store: BlockStore, prefix: str, folder: str, found: dict[str, int]) -> bool:
-    """List up to this folder. Whether there is anything in it, or behind."""
-    async for page in store.list(prefix):
-        for stat in page:
-            if stat.key >= folder:
-                return True
-            found[stat.key.removeprefix(prefix)] = stat.size_bytes
-    return False
+async def listed(store: BlockStore, prefix: str, *, without: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+    """What `Files.sizes` lists, page by page. The folder costs at most one page of it."""
+    if without:
+        async for page in store.list(prefix):
+            before = [stat for stat in page if stat.key < without]
+            yield before
+            if len(before) < len(page):
+                break
+        else:
+            return  # There is nothing in the folder, or behind.
+    async for page in store.list(prefix, start_after=without and without + _LAST):
+        yield page
 
 
 async def _read_all(store: BlockStore, keys: Sequence[str]) -> list[bytes]:

@@ -8,23 +8,24 @@ function (metadata.py); the tests hold the two equal.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, RunId
 from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import LEFTOVERS, QUARANTINED_PREFIX, RunView, StartedRun, input_folder
+from lakebed.handoff import LEFTOVERS, QUARANTINE_PREFIX, QUARANTINED_PREFIX, RunView, StartedRun, input_folder
 from lakebed.retention import RunFacts, old_runs, unnamed_files
 
-from .files import Files
+from .files import Files, listed
 from .history import check_live, metaranges_of_all
 from .read import named_ranges
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
-from .strays import SPECIAL_PREFIX, find_strays_around, run_file, strays_among, tree_file
+from .strays import SPECIAL_PREFIX, Strays, find_strays_around, run_file, strays_among, tree_file
 from .tables import PARTS, VERDICTS
 from .verdicts import sum_parts, write_portions
 from .workshop import Workshop, read_input, write_input
@@ -33,30 +34,38 @@ UNNAMED: Final = "unnamed"
 OLD_RUN: Final = "old-run"
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
-    """What lies under `_lakefs/`: files of trees by id, and files of runs by the run's kind and id."""
+TREE_FILES: Final = pa.schema(
+    [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
+)
 
-    files: dict[str, BlockStat]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """What lies under `_lakefs/`, but for the quarantine: files of trees (TREE_FILES), of which there may be millions;
+    files of runs by the run's kind and id; the records of quarantines; and what nobody of ours made.
+    """
+
+    files: pa.Table
     runs: dict[tuple[str, str], list[BlockStat]]
-    keys: list[str]
+    quarantined: frozenset[str]
+    strays: Strays
 
 
 def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
     """The plan, with the list of what it wants (table LEFTOVERS)."""
     shop.progress("listing ranges, metaranges and run folders")
-    special = sort_special(files.act(_list_special))
+    special = files.act(read_special)
     prepared = shop.live_side.commits_for_metadata(run.run_id)
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     metaranges = metaranges_of_all(commits)
     shop.progress(f"reading {metaranges.num_rows} metaranges of {commits.num_rows} commits")
     ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
     check_live(metaranges, ranges.num_rows)
-    named = {*metaranges["metarange_id"].to_pylist(), *ranges["range_id"].to_pylist()}
-    written_ms = {id_: stat.modified_ms for id_, stat in special.files.items()}
-    ids = unnamed_files(written_ms, named, rule=shop.metadata, now_ms=run.now_ms)
+    nameless = without_ids(special.files, metaranges["metarange_id"], ranges["range_id"])
+    written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
+    ids = unnamed_files(written_ms, (), rule=shop.metadata, now_ms=run.now_ms)
     runs = old_runs(facts_of(special, shop.live_side.runs()), rule=shop.metadata, now_ms=run.now_ms)
-    doomed = _doomed(special, ids, runs - {run.run_id})
+    doomed = _doomed(nameless, special.runs, ids, runs - {run.run_id})
     parts = files.act(lambda store: _write(store, run, doomed))
     manifest, totals = sum_parts(parts, _folder(run))
     swept = int(commits["swept"].to_numpy().sum())
@@ -67,30 +76,48 @@ def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
         range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
         doomed=manifest,
         totals=totals,
-        **find_strays_around(files).plus(strays_among(special.keys)).facts(),
+        **find_strays_around(files).plus(special.strays).facts(),
     )
 
 
-async def _list_special(store: BlockStore) -> list[BlockStat]:
-    return [stat async for page in store.list(SPECIAL_PREFIX) for stat in page]
+async def read_special(store: BlockStore) -> Special:
+    """One listing, of which stays what is ours to judge. The quarantine is as large as what was moved there, and is not
+    listed; a file with a name that nobody of ours gives belongs to nothing, wherever it lies.
+    """
+    trees, quarantined, strays = [TREE_FILES.empty_table()], set[str](), Strays()
+    runs: dict[tuple[str, str], list[BlockStat]] = {}
+    async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
+        files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
+        trees.append(_tree_files(files))
+        for stat in page:
+            if (run := run_file(stat.key)) is not None:
+                runs.setdefault(run, []).append(stat)
+        quarantined |= {stat.key for stat in page if stat.key.startswith(QUARANTINED_PREFIX)}
+        strays = strays.plus(strays_among(stat.key for stat in page))
+    return Special(files=pa.concat_tables(trees), runs=runs, quarantined=frozenset(quarantined), strays=strays)
 
 
-def sort_special(listing: Iterable[BlockStat]) -> Special:
-    """A file with any other name belongs to nothing, wherever it lies: it is in `keys` alone."""
-    special = Special({}, {}, [])
-    for stat in listing:
-        special.keys.append(stat.key)
-        if (id_ := tree_file(stat.key)) is not None:
-            special.files[id_] = stat
-        elif (run := run_file(stat.key)) is not None:
-            special.runs.setdefault(run, []).append(stat)
-    return special
+def _tree_files(files: Sequence[tuple[str, BlockStat]]) -> pa.Table:
+    columns = {
+        "id": [id_ for id_, _ in files],
+        "key": [stat.key for _, stat in files],
+        "size_bytes": [stat.size_bytes for _, stat in files],
+        "modified_ms": [stat.modified_ms for _, stat in files],
+    }
+    return pa.table(columns, schema=TREE_FILES)
+
+
+def without_ids(files: pa.Table, *named: pa.ChunkedArray) -> pa.Table:
+    """Those of these TREE_FILES whose ids are in none of the columns."""
+    for ids in named:
+        value_set = ids.cast(pa.string()).combine_chunks()
+        files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))
+    return files
 
 
 def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
     """Every run that has a folder or a record."""
     known = {(view.kind.value, view.run_id): view for view in views}
-    quarantined = {key for key in special.keys if key.startswith(QUARANTINED_PREFIX)}
     facts = []
     for kind, run_id in sorted({*known, *special.runs}):
         stats, view = special.runs.get((kind, run_id), []), known.get((kind, run_id))
@@ -103,18 +130,21 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
                 touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
                 has_begun=any(stat.key.endswith(f"/{run_id}/sweep.json") for stat in stats),
                 has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
-                has_quarantine=handoff.quarantine_path(run_id) in quarantined,
+                has_quarantine=handoff.quarantine_path(run_id) in special.quarantined,
             )
         )
     return facts
 
 
-def _doomed(special: Special, ids: Iterable[str], runs: Iterable[str]) -> pa.Table:
-    """VERDICTS: each file that goes."""
-    gone = set(runs)
-    files = [special.files[id_] for id_ in ids]
-    folders = [stat for (_, run_id), stats in special.runs.items() if run_id in gone for stat in stats]
-    stats = sorted([(stat, UNNAMED) for stat in files] + [(stat, OLD_RUN) for stat in folders], key=_key)
+def _doomed(
+    files: pa.Table, of_runs: dict[tuple[str, str], list[BlockStat]], ids: Collection[str], runs: Collection[str]
+) -> pa.Table:
+    """VERDICTS: each file that goes, of these TREE_FILES and of these runs."""
+    gone = (
+        files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
+    )
+    folders = [stat for (_, run_id), stats in of_runs.items() if run_id in runs for stat in stats]
+    stats = sorted([(BlockStat(**row), UNNAMED) for row in gone] + [(stat, OLD_RUN) for stat in folders], key=_key)
     count = len(stats)
     columns: dict[str, Any] = {
         "address": [stat.key for stat, _ in stats],

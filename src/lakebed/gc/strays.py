@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
+from lakebed.blocks import BlockStore
 from lakebed.handoff import DATA_PREFIX, GC_PREFIX, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
 
 from .fencing import CLAIM_KEY
-from .files import Files
+from .files import Files, listed
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 
@@ -87,8 +88,14 @@ def find_strays(files: Files) -> Strays:
     level of the root and of `data/`. What lies inside a slice is found by who lists it, and what lies in quarantine may
     be a lot, and is not listed.
     """
-    special = strays_among(SPECIAL_PREFIX + name for name in files.sizes(SPECIAL_PREFIX, without=QUARANTINE_PREFIX))
-    return find_strays_around(files).plus(special)
+    return find_strays_around(files).plus(files.act(_find_special))
+
+
+async def _find_special(store: BlockStore) -> Strays:
+    found = Strays()
+    async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
+        found = found.plus(strays_among(stat.key for stat in page))
+    return found
 
 
 def find_strays_around(files: Files) -> Strays:

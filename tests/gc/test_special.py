@@ -1,0 +1,71 @@
+"""What the driver holds of a namespace's own files when it plans a collection of metadata."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from lakebed.blocks import BlockStat, MemoryBlocks
+from lakebed.gc.planning_metadata import read_special, without_ids
+from lakebed.handoff import GC_PREFIX, QUARANTINE_PREFIX, quarantine_path
+
+RANGE, METARANGE = "a" * 64, "b" * 64
+
+
+class Pages(MemoryBlocks):
+    """Counts the objects that are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = 0
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+        async for page in super().list(prefix, start_after=start_after):
+            for start in range(0, len(page), 10):
+                self.told += len(page[start : start + 10])
+                yield page[start : start + 10]
+
+
+@pytest.fixture
+async def store() -> Pages:
+    store = Pages()
+    for number in range(500):
+        await store.put(f"{QUARANTINE_PREFIX}r1/data/s/{number:08d}", b"")
+    for key in (f"_lakefs/ranges/{RANGE}.parquet", f"_lakefs/metaranges/{METARANGE}.parquet", quarantine_path("r1")):
+        await store.put(key, b"12")
+    for key in ("committed/r1/plan.json", "ledger/date=2026-11-21/r1-part-0.parquet", "applying/000000000001.json"):
+        await store.put(GC_PREFIX + key, b"")
+    for key in ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz"):
+        await store.put(key, b"")
+    return store
+
+
+async def test_what_lies_in_quarantine_is_neither_listed_nor_held(store: Pages) -> None:
+    special = await read_special(store)
+
+    assert store.told < 50
+    assert special.files["id"].to_pylist() == [METARANGE, RANGE]
+    assert {run: [stat.key for stat in stats] for run, stats in special.runs.items()} == {
+        ("committed", "r1"): [f"{GC_PREFIX}committed/r1/plan.json"]
+    }
+
+
+async def test_records_and_strays_before_and_behind_the_quarantine_are_found(store: Pages) -> None:
+    special = await read_special(store)
+
+    assert special.quarantined == {quarantine_path("r1")}
+    assert special.strays.keys == ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz")
+    assert special.strays.count == 3
+
+
+async def test_files_that_something_names_are_taken_out(store: Pages) -> None:
+    files = (await read_special(store)).files
+    nobody = pa.chunked_array([], pa.string())
+
+    left = without_ids(files, nobody, pa.chunked_array([[RANGE]]))
+
+    assert left["key"].to_pylist() == [f"_lakefs/metaranges/{METARANGE}.parquet"]
+    assert without_ids(files, nobody, nobody).num_rows == 2
+    assert without_ids(files, pa.chunked_array([[METARANGE]]), pa.chunked_array([[RANGE]])).num_rows == 0
