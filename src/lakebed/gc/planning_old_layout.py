@@ -37,9 +37,9 @@ from .keys import LISTED, by_bucket, write_keys
 from .mark.foreign import mark_foreign
 from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
-from .quarantine import store_clock_ms
 from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
+from .store_clock import store_clock_ms
 from .strays import strays_of
 from .workshop import Workshop, read_input
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 
 from lakebed.base import Invalid
-from lakebed.blocks import BlockStore
 from lakebed.handoff import (
-    GC_PREFIX,
     QUARANTINED_PREFIX,
     BadInput,
     Quarantine,
@@ -36,11 +33,9 @@ from lakebed.retention import parse_duration
 from .failures import told
 from .files import Files
 from .recording import Swept
+from .store_clock import store_clock_ms
 from .sweep import purge, remove_files
 from .workshop import Workshop
-
-CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
-"""Written to learn what time the object store thinks it is."""
 
 Clock = Callable[[], int]
 
@@ -175,9 +170,3 @@ def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine, now_ms: int
     if is_all and view is not None and view.state is RunState.ENDED:
         files.act(lambda store: remove_files(store, [quarantine_path(quarantine.run_id)]))
     return swept
-
-
-async def store_clock_ms(store: BlockStore) -> int:
-    """What time the object store thinks it is: that with which it dates objects."""
-    await store.put(CLOCK_KEY, b"{}")
-    return (await store.stat(CLOCK_KEY)).modified_ms
