@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,21 +126,23 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the public question would start one
         raise SessionRunning("this process has a Spark session already: pass it on instead of starting another")
     java = find_java(environ, bundled_only=options.bundled_java)
-    interrupt = signal.getsignal(signal.SIGINT)
-    with tempfile.TemporaryDirectory(prefix="lakebed-spark-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="lakebed-spark-", ignore_cleanup_errors=True) as folder,
+        _quiet_gateway(),
+        contextlib.ExitStack() as stopping,
+    ):
         started = time.perf_counter()
         place = Path(folder)
-        with _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}):
+        with (
+            _signals_held(),
+            _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}),
+        ):
             gateway = _launch(_settings(options, place), place / "spark.log")
-            spark = SparkSession(SparkContext(gateway=gateway))
-        if threading.current_thread() is threading.main_thread():
-            # Spark's handler would ask the JVM amid whatever is being asked of it already. Stopping ends jobs as well.
-            signal.signal(signal.SIGINT, interrupt)
-        with _quiet_gateway():
-            try:
-                yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
-            finally:
-                _stop(spark, gateway)
+            with _own_handler():
+                context = SparkContext(gateway=gateway)
+            spark = SparkSession(context)
+            stopping.callback(_stop, spark, gateway)
+        yield LocalSession(spark=spark, java=java, start_s=time.perf_counter() - started)
 
 
 def _settings(options: SessionOptions, folder: Path) -> dict[str, str]:
@@ -193,7 +196,7 @@ def _launch(settings: Mapping[str, str], log: Path) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with log.open("wb") as stderr, _signals_held():
+    with log.open("wb") as stderr:
         try:
             launch: Any = launch_gateway
             return launch(conf, popen_kwargs={"stderr": stderr})
@@ -206,7 +209,7 @@ def _signals_held() -> Iterator[None]:
     """What arrives inside is delivered at the end.
 
     A launch that is interrupted leaves a JVM that nobody knows, and that never ends: it is told where to report by a
-    file that is gone. Once launched, the JVM ends when this process closes its pipe, or ends itself.
+    file that is gone. A question to it that is interrupted before there is a session leaves one that nobody stops.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread receives signals
@@ -221,6 +224,18 @@ def _signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _own_handler() -> Iterator[None]:
+    """Undo what Spark does inside: its handler of SIGINT asks the JVM amid whatever is being asked of it already, and
+    so fails with long traces. Stopping the session ends jobs as well."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -244,7 +259,10 @@ def _stop(spark: SparkSession, gateway: Any) -> None:
     """Stop Spark, then its JVM. `SparkSession.stop` leaves the JVM running until Python ends, with its sockets."""
     from pyspark import SparkContext
 
-    spark.stop()
+    with warnings.catch_warnings():
+        # It warns where a question was interrupted; the JVM is seen to its end below.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
     gateway.shutdown()
     SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
     SparkContext._jvm = None  # noqa: SLF001 - the same
