@@ -124,6 +124,8 @@ def report_text(report: RunReport) -> str:
     if report.quarantined_until_ms is not None:
         aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
         gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
+    if report.objects_kept:
+        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since the plan"
     if not report.objects_failed:
         return f"{report.run_id} ({report.kind}): {gone}"
     return (
