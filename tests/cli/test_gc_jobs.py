@@ -37,6 +37,6 @@ def test_what_cannot_be_meant_is_told_before_anything_starts(shell: Shell, lake:
     assert "none of plan, apply, run, purge" in shell("gc", "job", "start", lake, "sweep").err
     assert shell("gc", "job", "start", lake, "plan", "--kind", "x").code == 2
     assert "--yes" in shell("gc", "job", "start", lake, "run").err
-    assert shell("gc", "job", "start", lake, "apply", "--yes").code == 1
-    assert shell("gc", "job", "start", lake, "plan", "r1").code == 1
+    assert "needs the id of a run" in shell("gc", "job", "start", lake, "apply").err
+    assert shell("gc", "job", "start", lake, "plan", "r1").code == 2
     assert shell.ok("gc", "job", "list", lake, "-o", "json").json == []

@@ -5,10 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from lakebed import handoff
 from lakebed.cli.settings import read_settings
 from lakebed.client import Client, Credentials, api_path
+from lakebed.handoff import CommitCounts, Plan, RangeCounts, RunKind, Total, Totals, encode_plan, plan_path
 
 from .conftest import Shell
+
+PLANNED = "06gvsk16dis1i19se31f"
 
 
 def start_run(shell: Shell, lake: str) -> str:
@@ -32,7 +36,7 @@ def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -
     assert refused.code == 2
     assert (abandoned["run_id"], abandoned["state"]) == (run, "abandoned")
     assert shell.ok("gc", "status", lake, run, "-o", "json").json["state"] == "abandoned"
-    assert unknown.code == 3
+    assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31f\n")
 
 
 def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: str, tmp_path: Path) -> None:
@@ -55,3 +59,58 @@ def test_supposed_rules_say_nothing_of_metadata(shell: Shell, lake: str, tmp_pat
 
     assert (refused.code, refused.out) == (2, "")
     assert "--rules and --metadata do not go together" in refused.err
+
+
+def write_plan(lake: str, data: Path) -> None:
+    """A finished plan of committed data, of which the server has no record before somebody applies it."""
+    manifest = handoff.manifest_of(handoff.COMMITS, "_lakefs/x/", [])
+    plan = Plan(
+        run_id=PLANNED,
+        kind=RunKind.COMMITTED,
+        repository=lake.removeprefix("lakefs://"),
+        namespace=lake.replace("lakefs:", "local:"),
+        now_ms=1_790_000_000_000,
+        settled_slices=1,
+        rules=None,
+        rules_version=1,
+        commits=manifest,
+        refs=manifest,
+        condemned=manifest,
+        commit_counts=CommitCounts(all=2, kept=1, expired=1, swept=0),
+        range_counts=RangeCounts(live=1, expired=1),
+        doomed=manifest,
+        totals=Totals(all=Total(objects=3, size_bytes=2048)),
+    )
+    file = data / "objects" / lake.removeprefix("lakefs://") / plan_path(plan.kind, PLANNED)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(encode_plan(plan))
+
+
+def test_a_plan_nobody_applied_is_told_as_one(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    status = shell.ok("gc", "status", lake, PLANNED, "--data", str(data))
+    shown = shell.ok("gc", "show", lake, PLANNED, "--data", str(data))
+    abandoned = shell("gc", "abandon", lake, PLANNED, "--yes")
+
+    assert "committed" in status.out
+    assert "2026-09-21" in status.out
+    assert "3 objects, 2.0 KiB" in status.out
+    assert "state:    planned; nobody applied it\n" in shown.out
+    assert (abandoned.code, abandoned.err) == (
+        4,
+        f"error: {PLANNED} is a plan nobody applied: nothing to abandon\n",
+    )
+
+
+def test_a_run_of_nowhere_is_told_with_the_repository_that_has_none(shell: Shell, lake: str, data: Path) -> None:
+    for action in ("show", "status", "apply"):
+        unknown = shell("gc", action, lake, "06gvsk16dis1i19se31g", "--data", str(data))
+
+        assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31g\n")
+
+
+def test_settings_of_spark_are_refused_before_it_is_said_to_start(shell: Shell, lake: str, data: Path) -> None:
+    refused = shell("gc", "plan", lake, "--data", str(data), LAKEBED_GC_CORES="many")
+
+    assert (refused.code, "starting Spark" in refused.err) == (2, False)

@@ -12,9 +12,20 @@ from py4j.protocol import Py4JError
 from lakebed import handoff
 from lakebed.base import CommitId
 from lakebed.cli.gc_diff import diff_text
+from lakebed.cli.gc_progress import CLEAR, TaskLine
 from lakebed.cli.gc_report import plan_html
 from lakebed.cli.gc_rules_plan import PlannedChange, planned_text
-from lakebed.cli.gc_text import bar, bars, plan_text, runs_text
+from lakebed.cli.gc_text import (
+    applied_text,
+    bar,
+    bars,
+    outcome,
+    plan_text,
+    plan_texts,
+    runs_text,
+    state_text,
+    view_text,
+)
 from lakebed.cli.gc_why import why_text
 from lakebed.cli.output import human_time
 from lakebed.gc import ListedRun, SparkFailed, unforeseen
@@ -33,6 +44,9 @@ from lakebed.handoff import (
     PlanDiff,
     RangeCounts,
     RunKind,
+    RunReport,
+    RunState,
+    RunView,
     Side,
     Total,
     Totals,
@@ -181,6 +195,94 @@ def test_runs_are_listed_with_what_they_take() -> None:
     assert lines[1].split()[-2:] == ["-", "-"]
     assert "1,200" in lines[2]
     assert "2.0 KiB" in lines[2]
+
+
+def report(**more: object) -> RunReport:
+    found = RunReport(
+        run_id="r1",
+        kind=RunKind.COMMITTED,
+        state=RunState.ENDED,
+        repository="repo",
+        namespace="local://lake/repo",
+        run_start_time_ms=NOW,
+        run_end_time_ms=NOW,
+        dry_run=False,
+        last_read_slice="",
+        slices_listed=0,
+        inputs={},
+        objects_doomed=5,
+        bytes_doomed=10,
+        objects_deleted=4,
+        bytes_deleted=9,
+        objects_failed=0,
+    )
+    return msgspec.structs.replace(found, **more)
+
+
+def test_states_are_told_by_what_they_mean_to_who_waits() -> None:
+    told = {
+        "planned": "planned",
+        "marked": "planned",
+        "marking": "planning",
+        "supposed": "planned, rules not saved",
+        "sweeping": "applying",
+        "ended": "applied",
+        "abandoned": "abandoned",
+    }
+
+    assert {state: state_text(state) for state in told} == told
+
+
+def test_a_run_that_ended_without_deleting_does_not_look_as_if_it_had() -> None:
+    view = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=NOW)
+    run = ListedRun(run_id="r1", kind=RunKind.COMMITTED, state="ended", started_ms=NOW, nothing_deleted=True)
+
+    assert "ended: nothing deleted" in "\n".join(view_text(view))
+    assert [*runs_text([run])][1].endswith("ended: nothing deleted  -        -")
+
+
+def test_commits_are_counted_only_while_they_are_condemned() -> None:
+    view = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=NOW, plan="x")
+
+    assert "condemns" not in "\n".join(view_text(view))
+    assert "condemns:  2 commits" in "\n".join(
+        view_text(msgspec.structs.replace(view, state=RunState.SWEEPING, condemned=2))
+    )
+
+
+def test_a_run_that_is_over_is_told_as_of_then() -> None:
+    view = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=NOW, plan="x")
+    applied = f"applied {human_time(NOW // 1000)}: deleted 4 objects, 9 B"
+
+    assert applied_text(report()) == f"r1 was {applied}"
+    assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(view, report()))]
+
+
+def test_the_page_of_an_applied_plan_says_so_and_tells_what_was_moved_aside() -> None:
+    moved = report(
+        objects_deleted=0, objects_quarantined=5, bytes_quarantined=18 << 10, quarantined_until_ms=NOW + DAY_MS
+    )
+    words = Reader(plan_html(plan(), moved)).words
+
+    assert f"moved aside5 objects, 18 KiB, until {human_time((NOW + DAY_MS) // 1000)}" in words
+    assert "This plan was applied" in words
+    assert "A plan deletes nothing" not in words
+
+
+def test_plans_of_one_command_stand_apart() -> None:
+    assert [*plan_texts([plan(), plan()])].count("plan:     r1 (committed)") == 2
+    lines = [*plan_texts([plan(), plan()])]
+    assert lines[lines.index("plan:     r1 (committed)", 1) - 1] == ""
+
+
+def test_progress_is_erased_once_before_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    line = TaskLine()
+
+    line.update(lambda: (4, 10))
+    line.erase()
+    line.erase()
+
+    assert capsys.readouterr().err == f"{CLEAR}4 of 10 tasks{CLEAR}"
 
 
 def test_a_difference_is_told_by_objects_bytes_and_commits() -> None:

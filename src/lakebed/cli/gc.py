@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from lakebed.base import LakebedError
+from lakebed.base import Conflict, LakebedError
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
@@ -40,11 +40,24 @@ from .gc_session import (
     UncommittedOption,
     checked_collector,
     collector_of,
+    is_plan,
     kinds_asked,
     local_spark,
+    no_such_run,
+    read_run,
     rules_file,
 )
-from .gc_text import amount, plan_text, plan_texts, report_text, runs_text, view_text
+from .gc_text import (
+    amount,
+    applied_text,
+    outcome,
+    plan_text,
+    plan_texts,
+    planned_text,
+    report_text,
+    runs_text,
+    view_text,
+)
 from .gc_why import why
 from .output import json_record
 from .session import Session, command
@@ -63,12 +76,19 @@ app.command("restore")(command(restore))
 app.command("ledger")(command(ledger))
 
 
+class NothingToAbandon(Conflict):
+    """A plan that no apply began: nothing waits for it, and it deletes nothing."""
+
+
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of which there is only a plan."""
 
     run_id: str
     state: str
     kind: str
+    made_ms: int
+    objects: int
+    size_bytes: int
 
 
 @app.command("plan")
@@ -127,13 +147,15 @@ def show(
 ) -> None:
     """Show a plan: objects, bytes, why they go, and what it was made from."""
     collector = checked_collector(session, uri, local_root)
-    found = collector.show(run)
+    found = read_run(collector, run)
+    report = collector.report(run)
     if html is None:
-        session.show(found, plan_text)
+        state = outcome(collector.status(run), report)
+        session.show(found, lambda plan: plan_text(plan, state=state))
         return
     from .gc_report import plan_html
 
-    html.write_text(plan_html(found, collector.report(run)), encoding="utf-8")
+    html.write_text(plan_html(found, report), encoding="utf-8")
     session.done(f"{html}: {amount(found.totals.all)}", file=str(html), run_id=run)
 
 
@@ -165,7 +187,11 @@ def apply(
     """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
     check_window_option(quarantine)
     collector = replace(checked_collector(session, uri, local_root), readers_grace_s=readers_grace)
-    what = amount(collector.show(run).totals.all)
+    what = amount(read_run(collector, run).totals.all)
+    applied = collector.finished(run)
+    if applied is not None:
+        session.show(applied, applied_text)
+        return
     aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
     session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
     with local_spark(session) as local:
@@ -244,16 +270,30 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
     if view is not None:
         session.show(view, view_text)
         return
-    found = collector.show(run)
-    session.show(PlannedRun(run_id=run, state="planned", kind=found.kind), lambda it: f"{it.run_id}: {it.state}")
+    found = read_run(collector, run)
+    total = found.totals.all
+    planned = PlannedRun(
+        run_id=run,
+        state="planned",
+        kind=found.kind,
+        made_ms=found.now_ms,
+        objects=total.objects,
+        size_bytes=total.size_bytes,
+    )
+    session.show(planned, planned_text)
 
 
 @app.command("abandon")
 @command
 def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False) -> None:
     """End a run that was left behind before its deletes began."""
+    collector = collector_of(session, uri)
+    if collector.status(run) is None:
+        if is_plan(session, collector, run):
+            raise NothingToAbandon(f"{run} is a plan nobody applied: nothing to abandon", run_id=run)
+        raise no_such_run(collector, run)
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
-    session.show(collector_of(session, uri).abandon(run), view_text)
+    session.show(collector.abandon(run), view_text)
 
 
 def _show_reports(session: Session, reports: list[RunReport]) -> None:
@@ -267,7 +307,7 @@ def _tell_reports(session: Session, reports: list[RunReport]) -> None:
     if not reports:
         return
     if session.is_json:
-        typer.echo(json_record(reports[0] if len(reports) == 1 else reports))
+        session.say(json_record(reports[0] if len(reports) == 1 else reports))
     else:
         for report in reports:
-            typer.echo(report_text(report))
+            session.say(report_text(report))

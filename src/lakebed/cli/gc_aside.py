@@ -14,7 +14,7 @@ import typer
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
-from .gc_session import RootOption, checked_collector, local_spark
+from .gc_session import RootOption, check_run, checked_collector, local_spark
 from .output import count_of, human_size, human_time, printable, table
 from .session import Session, connect
 from .uris import ObjectUri, parse_prefix, parse_repository
@@ -99,21 +99,27 @@ def ledger(
         str, typer.Option("--path", help="What became of this path, or of a folder (with a slash at its end).")
     ] = "",
     address: Annotated[str, typer.Option("--address", help="What became of this address.")] = "",
-    state: Annotated[str, typer.Option("--state", help="deleted, quarantined, purged, restored or failed.")] = "",
+    state: Annotated[str, typer.Option("--state", help="deleted, quarantined, purged, restored, kept or failed.")] = "",
     since: Annotated[
         str, typer.Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")
     ] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 1000,
     local_root: RootOption = None,
 ) -> None:
-    """Show the ledger: a row for each object and what a run did with it, oldest runs first."""
+    """Show the ledger: a row for each object and what a run did with it, newest runs first."""
     from itertools import islice
 
     from lakebed.gc import LedgerQuery
 
     query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
-    rows = checked_collector(session, uri, local_root).ledger_rows(query)
-    session.show_all(islice(rows, limit), ledger_text)
+    collector = checked_collector(session, uri, local_root)
+    rows = collector.ledger_rows(query, newest_first=True)
+    found = list(islice(rows, limit + 1))
+    if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
+        check_run(collector, run)
+    session.show_all(found[:limit], ledger_text)
+    if len(found) > limit:
+        session.note(f"these are the newest {count_of(limit, 'row')}; there are more: --limit says how many are shown")
 
 
 def _target(to: str, repository: str) -> ObjectUri:
@@ -168,7 +174,9 @@ def restore_text(report: RestoreReport) -> Iterator[str]:
     done = (
         f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from run {report.run_id}"
     )
-    yield done + (f"; {report.present:,} were there already" if report.present else "")
+    yield done + (
+        f"; {report.present:,} {'was' if report.present == 1 else 'were'} there already" if report.present else ""
+    )
     if report.failed:
         yield f"{count_of(report.failed, 'object')} could not be restored:"
         yield from (f"  {printable(one.path)}: {_advised(one.error)}" for one in report.failures[:SHOWN])
@@ -180,16 +188,16 @@ def _advised(error: str) -> str:
 
 
 def ledger_text(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A row a deed; an object is told by its path, else by its address. JSON has both."""
     found = [
         (
             human_time(int(row["deleted_at"].timestamp())),
             row["state"],
             human_size(row["size_bytes"]),
-            printable(row["path"]) or "-",
-            row["address"],
+            printable(row["path"] or row["address"]),
             row["run_id"],
             printable(row["error"] or row["rule"] or row["reason"]),
         )
         for row in rows
     ]
-    yield from table(("when", "state", "size", "path", "address", "run", "why"), found) if found else ()
+    yield from table(("when", "state", "size", "object", "run", "why"), found) if found else ()

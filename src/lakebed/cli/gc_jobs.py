@@ -70,6 +70,8 @@ def start(
         options={name: value for name, _, value in (text.partition("=") for text in option or [])},
         rules=None if rules is None else rules_file(rules),
     )
+    if (body.action is JobAction.APPLY) != bool(run):
+        raise Misuse("`apply` needs the id of a run, and nothing else has one")
     if body.action is not JobAction.PLAN:
         what = f"what run {run} names" if run else "whatever nobody can reach any more"
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
@@ -165,7 +167,7 @@ def _describe(job: JobView) -> Iterator[str]:
         ("state", str(job.state)),
         ("started", f"{human_time(job.started_ms // 1000)} by {printable(job.started_by)}"),
         *([("ended", human_time(job.ended_ms // 1000))] if job.ended_ms is not None else []),
-        *([("error", printable(job.error))] if job.error else []),
+        *([("error", printable(job.error.removeprefix("error: ")))] if job.error else []),
         *((f"run {one.run_id}" if one.run_id else "quarantine", _result(one)) for one in job.results),
     ]
     return fields(facts)

@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .gc_text import in_order_of_age
+from .gc_text import in_order_of_age, state_text
 from .output import count_of, human_size, human_time, printable
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plan_html(plan: Plan, report: RunReport | None = None) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>",
-        *_head(plan, title),
+        *_head(plan, title, report),
         "<h2>What goes</h2>",
         *_sums(plan),
         *_ages(plan),
@@ -80,11 +80,14 @@ def text(name: str) -> str:
     return html.escape(printable(name).encode(errors="replace").decode())
 
 
-def _head(plan: Plan, title: str) -> Iterator[str]:
+def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
     yield f"<h1>{text(title)}</h1>"
     kind = f"{plan.kind.value} data, planned {human_time(plan.now_ms // 1000)}"
     yield f'<p class="dim">{text(kind)} · {text(plan.namespace)}</p>'
-    if plan.what_if:
+    if report is not None:
+        applied = human_time(report.run_end_time_ms // 1000)
+        yield f'<p class="dim">This plan was applied {text(applied)}: see <b>What came of it</b>.</p>'
+    elif plan.what_if:
         yield (
             '<p class="supposed">Supposed: made by rules that nobody had saved. It shows what they would take, and '
             "can be applied only if they are the rules by then.</p>"
@@ -193,16 +196,20 @@ def _stays(plan: Plan) -> Iterator[str]:
 def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
     if report is None:
         return
+    facts = [
+        ("state", state_text(report.state.value)),
+        ("ended", human_time(report.run_end_time_ms // 1000)),
+        ("deleted", f"{count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"),
+        ("failed", f"{report.objects_failed:,}"),
+        ("let off when it was applied", f"{plan.totals.all.objects - report.objects_doomed:,}"),
+    ]
+    if report.quarantined_until_ms is not None:
+        amount = f"{count_of(report.objects_quarantined, 'object')}, {human_size(report.bytes_quarantined)}"
+        facts.insert(2, ("moved aside", f"{amount}, until {human_time(report.quarantined_until_ms // 1000)}"))
+    if report.objects_kept:
+        facts.append(("kept, for they changed since the plan", f"{report.objects_kept:,}"))
     yield "<h2>What came of it</h2>"
-    yield from _facts(
-        [
-            ("state", report.state.value),
-            ("ended", human_time(report.run_end_time_ms // 1000)),
-            ("deleted", f"{count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"),
-            ("failed", f"{report.objects_failed:,}"),
-            ("let off when it was applied", f"{plan.totals.all.objects - report.objects_doomed:,}"),
-        ]
-    )
+    yield from _facts(facts)
 
 
 def _inputs(plan: Plan) -> Iterator[str]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakebed.base import NotFound
+
 from .failures import Misuse, describe
 from .gc_progress import CLEAR, tasks_shown
 from .output import human_duration
@@ -24,7 +26,7 @@ from .uris import parse_repository
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc import Collector, LocalSession
-    from lakebed.handoff import RunKind
+    from lakebed.handoff import Plan, RunKind
     from lakebed.retention import Rules
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
@@ -39,6 +41,10 @@ RootOption = Annotated[
         "--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."
     ),
 ]
+
+
+class NoSuchRun(NotFound):
+    """The id is wrong, or of a run of another repository."""
 
 
 def kinds_asked(*, committed: bool, uncommitted: bool, metadata: bool) -> list[RunKind]:
@@ -87,6 +93,46 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
     )
 
 
+def read_run(collector: Collector, run: str) -> Plan:
+    """
+    Raises:
+        NoSuchRun: neither has this repository a plan of this name, nor does the server know such a run.
+        PlanMissing: a run without a finished plan.
+    """
+    from lakebed.gc import PlanMissing
+
+    try:
+        return collector.show(run)
+    except PlanMissing:
+        if collector.status(run) is not None:
+            raise
+        raise no_such_run(collector, run) from None
+
+
+def check_run(collector: Collector, run: str) -> None:
+    """
+    Raises:
+        NoSuchRun: there is neither a run nor a plan of this name.
+    """
+    if collector.status(run) is None:
+        read_run(collector, run)
+
+
+def is_plan(session: Session, collector: Collector, run: str) -> bool:
+    """Whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
+    from lakebed.client import api_path
+
+    try:
+        session.client.call("GET", api_path("repositories", collector.repository, "gc", "plans", run))
+    except NotFound:
+        return False
+    return True
+
+
+def no_such_run(collector: Collector, run: str) -> NoSuchRun:
+    return NoSuchRun(f"lakefs://{collector.repository} has no run {run}", run_id=run)
+
+
 def objects_in(folder: Path) -> Path:
     """The folder of repositories itself, or where a server keeps it in its data folder."""
     objects = folder.absolute() / "objects"
@@ -128,11 +174,12 @@ def local_spark(session: Session) -> Iterator[LocalSession]:
     """
     from lakebed.gc import local_session, session_options, unforeseen
 
-    session.note("starting Spark")
     options = session_options(session.environment)
+    session.note("starting Spark")
     with (
         unforeseen(),
         local_session(options, session.environment) as running,
-        tasks_shown(running, visible=session.shows_progress),
+        tasks_shown(running, visible=session.shows_progress) as line,
     ):
+        session.before_answer = line.erase
         yield running

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lakebed.gc import ListedRun
     from lakebed.handoff import Plan, RunReport, RunView, Total
 
+    from .gc import PlannedRun
+
 TOP: Final = 10
 """How many branches and folders are named; the others are summed."""
 NAME_MAX: Final = 40
@@ -26,12 +28,15 @@ def amount(total: Total) -> str:
 
 
 def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
-    for found in plans:
+    for place, found in enumerate(plans):
+        if place:
+            yield ""
         yield from plan_text(found)
 
 
-def plan_text(plan: Plan, *, width: int | None = None) -> Iterator[str]:
-    """A plan: what goes and why, then what that rests on. `width` in characters, else that of the terminal."""
+def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
+    """A plan: what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` is
+    what came of it."""
     commits = plan.commit_counts
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
@@ -40,6 +45,8 @@ def plan_text(plan: Plan, *, width: int | None = None) -> Iterator[str]:
         ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
         ("ranges", f"{plan.range_counts.live:,} stay, {plan.range_counts.expired:,} go"),
     ]
+    if state:
+        facts.insert(1, ("state", state))
     if plan.what_if:
         facts.insert(1, ("supposed", "by rules that nobody saved"))
     if plan.mode_note:
@@ -120,12 +127,7 @@ def shortened(name: str) -> str:
 
 
 def report_text(report: RunReport) -> str:
-    gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
-    if report.quarantined_until_ms is not None:
-        aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
-        gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
-    if report.objects_kept:
-        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since the plan"
+    gone = _gone(report)
     if not report.objects_failed:
         return f"{report.run_id} ({report.kind}): {gone}"
     return (
@@ -134,12 +136,70 @@ def report_text(report: RunReport) -> str:
     )
 
 
+def _gone(report: RunReport) -> str:
+    gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if report.quarantined_until_ms is not None:
+        aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
+        gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
+    if report.objects_kept:
+        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since the plan"
+    return gone
+
+
+def applied_text(report: RunReport) -> str:
+    """Of a run that is over: said so that nobody takes it for another deletion."""
+    return f"{report.run_id} was {_applied(report)}"
+
+
+def _applied(report: RunReport) -> str:
+    return f"applied {human_time(report.run_end_time_ms // 1000)}: {_gone(report)}"
+
+
+def outcome(view: RunView | None, report: RunReport | None) -> str:
+    """What came of a plan."""
+    if view is None:
+        return "planned; nobody applied it"
+    if report is not None and view.state.value == "ended":
+        return _applied(report)
+    if report is not None:
+        return f"{_applied(report)}; {count_of(report.objects_failed, 'object')} could not be deleted: apply again"
+    return state_text(view.state.value, nothing_deleted=view.state.value == "ended" and not view.plan)
+
+
+def state_text(state: str, *, nothing_deleted: bool = False) -> str:
+    """What a state means to who waits for a run; records and JSON have their own words (docs/guide/retention.md)."""
+    return "ended: nothing deleted" if nothing_deleted else _STATES.get(state, state)
+
+
+_STATES: Final = {
+    "planning": "planning",
+    "marking": "planning",
+    "marked": "planned",
+    "supposed": "planned, rules not saved",
+    "condemning": "applying",
+    "sweeping": "applying",
+    "ended": "applied",
+}
+
+
 def view_text(view: RunView) -> Iterator[str]:
+    """Commits are counted while they are condemned: the list is emptied when a run is over."""
     facts: list[tuple[str, Any]] = [
         ("run", f"{view.run_id} ({view.kind})"),
-        ("state", view.state),
+        ("state", outcome(view, None)),
         ("started", human_time(view.started_ms // 1000)),
-        ("condemns", count_of(view.condemned, "commit")),
+    ]
+    if view.condemned:
+        facts.append(("condemns", count_of(view.condemned, "commit")))
+    return fields(facts)
+
+
+def planned_text(run: PlannedRun) -> Iterator[str]:
+    facts = [
+        ("run", f"{run.run_id} ({run.kind})"),
+        ("state", outcome(None, None)),
+        ("made", human_time(run.made_ms // 1000)),
+        ("goes", f"{count_of(run.objects, 'object')}, {human_size(run.size_bytes)}"),
     ]
     return fields(facts)
 
@@ -150,7 +210,7 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
             run.run_id,
             human_time(run.started_ms // 1000),
             run.kind,
-            run.state,
+            state_text(run.state, nothing_deleted=run.nothing_deleted),
             "-" if run.objects is None else f"{run.objects:,}",
             "-" if run.size_bytes is None else human_size(run.size_bytes),
         )

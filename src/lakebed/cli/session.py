@@ -58,6 +58,8 @@ class Session:
         self.endpoint_given = endpoint or ""
         self.output = output
         self.settings = effective_settings(environment, endpoint=endpoint)
+        self.before_answer: Callable[[], None] = lambda: None
+        """Called before each line of an answer: whoever shows progress at the terminal takes it away there."""
 
     @cached_property
     def client(self) -> Client:
@@ -80,20 +82,25 @@ class Session:
     def show(self, record: R, text: Callable[[R], Iterable[str] | str]) -> None:
         """Answer with one record."""
         if self.is_json:
-            typer.echo(json_record(record))
+            self.say(json_record(record))
             return
         shown = text(record)
         for line in [shown] if isinstance(shown, str) else shown:
-            typer.echo(line)
+            self.say(line)
 
     def show_all(self, records: Iterable[R], text: Callable[[Iterable[R]], Iterable[str]]) -> None:
         """Answer with a list, each record as soon as it is there."""
         for line in json_array(records) if self.is_json else text(records):
-            typer.echo(line)
+            self.say(line)
 
     def done(self, message: str, **facts: object) -> None:
         """Answer that it is done: a sentence, or its facts as JSON."""
-        typer.echo(json_record(facts) if self.is_json else message)
+        self.say(json_record(facts) if self.is_json else message)
+
+    def say(self, line: str) -> None:
+        """A line of the answer."""
+        self.before_answer()
+        typer.echo(line)
 
     def note(self, message: str) -> None:
         """Say something that is no result."""

@@ -30,6 +30,7 @@ from lakebed.handoff import (
     Restore,
     RunKind,
     RunReport,
+    RunState,
     RunView,
     WhyAnswer,
     check_run_id,
@@ -39,10 +40,10 @@ from lakebed.handoff import (
 )
 from lakebed.retention import MetadataRule, Rules
 
-from .applying import apply_run
+from .applying import RunNotReady, apply_run
 from .files import Files, Lake
 from .ledger_query import ledger_frame, ledger_rows_of
-from .listed import ListedRun, list_runs
+from .listed import ListedRun, ended_without_deleting, list_runs
 from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions
 from .planning import plan_run
@@ -155,14 +156,16 @@ class Collector:
         """LEDGER: one row for each object and what a run did with it."""
         return ledger_frame(spark, self._lake(), query, tasks=self.tasks)
 
-    def ledger_rows(self, query: LedgerQuery = LedgerQuery()) -> Iterator[dict[str, Any]]:
-        """The same as plain rows, oldest runs first, without Spark.
+    def ledger_rows(
+        self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """The same as plain rows, the oldest runs or the newest first, without Spark.
 
         Raises:
             BadInput: a file of the ledger is unreadable.
         """
         with Files(self._lake()) as files:
-            yield from ledger_rows_of(files, query)
+            yield from ledger_rows_of(files, query, newest_first=newest_first)
 
     def plan_each(
         self,
@@ -241,6 +244,20 @@ class Collector:
         if data is None or view is None:
             return None
         return msgspec.structs.replace(decode_report(data, name=name), state=view.state)
+
+    def finished(self, run_id: str) -> RunReport | None:
+        """The report of a run that is over; None where there is something left to apply. Without Spark.
+
+        Raises:
+            PlanMissing: there is no plan.
+            RunNotReady: the run is over, and deleted nothing: its plan can never be applied.
+        """
+        view = self.status(run_id)
+        if view is not None and (view.state is RunState.ABANDONED or ended_without_deleting(view)):
+            how = "was abandoned" if view.state is RunState.ABANDONED else "ended without deleting anything"
+            raise RunNotReady(f"run {run_id} {how}: plan again", run_id=run_id)
+        report = self.report(run_id)
+        return report if report is not None and report.state is RunState.ENDED else None
 
     def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
         """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""

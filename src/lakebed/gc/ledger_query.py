@@ -24,17 +24,19 @@ from .tables import LEDGER, PARTS
 FILES_AT_ONCE: Final = 64
 
 
-def ledger_rows_of(files: Files, query: LedgerQuery) -> Iterator[dict[str, Any]]:
-    """The rows that are asked for as plain values, oldest runs first, by the columns of the table `ledger`.
+def ledger_rows_of(files: Files, query: LedgerQuery, *, newest_first: bool = False) -> Iterator[dict[str, Any]]:
+    """The rows that are asked for as plain values, oldest runs first, by the columns of the table `ledger`. Or the
+    newest runs first: within a run then too what was written last.
 
     Raises:
         BadInput: a file is no ledger file; the message names it.
     """
-    keys = files.act(lambda store: _keys(store, query))
+    keys = sorted(files.act(lambda store: _keys(store, query)), reverse=newest_first)
     for start in range(0, len(keys), FILES_AT_ONCE):
         some = keys[start : start + FILES_AT_ONCE]
         for key, data in zip(some, files.read_all(some), strict=True):
-            yield from query.select(handoff.decode_ledger(data, name=key)).to_pylist()
+            rows = query.select(handoff.decode_ledger(data, name=key)).to_pylist()
+            yield from reversed(rows) if newest_first else rows
 
 
 def ledger_frame(spark: SparkSession, lake: Lake, query: LedgerQuery, *, tasks: int) -> DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lakebed.handoff import Plan, RunKind, RunView
+from lakebed.handoff import Plan, RunKind, RunState, RunView
 
 from .files import Files
 from .runs import list_plans, read_plan
@@ -14,7 +14,8 @@ from .runs import list_plans, read_plan
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
-    `size_bytes` are what the plan takes, None where there is no finished plan.
+    `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
+    was deleted (`nothing_deleted`).
     """
 
     run_id: str
@@ -24,6 +25,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     objects: int | None = None
     size_bytes: int | None = None
     what_if: bool = False
+    nothing_deleted: bool = False
 
 
 def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
@@ -34,7 +36,16 @@ def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[Lis
     return [_listed(id_, known.get(id_), read_plan(files, id_) if id_ in planned else None) for id_ in newest]
 
 
+def ended_without_deleting(view: RunView) -> bool:
+    """Only a run that was let to sweep has a plan on its record."""
+    return view.state is RunState.ENDED and not view.plan
+
+
 def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
+    if view is not None and ended_without_deleting(view):
+        return ListedRun(
+            run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms, nothing_deleted=True
+        )
     if plan is None:
         assert view is not None, "a run is listed for its record or for its plan"
         return ListedRun(run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms)

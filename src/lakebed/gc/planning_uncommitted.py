@@ -149,7 +149,7 @@ def _slices(desk: Desk, options: UncommittedOptions) -> Slices:
 def _list(desk: Desk, slices: list[int]) -> tuple[Pieces, Found]:
     shop, folder = desk.shop, desk.folder("listed")
     issued = _issued(desk, slices)
-    shop.progress(f"listing {len(slices)} settled slices")
+    shop.progress(f"listing {len(slices)} settled slice{'' if len(slices) == 1 else 's'}")
     if desk.base is not None and len(slices) <= FILES_HERE:
         work = listing_into(folder, issued)
         written = run_here(shop.lake, work, SETTLED.rows({"bucket": slices}), PARTS)
