@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -180,7 +181,7 @@ async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -
 
 
 async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakebed.upkeep.restoring.PAGE_OBJECTS", 3)
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 3)
     await moved(lake, [f"data/a{number:03d}" for number in range(14)], parts=2, paths=False)
 
     page = await restored(lake)
@@ -189,12 +190,101 @@ async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.M
 
 
 async def test_a_page_ends_where_its_objects_get_large(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakebed.upkeep.restoring.PAGE_BYTES", 5)
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_BYTES", 5)
     await moved(lake, ["data/abcd", "data/efgh", "data/ijkl"])
 
     page = await Restoring(lake.versions).restore(Restore(run_id="r1"), branch="main")
 
     assert (page.restored, page.continuation_token is None) == (2, False)
+
+
+class Counted(MemoryBlocks):
+    """Which files of the ledger are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def get(self, key: str, **options: Any) -> bytes:
+        if key.startswith(LEDGER_PREFIX):
+            self.read.append(key)
+        return await super().get(key, **options)
+
+
+@pytest.fixture
+async def counted() -> Lake:
+    """Two runs of five parts each, of which the first took ten addresses and the other one five of them."""
+    lake = Lake(MemoryStore(), Counted())
+    await lake.versions.initialise("main")
+    keys = [f"data/a{number:03d}" for number in range(10)]
+    for run in ("r1", "r2"):
+        await moved(
+            lake, keys if run == "r1" else keys[:5], quarantine=replace(ASIDE, run_id=run), parts=5, paths=False
+        )
+    return lake
+
+
+@pytest.mark.parametrize("looked", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("body", "run", "restored_"),
+    [
+        (Restore(path="data/a004"), "r2", 1),
+        (Restore(path="data/a009"), "r1", 1),
+        (Restore(run_id="r1", path="data/a009"), "r1", 1),
+        (Restore(run_id="r2", prefix="back"), "r2", 5),
+        (Restore(path="nowhere"), "", 0),
+        (Restore(run_id="r1", path="nowhere"), "", 0),
+        (Restore(run_id="r9"), "", 0),
+    ],
+)
+async def test_one_request_looks_into_few_files_and_many_find_what_there_is(
+    counted: Lake, body: Restore, run: str, restored_: int, looked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restorable.FILES_LOOKED", looked)
+    blocks, restoring, total, told = counted.blocks, Restoring(counted.versions), 0, ""
+    assert isinstance(blocks, Counted)
+    while True:
+        blocks.read.clear()
+        try:
+            page = await restoring.restore(body, branch="main")
+        except NotInQuarantine:
+            break
+        finally:
+            assert len(blocks.read) <= 2 * looked
+        total, told = total + page.restored, page.run_id
+        if page.continuation_token is None:
+            break
+        body = replace(body, continuation_token=page.continuation_token)
+
+    assert (total, told if restored_ else "") == (restored_, run)
+
+
+async def test_a_ledger_is_decoded_a_row_group_at_a_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.handoff.ledger.GROUP_ROWS", 3)
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 2)
+    await moved(lake, [f"data/a{number:03d}" for number in range(10)], paths=False)
+    restoring, body, pages = Restoring(lake.versions), Restore(run_id="r1"), []
+    while True:
+        page = await restoring.restore(body, branch="main")
+        pages.append(page.restored)
+        if page.continuation_token is None:
+            break
+        body = replace(body, continuation_token=page.continuation_token)
+
+    assert pages == [2, 1, 2, 1, 2, 1, 1]
+    assert len(await paths(lake)) == 10
+
+
+async def test_a_run_that_is_purged_between_two_pages_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 1)
+    await moved(lake, ["data/abcd", "data/efgh"])
+    page = await Restoring(lake.versions).restore(Restore(run_id="r1"), branch="main")
+    await purge_part(lake.blocks, ASIDE, PART, now_ms=2_000)
+    assert isinstance(lake.blocks, MemoryBlocks)
+    await lake.blocks.delete([quarantine_path("r1")])
+
+    with pytest.raises(NotInQuarantine, match="it was purged at"):
+        await restored(lake, Restore(run_id="r1", continuation_token=page.continuation_token))
 
 
 async def test_what_was_restored_is_in_the_ledger_with_the_path_it_has_now(lake: Lake) -> None:

@@ -207,7 +207,7 @@ async def _carry_out(
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([settled(before), tried])
-    await store.put(key, await asyncio.to_thread(handoff.encode_part, handoff.LEDGER, rows))
+    await store.put(key, await asyncio.to_thread(handoff.encode_ledger, rows))
     return count(rows)
 
 

@@ -1,7 +1,7 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
 from .jobs import LINES_MAX, JobAction, JobDeed, JobList, JobResult, JobState, JobView, StartJob
-from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger
+from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger, encode_ledger, ledger_groups
 from .ledger_query import LedgerPage, LedgerQuery, LedgerRow, plain_rows
 from .manifests import (
     MANIFEST_FORMAT,
@@ -191,6 +191,7 @@ __all__ = [
     "decode_report",
     "decode_saved",
     "diff_plans",
+    "encode_ledger",
     "encode_manifest",
     "encode_part",
     "encode_plan",
@@ -200,6 +201,7 @@ __all__ = [
     "input_folder",
     "is_special",
     "join_parts",
+    "ledger_groups",
     "manifest_of",
     "manifest_path",
     "page_manifest_path",

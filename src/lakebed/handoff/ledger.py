@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .manifests import BadInput
-from .parquet import decode_part
+from .parquet import decode_part, encode_part, group_rows_of
 from .paths import GC_PREFIX
 from .tables import LEDGER
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
+GROUP_ROWS: Final = 1 << 14
+"""A server that looks for one row decodes so many at a time: in about 5 ms, where the whole of a part takes 80."""
 
 
 class LedgerState(enum.StrEnum):
@@ -36,8 +38,22 @@ class LedgerState(enum.StrEnum):
     KEPT = "kept"
 
 
-def decode_ledger(data: bytes, *, name: str) -> pa.Table:
-    """LEDGER rows of one file, of any version that there was.
+def encode_ledger(rows: pa.Table) -> bytes:
+    """One file of LEDGER rows, which can be read a row group at a time."""
+    return encode_part(LEDGER, rows, group_rows=GROUP_ROWS)
+
+
+def ledger_groups(data: bytes, *, name: str) -> list[int]:
+    """How many rows each row group of a file has.
+
+    Raises:
+        BadInput: it is no ledger file.
+    """
+    return group_rows_of(data, name=name)
+
+
+def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
+    """LEDGER rows of one file, of any version that there was, or of one of its row groups.
 
     Raises:
         BadInput: it is no ledger file. `name` is what the error calls it.
@@ -46,7 +62,7 @@ def decode_ledger(data: bytes, *, name: str) -> pa.Table:
         names = pq.read_schema(pa.BufferReader(data)).names
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{name} is no ledger table: {error}", part=name) from error
-    rows = decode_part(LEDGER, data, name=name, version=LEDGER.version if "state" in names else 1)
+    rows = decode_part(LEDGER, data, name=name, version=LEDGER.version if "state" in names else 1, group=group)
     derived = pc.if_else(pc.equal(rows["error"], ""), LedgerState.DELETED.value, LedgerState.FAILED.value)
     state = pc.if_else(pc.equal(rows["state"], ""), derived, rows["state"])
     place = rows.schema.get_field_index("state")

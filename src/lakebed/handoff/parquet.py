@@ -35,12 +35,13 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, _ARROW[column.type], column.nullable) for column in table.columns])
 
 
-def encode_part(table: Table, data: pa.Table) -> bytes:
-    """A Parquet file of these rows. `data` must have exactly the declared columns, in order and type."""
+def encode_part(table: Table, data: pa.Table, *, group_rows: int = 1 << 17) -> bytes:
+    """A Parquet file of these rows, so many in a row group. `data` must have exactly the declared columns, in order and
+    type."""
     assert data.schema.names == list(table.names()), (data.schema.names, table.name)
     buffer = io.BytesIO()
     rows, dictionaries = data.cast(arrow_schema(table)), _dictionaries(table)
-    pq.write_table(rows, buffer, compression="zstd", row_group_size=1 << 17, use_dictionary=dictionaries)
+    pq.write_table(rows, buffer, compression="zstd", row_group_size=group_rows, use_dictionary=dictionaries)
     return buffer.getvalue()
 
 
@@ -74,10 +75,29 @@ class PartWriter:
         return self._buffer.getvalue()
 
 
+def group_rows_of(data: bytes, *, name: str) -> list[int]:
+    """How many rows each row group has.
+
+    Raises:
+        BadInput: not Parquet. `name` is what the error calls it.
+    """
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{name} is no Parquet file: {error}", part=name) from error
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
 def decode_part(
-    table: Table, data: bytes, *, name: str, columns: Sequence[str] | None = None, version: int | None = None
+    table: Table,
+    data: bytes,
+    *,
+    name: str,
+    columns: Sequence[str] | None = None,
+    version: int | None = None,
+    group: int | None = None,
 ) -> pa.Table:
-    """All columns, or some of them, of a file of this version of the table (None: the newest).
+    """All columns, or some of them, of a file of this version of the table (None: the newest), or of one row group.
 
     Raises:
         BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
@@ -85,7 +105,11 @@ def decode_part(
     try:
         names = list(table.names() if columns is None else columns)
         later = {column.name: column for column in table.later_than(version or table.version) if column.name in names}
-        found = pq.read_table(pa.BufferReader(data), columns=[name for name in names if name not in later])
+        stored = [name for name in names if name not in later]
+        if group is None:
+            found = pq.read_table(pa.BufferReader(data), columns=stored)
+        else:
+            found = pq.ParquetFile(pa.BufferReader(data)).read_row_group(group, columns=stored)
         for name_, column in later.items():
             nothing = pa.nulls(found.num_rows, _ARROW[column.type]) if column.nullable else pa.repeat("", len(found))
             found = found.append_column(name_, nothing)

@@ -4,6 +4,9 @@
 
 below `/api/v1/repositories/{repository}/gc`. Named is a run (all that lies there of it), a path, or both. What was
 taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
+
+A page may be empty and have a token all the same: one request looks into a few files of the ledger alone. So that
+nothing of what was asked for lies in quarantine may be the answer to a later request than the first.
 """
 
 from __future__ import annotations

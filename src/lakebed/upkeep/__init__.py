@@ -16,7 +16,8 @@ from .errors import (
 )
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import UpkeepOptions
-from .restoring import NotInQuarantine, Refusal, RestoreDiffers, Restoring
+from .restorable import NotInQuarantine
+from .restoring import Refusal, RestoreDiffers, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .upkeep import Upkeep
 from .why import NoQuestion

@@ -5,70 +5,45 @@ restore is an upload whose body is copied inside the object store (docs/design/p
 and every promise about uploads holds for it, whatever runs at the same time. Before the entry is staged the copy is
 read back: its size and checksum are those of what lies in quarantine, and the size is the one in the ledger.
 
-A page reads one part of the run's ledger and restores some of its objects. Repeated, or after a crash, it finds what is
-staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing else.
+A page restores some objects of one part of the run's ledger (restorable.py), perhaps none. Repeated, or after a crash,
+it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
+else.
 
 Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.base import Corrupt, Entry, LakebedError, NotFound, path_to_key
+from lakebed.base import Corrupt, Entry, LakebedError, path_to_key
 from lakebed.blocks import BlockNotFound
 from lakebed.handoff import (
     FAILURES_SHOWN,
     LEDGER,
     LEDGER_PREFIX,
-    QUARANTINED_PREFIX,
     LedgerState,
     Quarantine,
     Restore,
     RestoreFailure,
     RestorePage,
     arrow_schema,
-    check_run_id,
-    decode_ledger,
-    decode_quarantine,
-    encode_part,
-    quarantine_path,
-    quarantined_run,
+    encode_ledger,
 )
 from lakebed.versions import PathExists, PathNotFound, Versions
 
-from .errors import BadContinuation
-
-PAGE_OBJECTS: Final = 500
-PAGE_BYTES: Final = 256 << 20
-"""A page ends with the object that makes it so large, so that its answer is not long in coming."""
+from .restorable import Restorable, decode_place, encode_place
 
 AT_ONCE: Final = 16
 
 
-class NotInQuarantine(NotFound):
-    """Nothing of what was asked for lies in quarantine; the message says what became of it."""
-
-
 class RestoreDiffers(Corrupt):
     """What was read back is not what lies in quarantine, or that is not what the ledger says. Nothing was staged."""
-
-
-class _Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """The next row to look at: of this part of the run's ledger, this many of those that are asked for are done."""
-
-    run_id: str
-    part: str = ""
-    row: int = 0
 
 
 Refusal = Callable[[str, str], str]
@@ -90,6 +65,7 @@ class Restoring:
         self._versions = versions
         self._refusal = refusal
         self._blocks = versions.blocks
+        self._restorable = Restorable(versions.blocks)
 
     async def restore(self, body: Restore, *, branch: str) -> RestorePage:
         """One page, onto this branch.
@@ -101,24 +77,12 @@ class Restoring:
             BadInput: the quarantine's record or the run's ledger is unreadable.
         """
         await self._versions.get_branch(branch)
-        cursor = _Cursor(run_id=body.run_id) if body.continuation_token is None else _decode(body.continuation_token)
-        if body.continuation_token is None:
-            quarantine = await self._find(body)
-        else:
-            quarantine = await self._quarantine(cursor.run_id) or await self._nothing(body)
-        parts = [stat.key async for page in self._blocks.list(quarantine.ledger_prefix) for stat in page]
-        parts = [part for part in parts if part >= cursor.part]
-        if not parts:
-            return RestorePage(run_id=quarantine.run_id)
-        rows = _asked_for(await self._rows(parts[0]), body.path)
-        start = cursor.row if parts[0] == cursor.part else 0
-        page = _first_of(rows.slice(start, PAGE_OBJECTS).to_pylist())
-        following: _Cursor | None = _Cursor(run_id=quarantine.run_id, part=parts[0], row=start + len(page))
-        if start + len(page) >= rows.num_rows:
-            following = _Cursor(run_id=quarantine.run_id, part=parts[1]) if len(parts) > 1 else None
-        return await self._restore_page(
-            body, branch, quarantine, page, None if following is None else _encode(following)
-        )
+        place = None if body.continuation_token is None else decode_place(body.continuation_token)
+        found = await self._restorable.find(body, place)
+        token = None if found.following is None else encode_place(found.following)
+        if found.quarantine is None or not found.rows:
+            return RestorePage(run_id=found.run_id, continuation_token=token)
+        return await self._restore_page(body, branch, found.quarantine, found.rows, token)
 
     async def _restore_page(
         self, body: Restore, branch: str, quarantine: Quarantine, page: list[dict[str, Any]], token: str | None
@@ -204,101 +168,13 @@ class Restoring:
             size_bytes += len(chunk)
         return _Bytes(size_bytes=size_bytes, md5=md5.hexdigest())
 
-    # Records and ledger
-
-    async def _find(self, body: Restore) -> Quarantine:
-        """The run that was asked for, or the latest one that holds what was asked for."""
-        if body.run_id:
-            found = await self._quarantine(check_run_id(body.run_id))
-            if found is not None and await self._holds(found, body.path):
-                return found
-        elif body.path:
-            names = [stat.key async for page in self._blocks.list(QUARANTINED_PREFIX) for stat in page]
-            for name in reversed(names):
-                run_id = quarantined_run(name.removeprefix(QUARANTINED_PREFIX))
-                found = None if run_id is None else await self._quarantine(run_id)
-                if found is not None and await self._holds(found, body.path):
-                    return found
-        return await self._nothing(body)
-
-    async def _quarantine(self, run_id: str) -> Quarantine | None:
-        try:
-            return decode_quarantine(await self._blocks.get(quarantine_path(run_id)), run_id)
-        except BlockNotFound:
-            return None
-
-    async def _holds(self, quarantine: Quarantine, path: str) -> bool:
-        async for page in self._blocks.list(quarantine.ledger_prefix):
-            for stat in page:
-                if _asked_for(await self._rows(stat.key), path).num_rows:
-                    return True
-        return False
-
-    async def _rows(self, key: str) -> pa.Table:
-        return decode_ledger(await self._blocks.get(key), name=key)
-
     async def _record(self, quarantine: Quarantine, done: list[dict[str, Any]]) -> None:
         """Rows of their own in the ledger, with the path that the object has now."""
         now_ms = self._versions.world.clock.now_ms()
         facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "kept_until": None, "error": ""}
         rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
         name = f"{quarantine.run_id}-restore-{self._versions.world.ids.fresh()}.parquet"
-        await self._blocks.put(f"{LEDGER_PREFIX}date={quarantine.ledger_date}/{name}", encode_part(LEDGER, rows))
-
-    async def _nothing(self, body: Restore) -> Quarantine:
-        """
-        Raises:
-            NotInQuarantine: always, saying what the ledger knows.
-        """
-        what = body.path or f"run {body.run_id}"
-        async for row in self._ledger(body):
-            run, when = row["run_id"], f"{row['deleted_at']:%Y-%m-%d %H:%M:%SZ}"
-            rule = f" by the rule {row['rule']}" if row["rule"] else f" ({row['reason']})"
-            if row["state"] == LedgerState.DELETED:
-                said = f"run {run} deleted it for good at {when}{rule}"
-            elif row["state"] == LedgerState.PURGED:
-                said = f"run {run} moved it aside{rule}, and it was purged at {when}"
-            else:
-                continue
-            raise NotInQuarantine(f"{what} cannot be restored: {said}", run_id=run)
-        raise NotInQuarantine(f"{what} does not lie in quarantine, and no ledger says that it was deleted", what=what)
-
-    async def _ledger(self, body: Restore) -> AsyncIterator[dict[str, Any]]:
-        """What the ledger has of it, the latest files first."""
-        names = [stat.key async for page in self._blocks.list(LEDGER_PREFIX) for stat in page]
-        for name in sorted(names, reverse=True):
-            if body.run_id and not name.rpartition("/")[2].startswith(f"{body.run_id}-"):
-                continue
-            rows = await self._rows(name)
-            for row in rows.filter(_named(rows, body.path)).slice(0, 1).to_pylist():
-                yield row
-
-
-def _named(rows: pa.Table, path: str) -> pa.ChunkedArray:
-    """Which rows are of this path, of a path below it if it ends with a slash, or of this address. None: all are."""
-    if not path:
-        return pc.is_valid(rows["address"])
-    if path.endswith("/"):
-        return pc.starts_with(rows["path"], path)
-    return pc.or_(pc.equal(rows["path"], path), pc.equal(rows["address"], path))
-
-
-def _asked_for(rows: pa.Table, path: str) -> pa.Table:
-    """Of a part's rows those that lie in quarantine and are asked for."""
-    aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
-    return aside.filter(_named(aside, path))
-
-
-def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many as a page may have bytes, at least one."""
-    page: list[dict[str, Any]] = []
-    size_bytes = 0
-    for row in rows:
-        page.append(row)
-        size_bytes += row["size_bytes"]
-        if size_bytes >= PAGE_BYTES:
-            break
-    return page
+        await self._blocks.put(f"{LEDGER_PREFIX}date={quarantine.ledger_date}/{name}", encode_ledger(rows))
 
 
 def _target(body: Restore, row: dict[str, Any]) -> str:
@@ -306,20 +182,3 @@ def _target(body: Restore, row: dict[str, Any]) -> str:
         return row["path"] or f"restored/{row['run_id']}/{row['address']}"
     slash = "" if body.prefix.endswith("/") else "/"
     return f"{body.prefix}{slash}{row['path'] or row['address']}"
-
-
-def _encode(cursor: _Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(cursor)).decode()
-
-
-def _decode(token: str) -> _Cursor:
-    """
-    Raises:
-        BadContinuation: not a token of ours.
-    """
-    try:
-        cursor = msgspec.msgpack.decode(base64.b64decode(token, altchars=b"-_", validate=True), type=_Cursor)
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise BadContinuation("not a continuation token") from error
-    check_run_id(cursor.run_id)
-    return cursor

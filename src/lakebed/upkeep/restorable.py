@@ -1,0 +1,236 @@
+"""What a restore asks for, looked for in the ledger: a bounded share of it in one request, however large it is.
+
+A `Place` is where the next request goes on. First the run that is named is looked through, or, where only a path is,
+the runs that have a quarantine, the latest first, up to one that holds it. What no run holds is looked for in the
+whole ledger, backwards, to say what became of it. A request looks into so many files, and decodes each a row group at a
+time, no further than to the first that has something: the event loop is held for one file at most.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import NotFound
+from lakebed.blocks import BlockNotFound, BlockStore
+from lakebed.handoff import (
+    LEDGER_PREFIX,
+    QUARANTINED_PREFIX,
+    LedgerState,
+    Quarantine,
+    Restore,
+    check_run_id,
+    decode_ledger,
+    decode_quarantine,
+    ledger_groups,
+    quarantine_path,
+    quarantined_run,
+)
+
+from .errors import BadContinuation
+
+PAGE_OBJECTS: Final = 500
+PAGE_BYTES: Final = 256 << 20
+"""A page ends with the object that makes it so large, so that its answer is not long in coming."""
+
+FILES_LOOKED: Final = 8
+"""So many files of the ledger a request looks into; with nothing found by then its page is empty, and has a token."""
+
+
+class NotInQuarantine(NotFound):
+    """Nothing of what was asked for lies in quarantine; the message says what became of it."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The next row to look at, of this file of the run's ledger. `is_lost`: nothing lies in quarantine, and the files
+    before this one are to say why.
+    """
+
+    run_id: str
+    part: str = ""
+    row: int = 0
+    has_found: bool = False
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Rows that are asked for, perhaps none, and where to go on: None at the end."""
+
+    run_id: str
+    rows: list[dict[str, Any]]
+    quarantine: Quarantine | None
+    following: Place | None
+
+
+class Restorable:
+    def __init__(self, blocks: BlockStore) -> None:
+        self._blocks = blocks
+
+    async def find(self, body: Restore, place: Place | None) -> Found:
+        """From this place on, or from the beginning.
+
+        Raises:
+            NotInQuarantine: nothing that was asked for lies there: it was deleted for good, purged, or never taken.
+            BadInput: the quarantine's record or the run's ledger is unreadable.
+        """
+        place = await self._begin(body) if place is None else place
+        for _ in range(FILES_LOOKED):
+            if place.is_lost:
+                return Found(run_id=place.run_id, rows=[], quarantine=None, following=await self._tell(body, place))
+            quarantine = await self._quarantine(place.run_id)
+            if quarantine is None:
+                place = await self._other(body, place)
+                continue
+            rows, following = await self._look(body, quarantine, place)
+            if rows or following is None:
+                return Found(run_id=place.run_id, rows=rows, quarantine=quarantine, following=following)
+            place = following
+        return Found(run_id=place.run_id, rows=[], quarantine=None, following=place)
+
+    async def _begin(self, body: Restore) -> Place:
+        if body.run_id:
+            return Place(run_id=check_run_id(body.run_id))
+        return await self._latest(before="") if body.path else Place(run_id="", is_lost=True)
+
+    async def _other(self, body: Restore, place: Place) -> Place:
+        """Where to look now that this run has nothing."""
+        if body.run_id or place.has_found:
+            return Place(run_id=place.run_id, is_lost=True)
+        return await self._latest(before=place.run_id)
+
+    async def _latest(self, *, before: str) -> Place:
+        names = [stat.key async for page in self._blocks.list(QUARANTINED_PREFIX) for stat in page]
+        runs = [quarantined_run(name.removeprefix(QUARANTINED_PREFIX)) for name in names]
+        earlier = [run_id for run_id in runs if run_id is not None and (not before or run_id < before)]
+        return Place(run_id=max(earlier)) if earlier else Place(run_id="", is_lost=True)
+
+    async def _quarantine(self, run_id: str) -> Quarantine | None:
+        try:
+            return decode_quarantine(await self._blocks.get(quarantine_path(run_id)), run_id)
+        except BlockNotFound:
+            return None
+
+    async def _look(
+        self, body: Restore, quarantine: Quarantine, place: Place
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        """In one part."""
+        rows: list[dict[str, Any]] = []
+        part, following = await self._parts(quarantine.ledger_prefix, place.part)
+        has_found = place.has_found
+        if part:
+            start = place.row if part == place.part else 0
+            rows, end = _some_of(await self._blocks.get(part), part, body.path, start)
+            has_found = has_found or bool(rows)
+            if end is not None:
+                return rows, Place(run_id=place.run_id, part=part, row=end, has_found=has_found)
+        if following:
+            return rows, Place(run_id=place.run_id, part=following, has_found=has_found)
+        return rows, None if has_found else await self._other(body, place)
+
+    async def _parts(self, prefix: str, first: str) -> tuple[str, str]:
+        """The first part from this one on, and the one behind it; empty where there is none."""
+        found: list[str] = []
+        async for page in self._blocks.list(prefix, start_after=first[:-1]):
+            found += [stat.key for stat in page if stat.key >= first]
+            if len(found) > 1:
+                break
+        return found[0] if found else "", found[1] if len(found) > 1 else ""
+
+    async def _tell(self, body: Restore, place: Place) -> Place:
+        """Where to go on looking for what the ledger knows, the latest files first.
+
+        Raises:
+            NotInQuarantine: this is what it knows.
+        """
+        what = body.path or f"run {body.run_id}"
+        own = f"/{body.run_id}-" if body.run_id else ""
+        names = [stat.key async for page in self._blocks.list(LEDGER_PREFIX) for stat in page if own in stat.key]
+        names = sorted((name for name in names if not place.part or name < place.part), reverse=True)
+        for name in names[:FILES_LOOKED]:
+            for row in _gone(await self._blocks.get(name), name, body.path):
+                raise NotInQuarantine(f"{what} cannot be restored: {_said(row)}", run_id=row["run_id"])
+        if len(names) > FILES_LOOKED:
+            return Place(run_id=place.run_id, part=names[FILES_LOOKED - 1], is_lost=True)
+        raise NotInQuarantine(f"{what} does not lie in quarantine, and no ledger says that it was deleted", what=what)
+
+
+def _some_of(data: bytes, name: str, path: str, start: int) -> tuple[list[dict[str, Any]], int | None]:
+    """Of a part's rows, from this one on, some that lie in quarantine and are asked for, as many as fit into a page;
+    and the row to go on with, None at the part's end."""
+    groups = ledger_groups(data, name=name)
+    for group, count in enumerate(groups):
+        begin = sum(groups[:group])
+        if begin + count <= start:
+            continue
+        rows = decode_ledger(data, name=name, group=group)
+        is_aside = pc.equal(rows["state"], LedgerState.QUARANTINED.value)
+        places = pc.indices_nonzero(pc.and_(is_aside, _named(rows, path))).to_pylist()
+        places = [place for place in places if begin + place >= start][:PAGE_OBJECTS]
+        if places:
+            page = _first_of(rows.take(pa.array(places)).to_pylist())
+            end = begin + places[len(page) - 1] + 1
+            return page, end if end < sum(groups) else None
+    return [], None
+
+
+def _gone(data: bytes, name: str, path: str) -> Iterator[dict[str, Any]]:
+    """The first row of this path whose object is gone for good, if there is one."""
+    gone = pa.array([LedgerState.DELETED.value, LedgerState.PURGED.value])
+    for group in range(len(ledger_groups(data, name=name))):
+        rows = decode_ledger(data, name=name, group=group)
+        yield from rows.filter(pc.and_(pc.is_in(rows["state"], gone), _named(rows, path))).slice(0, 1).to_pylist()
+
+
+def _said(row: dict[str, Any]) -> str:
+    run, when = row["run_id"], f"{row['deleted_at']:%Y-%m-%d %H:%M:%SZ}"
+    rule = f" by the rule {row['rule']}" if row["rule"] else f" ({row['reason']})"
+    if row["state"] == LedgerState.DELETED:
+        return f"run {run} deleted it for good at {when}{rule}"
+    return f"run {run} moved it aside{rule}, and it was purged at {when}"
+
+
+def _named(rows: pa.Table, path: str) -> pa.ChunkedArray:
+    """Which rows are of this path, of a path below it if it ends with a slash, or of this address. None: all are."""
+    if not path:
+        return pc.is_valid(rows["address"])
+    if path.endswith("/"):
+        return pc.starts_with(rows["path"], path)
+    return pc.or_(pc.equal(rows["path"], path), pc.equal(rows["address"], path))
+
+
+def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many as a page may have bytes, at least one."""
+    page: list[dict[str, Any]] = []
+    size_bytes = 0
+    for row in rows:
+        page.append(row)
+        size_bytes += row["size_bytes"]
+        if size_bytes >= PAGE_BYTES:
+            break
+    return page
+
+
+def encode_place(place: Place) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode()
+
+
+def decode_place(token: str) -> Place:
+    """
+    Raises:
+        BadContinuation: not a token of ours.
+    """
+    try:
+        place = msgspec.msgpack.decode(base64.b64decode(token, altchars=b"-_", validate=True), type=Place)
+    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        raise BadContinuation("not a continuation token") from error
+    if not place.is_lost:
+        check_run_id(place.run_id)
+    return place
