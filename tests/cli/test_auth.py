@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.cli.conftest import Outcome, Shell
 
@@ -94,4 +95,17 @@ def test_mistakes_are_told_before_anything_is_made(shell: Shell) -> None:
     last = shell("auth", "users", "delete", "ann", "--yes")
     assert (last.code, "last one in Admins" in last.err) == (4, True)
     assert shell("auth", "groups", "delete", "Viewers", "--yes").code == 1
-    assert shell("auth", "users", "create", "ann").code == 4
+
+
+def test_what_exists_already_is_named(shell: Shell, tmp_path: Path) -> None:
+    statements = tmp_path / "statements.json"
+    statements.write_text('[{"effect": "allow", "action": ["fs:*"], "resource": "*"}]')
+
+    def twice(*arguments: str) -> tuple[int, str]:
+        shell(*arguments)
+        outcome = shell(*arguments)
+        return outcome.code, outcome.err
+
+    assert twice("auth", "users", "create", "ann") == (4, "error: user ann exists already\n")
+    assert twice("auth", "groups", "create", "Viewers") == (4, "error: group Viewers exists already\n")
+    assert twice("auth", "policies", "create", "p", str(statements)) == (4, "error: policy p exists already\n")

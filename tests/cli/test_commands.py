@@ -23,8 +23,9 @@ from lakebed.base import (
     NotFound,
     OutcomeUnknown,
     Unavailable,
+    exit_code,
 )
-from lakebed.cli.failures import describe, exit_code
+from lakebed.cli.failures import describe
 from lakebed.cli.quickstart_server import LocalServer
 from lakebed.cli.tree import COMMANDS
 from lakebed.client import BadRequest
@@ -97,6 +98,42 @@ def test_a_command_that_does_not_exist_is_a_misuse(shell: Shell) -> None:
     assert shell("repo", "nonsense").code == 2
     assert shell("repo", "list", "--nonsense").code == 2
     assert shell("repo", "list", "-o", "xml").code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["gc", "nonsense"],
+        ["gc", "plan", "lakefs://lake", "--bogus"],
+        ["gc", "plan"],
+        ["gc", "plan", "lakefs://lake", "--clean-every", "0"],
+        ["gc", "rules", "set-default", "lakefs://lake", "7d", "8d"],
+        ["repo", "list", "-o", "xml"],
+        ["serve", "--data", "d", "--port", "99999"],
+    ],
+)
+def test_misuse_is_told_in_one_line_like_every_other_error(shell: Shell, arguments: list[str]) -> None:
+    outcome = shell(*arguments)
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.endswith(" -h)\n")
+
+
+def test_a_noun_without_a_verb_is_answered_with_its_help(shell: Shell) -> None:
+    outcome = shell("gc")
+
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: lakebed gc ")
+
+
+def test_a_server_with_an_object_store_that_there_is_not_does_not_start(shell: Shell, tmp_path: Path) -> None:
+    outcome = shell("serve", "--data", str(tmp_path / "lake"), "--port", "0", LAKEBED_BLOCKSTORE="gs")
+
+    assert (outcome.code, outcome.err) == (2, "error: LAKEBED_BLOCKSTORE is 'gs': known are local and s3\n")
+    assert not (tmp_path / "lake").exists()
 
 
 def test_no_server_is_unavailable(shell: Shell) -> None:

@@ -178,5 +178,30 @@ def test_a_file_with_a_field_that_nobody_knows_is_refused(shell: Shell, lake: st
     assert "keep_lsat" in outcome.err
 
 
+def test_a_duration_with_a_dash_is_told_to_be_none(shell: Shell, lake: str) -> None:
+    refused = [
+        shell("gc", "rules", "set-default", lake, "-1d"),
+        shell("gc", "rules", "set", f"{lake}/main", "-1d"),
+        shell("gc", "rules", "uncommitted", lake, "-1d"),
+    ]
+
+    assert {outcome.code for outcome in refused} == {2}
+    assert all("'-1d' is no time at all" in outcome.err for outcome in refused)
+
+
+def test_a_rules_file_that_is_not_there_or_has_a_bad_duration_is_misuse_that_names_it(
+    shell: Shell, lake: str, tmp_path: Path
+) -> None:
+    missing, bad = str(tmp_path / "nosuch.json"), tmp_path / "bad.json"
+    bad.write_text(json.dumps({"default": "4x"}))
+    commands = (["gc", "plan", lake, "--rules"], ["gc", "rules", "apply", lake], ["gc", "rules", "diff", lake])
+
+    for command in commands:
+        absent, broken = shell(*command, missing), shell(*command, str(bad))
+        assert (absent.code, broken.code) == (2, 2)
+        assert absent.err == f"error: {missing}: No such file or directory\n"
+        assert broken.err.startswith(f"error: {bad}: retention of the default: '4x' has the unknown unit")
+
+
 def test_a_version_that_never_was_is_not_found(shell: Shell, lake: str) -> None:
     assert shell("gc", "rules", "get", lake, "--version", "9").code == 3

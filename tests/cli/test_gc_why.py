@@ -36,7 +36,15 @@ def test_what_was_deleted_before_a_commit_goes_with_the_next_run(
 
     assert "stays for as long as it is staged" not in shell.ok("gc", "why", lake, address).out
     assert "goes with the next run of uncommitted data" in shell.ok("gc", "why", lake, address).out
-    assert "no commit and no ledger knows it" in shell.ok("gc", "why", f"{lake}/main/a").out
+
+
+def test_what_nobody_knows_is_not_found(shell: Shell, lake: str) -> None:
+    told = shell("gc", "why", f"{lake}/main/nosuch")
+    asked = shell("gc", "why", f"{lake}/main/nosuch", "-o", "json")
+
+    assert (told.code, told.out) == (3, "")
+    assert told.err == f"error: {lake}/main/nosuch: no commit and no ledger knows it\n"
+    assert (asked.code, asked.json["objects"]) == (3, [])
 
 
 def test_a_question_without_a_path_or_address_is_refused(shell: Shell, lake: str) -> None:

@@ -87,7 +87,18 @@ def test_what_one_run_did_is_told_even_where_the_next_one_fails(capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["plan"], ["plan", "lake"], ["apply", "lakefs://lake"], ["plan", "lakefs://lake", "--tasks", "0"]]
+    "arguments",
+    [
+        [],
+        ["plan"],
+        ["plan", "lake"],
+        ["apply", "lakefs://lake"],
+        ["plan", "lakefs://lake", "--tasks", "0"],
+        ["why", "lakefs://lake"],
+        ["why", "lakefs://lake/main"],
+        ["why", "lakefs://lake/main/a", "data/x"],
+        ["why", "lake", "data/x"],
+    ],
 )
 def test_the_entry_for_spark_submit_refuses_what_it_does_not_understand(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -115,6 +126,16 @@ def test_the_entry_for_spark_submit_refuses_supposed_rules_for_metadata(
 
 def test_the_entry_for_spark_submit_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["show", "lakefs://lake", "r1"], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
+
+    assert code == 5
+    assert "cannot reach" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [["lakefs://lake/main/logs/a b"], ["lakefs://lake", "data/x/00000001"]])
+def test_the_entry_for_spark_submit_asks_why_after_a_path_or_an_address(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["why", *asked], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
 
     assert code == 5
     assert "cannot reach" in capsys.readouterr().err

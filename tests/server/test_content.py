@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from lakebed.server import App
+from lakebed.versions import SweptRecord, encode_record, keys
 
 MEGABYTE = 1 << 20
 
@@ -230,3 +231,19 @@ async def test_an_object_whose_data_is_gone_is_gone(client: httpx.AsyncClient, r
     answer = await download(client, repo, "a")
 
     assert answer.status_code == 410
+
+
+async def test_a_read_of_what_a_run_took_says_which(client: httpx.AsyncClient, repo: str, app: App) -> None:
+    stats = (await upload(client, repo, "a", content=b"1")).json()
+    commit = (await client.post(repo + "/branches/main/commits", json={"message": "m"})).json()["id"]
+    repository = await app._state.catalog.get("lake")
+    versions = repository.versions
+    swept = encode_record(SweptRecord(run="06gvsk16dis1i19se31f"))
+    await versions.store.set(versions.partition, keys.SWEPT + commit.encode(), swept)
+    await repository.blocks.delete([stats["physical_address"].removeprefix(repository.address_prefix)])
+
+    answer = await client.get(f"{repo}/refs/{commit}/objects?path=a")
+
+    assert answer.status_code == 410
+    told = f"the object's data is gone: commit {commit[:12]} was given up by collection run 06gvsk16dis1i19se31f"
+    assert answer.json() == {"message": told}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import lakebed.gc as gc
+from lakebed.blocks import BlockOptions
 from lakebed.handoff import Fate, RunKind, RunState
 from lakebed.retention import Rules, days_rules
 
@@ -121,6 +122,17 @@ def test_rules_are_supposed_of_objects_and_never_of_metadata(spark: SparkSession
     assert len(lakeside.collector.plans()) == 2
 
 
+def test_a_kind_or_mode_that_there_is_not_is_told_with_those_there_are(spark: SparkSession, lakeside: Lakeside) -> None:
+    here = where(lakeside, spark)
+
+    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: say uncommitted, committed, metadata"):
+        gc.plan("repo", kind="foo", **here)
+    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: say uncommitted, committed, metadata"):
+        gc.run("repo", kinds=["foo"], **here)
+    with pytest.raises(gc.UnknownChoice, match="'quick' is not known: say automatic, clean"):
+        gc.plan("repo", kind="uncommitted", mode="quick", **here)
+
+
 def test_the_guides_example_runs_as_it_stands(
     spark: SparkSession, lakeside: Lakeside, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,10 +140,17 @@ def test_the_guides_example_runs_as_it_stands(
     lakeside.upload("logs/a", b"two")
     lakeside.commit()
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "explaining.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    preparation, example = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    prepared: dict[str, Any] = {}
 
-    exec(example, {"client": lakeside, "spark": spark, "blocks": lakeside.options})
+    exec(preparation, prepared)
+    prepared["client"].close()
+    # What it opens are a server and a folder of the reader's; the names that the example needs are all there.
+    exec(example, {**prepared, "client": lakeside, "spark": spark, "blocks": lakeside.options})
 
     said = capsys.readouterr().out
+    assert isinstance(prepared["blocks"], BlockOptions)
+    assert prepared["local_session"] is gc.local_session
+    assert isinstance(prepared["SessionOptions"](), gc.SessionOptions)
     assert "unreferenced" in said
     assert said.endswith("1\nhead main  None\n")
