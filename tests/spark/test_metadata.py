@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.base import Corrupt, Invalid
-from lakebed.gc import Collector, Mode, PlanMissing, RunAbandoned
+from lakebed.base import Conflict, Corrupt, Invalid
+from lakebed.gc import Collector, Mode, PlanMissing
 from lakebed.handoff import RunKind, RunState
 from lakebed.retention import MetadataRule
 from lakebed.upkeep import Upkeep, UpkeepOptions
@@ -150,7 +150,7 @@ def test_a_plan_that_another_run_gave_up_and_did_not_delete_yet_is_refused(
     with pytest.raises(KeyboardInterrupt):
         collector(lakeside, ALL).apply(spark, plan.run_id)
 
-    with pytest.raises(RunAbandoned):
+    with pytest.raises(Conflict, match="given up"):
         collector(lakeside).apply(spark, old.run_id)
 
 
