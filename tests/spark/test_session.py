@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +34,29 @@ def test_times_are_utc_and_nothing_else_is_running(session: LocalSession) -> Non
 def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> None:
     with pytest.raises(SessionRunning), local_session(SessionOptions(), os.environ):
         pass
+
+
+INTERRUPTED = """
+import os, sys
+from lakebed.gc import SessionOptions, local_session
+try:
+    with local_session(SessionOptions(cores=1), os.environ):
+        print("started")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_while_spark_starts_ends_it_without_a_word_of_spark() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and len(descendants(process.pid)) == 1:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (130, "", "")
 
 
 def descendants(pid: int) -> set[int]:
