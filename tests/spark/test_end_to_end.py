@@ -105,6 +105,7 @@ def test_the_commands_work_where_the_machine_has_no_java(served: Served, tmp_pat
     listed = served.lakebed("gc", "list", uri)
     plan = served.lakebed("gc", "show", uri, report["run_id"])
     status = served.lakebed("gc", "status", uri, report["run_id"])
+    again = served.lakebed("gc", "apply", uri, report["run_id"])
     served.lakebed("gc", "rules", "unset", f"{uri}/main")
     left = served.lakebed("gc", "rules", "get", uri)
 
@@ -119,6 +120,7 @@ def test_the_commands_work_where_the_machine_has_no_java(served: Served, tmp_pat
     assert [(run["run_id"], run["state"]) for run in listed] == [(report["run_id"], "ended")]
     assert plan["totals"]["all"] == {"objects": 1, "size_bytes": 15}
     assert status["state"] == "ended"
+    assert again == report, "told again, without a question and without Spark"
 
 
 def tools_without_java(folder: Path) -> Path:
