@@ -86,6 +86,7 @@ OURS = (
     "/gc/rules/explain",
     "/gc/why",
     "/gc/plans",
+    "/gc/purging",
     "/gc/jobs",
     "/gc/ledger",
     "/gc/restore",
