@@ -155,14 +155,19 @@ def _cpu_s(pid: int) -> float:
 
 
 def _of_threads(pid: int, name: str) -> Iterator[str]:
-    """That file of every thread. Threads come and go while one looks."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    """That file of every thread. Threads and processes come and go while one looks."""
+    tasks: list[Path] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    for task in tasks:
         with suppress(FileNotFoundError, ProcessLookupError):
             yield (task / name).read_text()
 
 
 def peak_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
+    """0 where the process has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
     return 0.0

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,9 +144,11 @@ def family_cpu_s() -> float:
     """Of this process and all below it, with threads and processes that have ended."""
     ticks = 0
     for pid in family(os.getpid()):
-        # Behind the name, which ends with the last bracket: user, system, and those of children that were waited for.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))
+        # One that has ended since counts with its parent, which waited for it.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # Behind the name, which ends with the last bracket: user, system, and those of children waited for.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
     return ticks * TICK_S
 
 
