@@ -55,6 +55,7 @@ from lakebed.handoff import (
 )
 
 from .applying_metadata import recheck_metadata
+from .clocks import wall_clock_ms
 from .failures import told
 from .fencing import Fence, claim
 from .files import Files
@@ -281,7 +282,7 @@ def _started_ms(files: Files, plan: Plan) -> int:
     key = f"{plan.folder}sweep.json"
     data = files.find(key)
     if data is None:
-        started = Started(started_ms=time.time_ns() // 1_000_000)
+        started = Started(started_ms=wall_clock_ms())
         data = files.write_once(key, msgspec.json.encode(started))
     try:
         return msgspec.json.decode(data, type=Started).started_ms
@@ -315,7 +316,7 @@ def _report(
         repository=plan.repository,
         namespace=plan.namespace,
         run_start_time_ms=plan.now_ms,
-        run_end_time_ms=time.time_ns() // 1_000_000,
+        run_end_time_ms=wall_clock_ms(),
         dry_run=False,
         mode=plan.mode,
         based_on=plan.based_on,

@@ -13,7 +13,6 @@ A number that a billion applies would have to come before is nobody's: such a fi
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +22,8 @@ import msgspec
 from lakebed.base import Conflict
 from lakebed.blocks import BlockExists, BlockNotFound, BlockOutcomeUnknown, BlockStore
 from lakebed.handoff import GC_PREFIX
+
+from .clocks import wall_clock_ms
 
 APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
 ATTEMPTS_MAX: Final = 100
@@ -74,7 +75,7 @@ async def claim(store: BlockStore, run_id: str) -> tuple[Fence, list[str]]:
     Raises:
         Overtaken: others began without end, or somebody left the last number there is.
     """
-    data = msgspec.json.encode(Claim(run_id=run_id, started_ms=time.time_ns() // 1_000_000))
+    data = msgspec.json.encode(Claim(run_id=run_id, started_ms=wall_clock_ms()))
     for _ in range(ATTEMPTS_MAX):
         there = await _claims(store)
         number = _number(there[-1]) + 1 if there else 1

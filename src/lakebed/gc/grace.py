@@ -19,6 +19,7 @@ from typing import Final
 
 from lakebed.base import Invalid
 
+from .clocks import wall_clock_ms
 from .runs import Progress
 
 SIGNED_S: Final = 15 * 60
@@ -56,7 +57,7 @@ def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
 def let_readers_finish(since_ms: int, grace_s: int, *, check: Callable[[], None], progress: Progress) -> None:
     """Wait until the grace is over. `check` is called before and now and then, and may end it by an error."""
     check()
-    left_ms = remaining_ms(since_ms, time.time_ns() // 1_000_000, grace_s)
+    left_ms = remaining_ms(since_ms, wall_clock_ms(), grace_s)
     if not left_ms:
         return
     progress(f"waiting {-(-left_ms // 1000)} s for readers of what goes")

@@ -11,7 +11,6 @@ should be some, is such a thing.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from lakebed.base import LakebedError
 from lakebed.handoff import BadInput, RunKind, StartedRun
 
+from .clocks import wall_clock_ms
 from .failures import told
 from .files import Files
 from .modes import UncommittedOptions
@@ -53,7 +53,7 @@ def plan_run(shop: Workshop, kind: RunKind, options: UncommittedOptions) -> Plan
                 plan = plan_uncommitted(shop, run, files, options)
         if isinstance(shop.live_side, Supposing):
             plan = msgspec.structs.replace(plan, what_if=True)
-        plan = msgspec.structs.replace(plan, made_ms=time.time_ns() // 1_000_000)
+        plan = msgspec.structs.replace(plan, made_ms=wall_clock_ms())
         write_plan(files, plan)
     return plan
 

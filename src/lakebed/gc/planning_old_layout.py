@@ -31,6 +31,7 @@ from lakebed.blocks import BlockStat, BlockStore
 from lakebed.handoff import Part, Pieces, RunMode, StartedRun
 from lakebed.retention import DAY_MS, slice_of
 
+from .clocks import store_clock_ms
 from .files import Files
 from .history import check_live, metaranges_of_all
 from .keys import LISTED, by_bucket, write_keys
@@ -39,7 +40,6 @@ from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
 from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
-from .store_clock import store_clock_ms
 from .strays import strays_of
 from .workshop import Workshop, read_input
 

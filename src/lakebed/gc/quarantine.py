@@ -12,7 +12,6 @@ apply that makes the window longer is seen wherever it has moved anything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -30,10 +29,10 @@ from lakebed.handoff import (
 )
 from lakebed.retention import parse_duration
 
+from .clocks import store_clock_ms, wall_clock_ms
 from .failures import told
 from .files import Files
 from .recording import Swept
-from .store_clock import store_clock_ms
 from .sweep import purge, remove_files
 from .workshop import Workshop
 
@@ -53,10 +52,6 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_purged: int
     objects_failed: int
     errors: tuple[str, ...] = ()
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def check_window(window: str) -> None:

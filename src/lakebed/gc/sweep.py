@@ -22,7 +22,6 @@ nobody should (docs/guide/retention.md).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
@@ -36,6 +35,7 @@ from lakebed.base import LakebedError
 from lakebed.blocks import BlockNotFound, BlockStore, is_block_key
 from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
 
+from .clocks import wall_clock_ms
 from .fencing import Fence
 from .files import PARALLEL, Lake, in_tasks, whole
 from .here import run_here
@@ -150,7 +150,7 @@ async def sweep_part(
             objects,
             outcomes,
             run_id=ledger.run_id,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=wall_clock_ms(),
             done=LedgerState.DELETED,
             until_ms=until_ms,
         )
@@ -176,7 +176,7 @@ async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, no
     async def take(objects: pa.Table) -> pa.Table:
         # Whatever lies in quarantine was let go there by the rule of its plan.
         outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
-        when_ms = time.time_ns() // 1_000_000
+        when_ms = wall_clock_ms()
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=when_ms, done=LedgerState.PURGED)
 
     return await _carry_out(store, ledger.purge_key(part), aside, take)

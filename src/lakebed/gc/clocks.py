@@ -1,7 +1,9 @@
-"""The object store's clock: the one that dates objects. Asked wherever a date that it gave is compared with a time."""
+"""The two clocks of a collector: this machine's, and the object store's, which dates objects and is asked wherever a
+date that it gave is compared with a time."""
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from lakebed.blocks import BlockStore
@@ -9,6 +11,11 @@ from lakebed.handoff import GC_PREFIX
 
 CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
 """Written to learn what time the object store thinks it is."""
+
+
+def wall_clock_ms() -> int:
+    """This machine's, since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 async def store_clock_ms(store: BlockStore) -> int:
