@@ -18,6 +18,8 @@ import pytest
 from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module
 from lakebed.server.collectors import Collectors
+from lakebed.upkeep.jobs import RUNNING, RunningRecord
+from lakebed.versions import encode_record
 
 PLAYED = """
 import json, os, sys, time
@@ -29,7 +31,7 @@ print("told " + json.dumps(told), file=sys.stderr, flush=True)
 for word in sys.argv:
     if word.startswith("--rules="):
         print("rules told: " + json.load(open(word[8:]))["default"], file=sys.stderr, flush=True)
-if sys.argv[1] == "plan":
+if sys.argv[1] == "plan" and "--tasks=777" not in sys.argv:
     print(json.dumps(said), flush=True)
 elif sys.argv[1] == "apply":
     print(json.dumps(applied), flush=True)
@@ -105,17 +107,116 @@ async def test_options_without_a_value_and_supposed_rules_reach_the_collector(
     assert not is_there(rules.removeprefix("--rules="))
 
 
-async def test_a_collector_gets_a_token_of_who_asked_and_no_secret_of_the_server(
-    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
-) -> None:
+async def test_a_collector_gets_no_secret_of_the_server(client: httpx.AsyncClient, repo: str) -> None:
     started = await client.post(repo + "/gc/jobs", json={"action": "plan"})
     job = await ended(client, repo, started.json())
 
     told = json.loads(job["lines"][1].removeprefix("told "))
-    answer = await stranger.get("/user", headers={"Authorization": f"Bearer {told['LAKEBED_TOKEN']}"})
-    assert answer.json()["user"]["id"] == "esti"
     assert told["LAKEBED_ENDPOINT"].startswith("http://")
     assert told.keys() == {"LAKEBED_ENDPOINT", "LAKEBED_TOKEN"}
+
+
+async def delegated(client: httpx.AsyncClient, repo: str, job: Any) -> dict[str, str]:
+    """The header that its collector sends. The job is one that goes on until it is stopped."""
+    while len(job["lines"]) < 2:
+        await asyncio.sleep(0.02)
+        job = (await client.get(f"{repo}/gc/jobs/{job['id']}")).json()
+    told = json.loads(job["lines"][1].removeprefix("told "))
+    return {"Authorization": f"Bearer {told['LAKEBED_TOKEN']}"}
+
+
+async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    other = {"name": "pond", "storage_namespace": "mem://pond"}
+    assert (await client.post("/repositories", json=other)).status_code == 201
+    pond = "/repositories/pond"
+    for place in (repo, pond):
+        await client.post(place + "/branches/main/objects", params={"path": "a"}, content=b"x")
+    headers = await delegated(client, repo, (await client.post(repo + "/gc/jobs", json={"action": "run"})).json())
+    branch = {"name": "b", "source": "main"}
+    granted: list[tuple[str, str, Any]] = [
+        ("GET", repo, {}),
+        ("GET", repo + "/gc/runs", {}),
+        ("GET", repo + "/gc/rules/full", {}),
+        ("POST", repo + "/gc/purging", {}),
+        ("POST", repo + "/gc/runs", {"json": {"kind": "metadata"}}),
+    ]
+    refused: list[tuple[str, str, Any]] = [
+        ("GET", pond, {}),
+        ("GET", pond + "/gc/runs", {}),
+        ("GET", pond + "/refs/main/objects", {"params": {"path": "a"}}),
+        ("POST", pond + "/gc/jobs", {"json": {"action": "plan"}}),
+        ("GET", repo + "/refs/main/objects", {"params": {"path": "a"}}),
+        ("GET", repo + "/refs/main/objects/ls", {}),
+        ("POST", repo + "/branches/main/objects", {"params": {"path": "b"}, "content": b"x"}),
+        ("DELETE", repo + "/branches/main/objects", {"params": {"path": "a"}}),
+        ("POST", repo + "/branches", {"json": branch}),
+        ("DELETE", repo, {}),
+        ("DELETE", repo + "/gc/rules/full", {}),
+        ("POST", repo + "/gc/restore", {"json": {"run_id": "r1"}}),
+        ("GET", repo + "/gc/ledger", {}),
+        ("POST", repo + "/gc/jobs", {"json": {"action": "plan"}}),
+        ("POST", "/auth/users/esti/credentials", {}),
+        ("GET", "/auth/users", {}),
+        ("GET", "/repositories", {}),
+        ("GET", "/user", {}),
+    ]
+
+    for method, path, extra in granted:
+        answer = await stranger.request(method, path, headers=headers, **extra)
+        assert answer.status_code in {200, 201}, (method, path, answer.text)
+    for method, path, extra in refused:
+        answer = await stranger.request(method, path, headers=headers, **extra)
+        assert answer.status_code == 403, (method, path, answer.status_code, answer.text)
+
+
+@pytest.mark.parametrize("end", ["stopped", "lost", "repository deleted"])
+async def test_a_jobs_token_ends_with_the_job(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, state: AppState, repo: str, end: str
+) -> None:
+    job = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
+    headers = await delegated(client, repo, job)
+    assert (await stranger.get(repo, headers=headers)).status_code == 200
+
+    if end == "stopped":
+        await client.delete(f"{repo}/gc/jobs/{job['id']}")
+        await ended(client, repo, job)
+    elif end == "lost":
+        versions = (await state.catalog.get("lake")).versions
+        silent = encode_record(RunningRecord(job_id=job["id"], beat_ms=0, is_stopping=True))
+        await versions.store.set(versions.partition, RUNNING, silent)
+    else:
+        await client.delete(repo, params={"force": "true"})
+
+    answer = await stranger.get(repo, headers=headers)
+    assert (answer.status_code, answer.json()["message"]) == (401, "error authenticating request")
+
+
+async def test_a_jobs_token_may_no_more_than_its_user_may(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    await client.post("/auth/users", json={"id": "operator"})
+    await client.put("/auth/groups/GCOperators/members/operator")
+    pair = (await client.post("/auth/users/operator/credentials")).json()
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+    job = (await client.post(repo + "/gc/jobs", json={"action": "run"}, auth=auth)).json()
+    headers = await delegated(client, repo, job)
+    assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 200
+
+    await client.delete("/auth/groups/GCOperators/members/operator")
+
+    assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 403
+
+
+async def test_the_token_of_a_plan_deletes_nothing(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    body = {"action": "plan", "options": {"tasks": "777"}}
+    headers = await delegated(client, repo, (await client.post(repo + "/gc/jobs", json=body)).json())
+
+    assert (await stranger.post(repo + "/gc/runs", json={"kind": "metadata"}, headers=headers)).status_code == 201
+    assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 403
 
 
 async def test_a_partial_failure_is_no_success(client: httpx.AsyncClient, repo: str) -> None:

@@ -16,6 +16,7 @@ from .actions import ACTIONS, InvalidAction
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated
 from .authorizer import Authorizer
 from .built_in import ADMINS
+from .delegation import Delegation
 from .grants import NotGranted
 from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .ids import BuiltIn, InvalidRole
@@ -37,6 +38,7 @@ __all__ = [
     "BuiltIn",
     "CredentialsNotFound",
     "CredentialsRecord",
+    "Delegation",
     "GroupExists",
     "GroupNotFound",
     "GroupRecord",

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import jwt
+import msgspec
 from jwt.types import Options
 
 from lakebed.base import Denied, World
 
 from .accounts import Accounts
+from .delegation import Delegation
 from .keys import ServerKeys
 
 SESSION_COOKIE: Final = "internal_auth_session"
@@ -28,6 +30,9 @@ TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
 CACHE_MS: Final = 5_000
 CACHE_ENTRIES_MAX: Final = 10_000
 _ALGORITHM: Final = "HS256"
+_LOGIN: Final = "login"
+_JOB: Final = "job"
+"""An audience of its own: a server that knows nothing of delegations takes no such token for a login."""
 
 
 class NotAuthenticated(Denied):
@@ -36,9 +41,10 @@ class NotAuthenticated(Denied):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who is calling. `user_id` becomes the committer of commits."""
+    """Who is calling. `user_id` becomes the committer of commits. With a `delegation` it is not they themselves."""
 
     user_id: str
+    delegation: Delegation | None = None
 
 
 class Authenticator:
@@ -98,16 +104,21 @@ class Authenticator:
         identity = await self.check_key_pair(access_key_id, secret_access_key)
         return await self.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
 
-    async def issue_token(self, identity: Identity, *, lifetime_s: int) -> tuple[str, int]:
-        """A token for somebody who is logged in, and when it ends (Unix seconds).
+    async def issue_token(
+        self, identity: Identity, *, lifetime_s: int, delegation: Delegation | None = None
+    ) -> tuple[str, int]:
+        """A token for somebody who is logged in, or for what they delegate; and when it ends (Unix seconds).
 
         Raises:
             UserNotFound: they were deleted meanwhile.
         """
+        assert identity.delegation is None, "what was delegated is not passed on"
         user = await self._accounts.get_user(identity.user_id)
         now_s = self._world.clock.now_ms() // 1000
         expires_s = now_s + lifetime_s
-        claims = {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s, "aud": "login"}
+        claims: dict[str, object] = {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s, "aud": _LOGIN}
+        if delegation is not None:
+            claims |= {"aud": _JOB, "delegation": msgspec.to_builtins(delegation)}
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
 
     def forget_all(self) -> None:
@@ -128,8 +139,11 @@ class Authenticator:
         # Time is the World's, so PyJWT, which reads the machine's clock, must not check it.
         options: Options = {"require": ["sub", "uid", "exp"], "verify_exp": False, "verify_iat": False}
         try:
-            claims = jwt.decode(token, self._keys.token_key, algorithms=[_ALGORITHM], audience="login", options=options)
-        except jwt.PyJWTError as error:
+            claims = jwt.decode(
+                token, self._keys.token_key, algorithms=[_ALGORITHM], audience=(_LOGIN, _JOB), options=options
+            )
+            delegation = None if claims["aud"] == _LOGIN else msgspec.convert(claims.get("delegation"), Delegation)
+        except (jwt.PyJWTError, msgspec.ValidationError) as error:
             raise NotAuthenticated("bad token") from error
         expires_s = claims["exp"]
         if not isinstance(expires_s, int) or self._world.clock.now_ms() >= expires_s * 1000:
@@ -137,7 +151,7 @@ class Authenticator:
         user = await self._accounts.find_user(str(claims["sub"]))
         if user is None or user.uid != claims["uid"]:
             raise NotAuthenticated("the user is gone")
-        return Identity(user_id=user.id)
+        return Identity(user_id=user.id, delegation=delegation)
 
 
 def _decode_basic(encoded: bytes) -> tuple[str, str]:

@@ -21,22 +21,28 @@ class Authorizer:
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
-        """Costs a look-up for a user seen in the last 5 seconds, else that of `Policies.permissions_of`.
+        """What they may do, or what of it was delegated.
+
+        Costs a look-up for a user seen in the last 5 seconds, else that of `Policies.permissions_of`.
 
         Raises:
             NotAuthenticated: the user was deleted meanwhile.
         """
-        known = self._known.get(identity.user_id)
+        found = await self._of_user(identity.user_id)
+        return found if identity.delegation is None else found.within(identity.delegation)
+
+    async def _of_user(self, user_id: str) -> Permissions:
+        known = self._known.get(user_id)
         now_ms = self._world.clock.now_ms()
         if known is not None and now_ms < known[1]:
             return known[0]
         try:
-            found = await self._policies.permissions_of(identity.user_id)
+            found = await self._policies.permissions_of(user_id)
         except UserNotFound as error:
             raise NotAuthenticated("the user is gone") from error
         if len(self._known) >= CACHE_ENTRIES_MAX:
             self._known.clear()
-        self._known[identity.user_id] = (found, now_ms + CACHE_MS)
+        self._known[user_id] = (found, now_ms + CACHE_MS)
         return found
 
     def forget_all(self) -> None:

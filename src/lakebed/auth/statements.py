@@ -17,6 +17,7 @@ import msgspec
 from lakebed.base import Denied, Invalid
 
 from .actions import ALSO, check_action_pattern
+from .delegation import Delegation
 from .globs import Matcher, compile_glob, compile_pieces
 
 Effect: TypeAlias = Literal["allow", "deny"]
@@ -66,14 +67,22 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 class Permissions:
-    """What one user may do, by all statements that hold for it. Each action is looked up once and then remembered."""
+    """What one user may do, by all statements that hold for it, or what they delegated of that. Each action is looked
+    up once and then remembered."""
 
-    def __init__(self, user_id: str, statements: Iterable[Statement]) -> None:
+    def __init__(self, user_id: str, statements: Iterable[Statement], *, delegation: Delegation | None = None) -> None:
         self.user_id = user_id
         self._statements = tuple(statements)
+        self._delegation = delegation
         self._verdicts: dict[str, _Verdict] = {}
 
+    def within(self, delegation: Delegation) -> Permissions:
+        """Of these what the delegation covers."""
+        return Permissions(self.user_id, self._statements, delegation=delegation)
+
     def allows(self, action: str, resource: str) -> bool:
+        if self._delegation is not None and not self._delegation.covers(action, resource):
+            return False
         verdict = self._verdict(action)
         if verdict.is_everywhere:
             return True
@@ -83,7 +92,7 @@ class Permissions:
 
     def allows_everywhere(self, action: str) -> bool:
         """Whether the action is allowed on every resource there can be: then nobody need find out on which it is."""
-        return self._verdict(action).is_everywhere
+        return self._delegation is None and self._verdict(action).is_everywhere
 
     def require(self, action: str, resource: str) -> None:
         """

@@ -47,7 +47,7 @@ from lakebed.runtime import live_world
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
-from .collectors import Collectors
+from .collectors import Collectors, check_runs
 from .errors import NoSuchEndpoint, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
 from .needs import guarded
@@ -256,6 +256,8 @@ class App:
         route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
         if not route.is_public:
             request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+            if request.identity.delegation is not None:
+                await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await self._state.authorizer.permissions(request.identity)
             if route.gate is None:
                 raise NotPermitted(f"insufficient permissions: nobody said what {route.method} {route.path} needs")

@@ -1,9 +1,10 @@
 """The collectors that this server process runs when it is asked to (`lakebed.handoff`, jobs.py): a process each.
 
-A collector speaks to this very server with a token of the user who asked, so it may what they may, and nothing is
-decided here. It reads and writes the object store with the server's settings, which reach it as its environment. Its
-standard input is held open: when that ends, because the job is to stop or because this process died, the collector ends
-as well. Progress is its stderr, results are its stdout, a JSON record a line.
+A collector speaks to this very server with a token of the user who asked, so nothing is decided here; of what they may
+do it is good for what the job needs on its repository, and only while the job runs. A collector reads and writes the
+object store with the server's settings, which reach it as its environment. Its standard input is held open: when that
+ends, because the job is to stop or because this process died, the collector ends as well. Progress is its stderr,
+results are its stdout, a JSON record a line.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.auth import Authenticator, Identity
+from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
 from lakebed.base import Invalid, LakebedError
+from lakebed.catalog import Catalog, RepositoryNotFound
 from lakebed.handoff import (
     LINES_MAX,
     JobAction,
@@ -45,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 PROGRAM: Final = (sys.executable, "-m", "lakebed.gc")
 TOKEN_LIFETIME_S: Final = 24 * 3600
-"""A job that takes longer is refused by the server from then on, and fails."""
+"""The token of a job ends with it, and at the latest then: a job that takes longer is refused, and fails."""
 BEAT_S: Final = 2.0
 STOP_S: Final = 7.0
 """How long a collector, and what it started, may take to end by itself: less than a server is given when it is told to
@@ -106,22 +108,38 @@ class Collectors:
         self._is_closing = asyncio.Event()
 
     async def start(
-        self, book: JobBook, start: StartJob, *, repository: str, endpoint: str, identity: Identity
+        self,
+        book: JobBook,
+        start: StartJob,
+        *,
+        repository: str,
+        endpoint: str,
+        identity: Identity,
+        actions: tuple[str, ...],
     ) -> JobView:
-        """Begin a job; it goes on when this has returned.
+        """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may.
 
         Raises:
             InvalidJob: it cannot be meant.
             NoSpark: this server cannot run any.
             JobRunning: one is running in this repository.
+            UserNotFound: who asks was deleted meanwhile.
         """
         command = [*self._program, *_arguments(start, repository)]
         if self._program is PROGRAM and importlib.util.find_spec("pyspark") is None:
             raise NoSpark(
                 "this server has no Spark: install lakebed[spark] there, or run `lakebed gc` somewhere that has it"
             )
-        token, _ = await self._authenticator.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
         job = await book.begin(start, by=identity.user_id)
+        try:
+            token, _ = await self._authenticator.issue_token(
+                identity,
+                lifetime_s=TOKEN_LIFETIME_S,
+                delegation=Delegation(job=job.id, repository=repository, actions=actions),
+            )
+        except LakebedError as error:
+            await book.finish(replace(job, state=JobState.FAILED, error=str(error)))
+            raise
         environment = {**self._environment, "LAKEBED_ENDPOINT": endpoint, "LAKEBED_TOKEN": token}
         task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment, start.rules))
         self._tasks.add(task)
@@ -132,6 +150,19 @@ class Collectors:
         """Stop whatever runs. Its jobs are told as failed."""
         self._is_closing.set()
         await asyncio.gather(*self._tasks)
+
+
+async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
+    """
+    Raises:
+        NotAuthenticated: the job ended, or whoever ran it was not heard of for too long: what its token says is over.
+    """
+    try:
+        repository = await catalog.get(delegation.repository)
+    except RepositoryNotFound as error:
+        raise NotAuthenticated("the job's repository is gone") from error
+    if not await JobBook(repository.versions).is_running(delegation.job):
+        raise NotAuthenticated("the job has ended")
 
 
 def _arguments(start: StartJob, repository: str) -> list[str]:

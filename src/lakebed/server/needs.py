@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from lakebed import wire
-from lakebed.auth import ACTIONS, Permissions
+from lakebed.auth import ACTIONS, NotPermitted, Permissions
 
 from .requests import RestRequest
 from .routing import Route
@@ -49,7 +49,7 @@ class Need:
 Needs: TypeAlias = tuple[Need, ...]
 
 LOGIN: Final[Needs] = ()
-"""Whoever is logged in: what a client asks before it asks for anything."""
+"""Whoever is logged in, as a collector with a job's token is not: what a client asks before it asks for anything."""
 
 
 def _need(action: str, resource: str = REPOSITORY, body: type[msgspec.Struct] | None = None) -> Needs:
@@ -269,6 +269,8 @@ class Gate:
             NotPermitted: one of the needs is not met.
             InvalidBody: the resource is named in the body, and the body is not what it should be.
         """
+        if not self._needs and request.identity.delegation is not None:
+            raise NotPermitted("insufficient permissions: the token of a job is no login")
         for need, resource in self._needs:
             if permissions.allows_everywhere(need.action):
                 continue

@@ -147,14 +147,19 @@ class JobBook:
             return await self.ask_to_stop(job_id)
         return job
 
+    async def is_running(self, job_id: str) -> bool:
+        """Whether it is the running one, and was heard of in the last LOST_AFTER_MS. Costs one read."""
+        held = await self._store.get(self._partition, RUNNING)
+        if held is None:
+            return False
+        running = decode_record(RunningRecord, held.value)
+        return running.job_id == job_id and self._world.clock.now_ms() - running.beat_ms < LOST_AFTER_MS
+
     async def _shown(self, job: JobView) -> JobView:
         """A job that says it runs, and is not the running one or has been silent for too long, is lost."""
         if job.state is not JobState.RUNNING:
             return job
-        held = await self._store.get(self._partition, RUNNING)
-        running = None if held is None else decode_record(RunningRecord, held.value)
-        is_ours = running is not None and running.job_id == job.id
-        if running is not None and is_ours and self._world.clock.now_ms() - running.beat_ms < LOST_AFTER_MS:
+        if await self.is_running(job.id):
             return job
         return replace(job, state=JobState.LOST, error="the server that ran it is gone: begin it again")
 

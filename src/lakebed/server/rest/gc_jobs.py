@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from lakebed.auth import NotPermitted
 from lakebed.handoff import JobAction, JobList, StartJob
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
@@ -21,6 +22,9 @@ NEEDED: Final[Mapping[JobAction, tuple[str, ...]]] = {
     JobAction.PURGE: ("gc:Apply",),
 }
 """What starting a job needs besides what needs.py says: the same as its collector will be asked for."""
+READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
+ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",), "gc:Apply": ()}
+"""A plan that fails ends the run that it began."""
 
 
 class Jobs:
@@ -33,7 +37,10 @@ class Jobs:
 
     async def start(self, request: RestRequest) -> Response:
         body = await request.decoded(StartJob)
-        for action in NEEDED[body.action]:
+        if request.identity.delegation is not None:
+            raise NotPermitted("insufficient permissions: a job starts no other")
+        needed = NEEDED[body.action]
+        for action in needed:
             request.permissions.require(action, f"arn:lakefs:fs:::repository/{request.args[0]}")
         job = await self._collectors.start(
             await self._book(request),
@@ -41,6 +48,7 @@ class Jobs:
             repository=request.args[0],
             endpoint=_own_endpoint(request),
             identity=request.identity,
+            actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE[action])),
         )
         return answer(job, 201)
 
