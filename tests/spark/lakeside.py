@@ -243,7 +243,9 @@ class Lakeside:
         if words == ["gc", "purging"]:
             return {"namespace": self.uri}
         if words == ["gc", "restore"]:
-            restore = Restoring(self.versions).restore(msgspec.convert(body, Restore), branch=body["branch"] or "main")
+            restore = Restoring(self.versions, key=b"k").restore(
+                msgspec.convert(body, Restore), branch=body["branch"] or "main"
+            )
             return msgspec.to_builtins(self.wait(restore))
         return msgspec.to_builtins(self.wait(self._answer(method, words[2:], body)))
 

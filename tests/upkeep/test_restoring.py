@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,7 @@ from lakebed.versions import BranchNotFound, PathNotFound
 from tests.gc.doomed import PART, plan_of
 from tests.upkeep.conftest import Lake
 
+KEY = b"of the server"
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
 
 
@@ -48,7 +51,7 @@ async def moved(
 
 async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: str = "main") -> RestorePage:
     """All pages, added up."""
-    restoring, total = Restoring(lake.versions), RestorePage(run_id="")
+    restoring, total = Restoring(lake.versions, key=KEY), RestorePage(run_id="")
     while True:
         page = await restoring.restore(body, branch=branch)
         total = replace(
@@ -193,7 +196,7 @@ async def test_a_page_ends_where_its_objects_get_large(lake: Lake, monkeypatch: 
     monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_BYTES", 5)
     await moved(lake, ["data/abcd", "data/efgh", "data/ijkl"])
 
-    page = await Restoring(lake.versions).restore(Restore(run_id="r1"), branch="main")
+    page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
 
     assert (page.restored, page.continuation_token is None) == (2, False)
 
@@ -241,7 +244,7 @@ async def test_one_request_looks_into_few_files_and_many_find_what_there_is(
     counted: Lake, body: Restore, run: str, restored_: int, looked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakebed.upkeep.restorable.FILES_LOOKED", looked)
-    blocks, restoring, total, told = counted.blocks, Restoring(counted.versions), 0, ""
+    blocks, restoring, total, told = counted.blocks, Restoring(counted.versions, key=KEY), 0, ""
     assert isinstance(blocks, Counted)
     while True:
         blocks.read.clear()
@@ -263,7 +266,7 @@ async def test_a_ledger_is_decoded_a_row_group_at_a_time(lake: Lake, monkeypatch
     monkeypatch.setattr("lakebed.handoff.ledger.GROUP_ROWS", 3)
     monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 2)
     await moved(lake, [f"data/a{number:03d}" for number in range(10)], paths=False)
-    restoring, body, pages = Restoring(lake.versions), Restore(run_id="r1"), []
+    restoring, body, pages = Restoring(lake.versions, key=KEY), Restore(run_id="r1"), []
     while True:
         page = await restoring.restore(body, branch="main")
         pages.append(page.restored)
@@ -278,7 +281,7 @@ async def test_a_ledger_is_decoded_a_row_group_at_a_time(lake: Lake, monkeypatch
 async def test_a_run_that_is_purged_between_two_pages_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 1)
     await moved(lake, ["data/abcd", "data/efgh"])
-    page = await Restoring(lake.versions).restore(Restore(run_id="r1"), branch="main")
+    page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
     await purge_part(lake.blocks, ASIDE, PART, now_ms=2_000)
     assert isinstance(lake.blocks, MemoryBlocks)
     await lake.blocks.delete([quarantine_path("r1")])
@@ -393,7 +396,9 @@ async def test_what_may_not_be_restored_fails_and_tells_why_and_nothing_is_read(
         asked.append((path, target))
         return "not yours" if path == "events/0" else ""
 
-    page = await Restoring(lake.versions, refusal=refusal).restore(Restore(run_id="r1", prefix="mine"), branch="main")
+    page = await Restoring(lake.versions, key=KEY, refusal=refusal).restore(
+        Restore(run_id="r1", prefix="mine"), branch="main"
+    )
 
     assert sorted(asked) == [("events/0", "mine/events/0"), ("events/1", "mine/events/1")]
     assert (page.restored, page.failed) == (1, 1)
@@ -405,7 +410,34 @@ async def test_a_token_of_somebody_else_is_refused(lake: Lake, token: str) -> No
     await moved(lake, ["data/abcd"])
 
     with pytest.raises(BadContinuation):
-        await Restoring(lake.versions).restore(Restore(continuation_token=token), branch="main")
+        await Restoring(lake.versions, key=KEY).restore(Restore(continuation_token=token), branch="main")
+
+
+async def test_a_token_is_good_for_the_restore_that_was_given_it_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 1)
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await lake.versions.create_branch("other", "main")
+    asked = Restore(run_id="r1")
+    restoring = Restoring(lake.versions, key=KEY)
+    token = (await restoring.restore(asked, branch="main")).continuation_token
+    assert token is not None
+    place = base64.urlsafe_b64decode(token)[32:]
+    made_up = base64.urlsafe_b64encode(hashlib.sha256(place).digest() + place).decode()
+    following = replace(asked, continuation_token=token)
+
+    for held, body, branch in (
+        (restoring, replace(asked, continuation_token=made_up), "main"),
+        (restoring, replace(following, run_id="r2"), "main"),
+        (restoring, replace(following, path="events/1"), "main"),
+        (restoring, replace(following, overwrite=True), "main"),
+        (restoring, following, "other"),
+        (Restoring(lake.versions, key=b"of another server"), following, "main"),
+    ):
+        with pytest.raises(BadContinuation):
+            await held.restore(body, branch=branch)
+    assert (await restoring.restore(following, branch="main")).restored == 1
 
 
 async def test_a_damaged_record_stops_the_restore(lake: Lake) -> None:

@@ -30,7 +30,8 @@ class WeakServerSecret(Invalid):
 
 
 class ServerKeys:
-    """`token_key` signs JWTs; `fingerprint` names what a request carried without keeping it."""
+    """`token_key` signs JWTs, `continuation_key` seals where readings go on that have no secret of their own;
+    `fingerprint` names what a request carried without keeping it."""
 
     def __init__(self, secret: bytes) -> None:
         """
@@ -40,6 +41,7 @@ class ServerKeys:
         if len(secret) < SECRET_BYTES_MIN:
             raise WeakServerSecret(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
         self.token_key = _derive(secret, b"lakebed jwt")
+        self.continuation_key = _derive(secret, b"lakebed continuation")
         self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
         self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
 

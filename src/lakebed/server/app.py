@@ -204,6 +204,7 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         authorizer=Authorizer(policies, world),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
+        continuation_key=keys.continuation_key,
         presign_s=PRESIGN_S if options.blockstore == "s3" else None,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies
 from lakebed.base import World
@@ -15,7 +15,8 @@ from .collectors import Collectors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
-    """`presign_s` is how long signed URLs last; None where the block store signs none."""
+    """`presign_s` is how long signed URLs last; None where the block store signs none. `continuation_key`: see
+    `lakebed.auth.ServerKeys`."""
 
     store: Store
     world: World
@@ -28,4 +29,5 @@ class AppState:
     collectors: Collectors
     storage: StorageConfig
     version: str
+    continuation_key: bytes = field(repr=False)
     presign_s: int | None = None

@@ -8,8 +8,6 @@ time, no further than to the first that has something: the event loop is held fo
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,8 +31,6 @@ from lakebed.handoff import (
     quarantine_path,
     quarantined_run,
 )
-
-from .errors import BadContinuation
 
 PAGE_OBJECTS: Final = 500
 PAGE_BYTES: Final = 256 << 20
@@ -216,21 +212,3 @@ def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if size_bytes >= PAGE_BYTES:
             break
     return page
-
-
-def encode_place(place: Place) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode()
-
-
-def decode_place(token: str) -> Place:
-    """
-    Raises:
-        BadContinuation: not a token of ours.
-    """
-    try:
-        place = msgspec.msgpack.decode(base64.b64decode(token, altchars=b"-_", validate=True), type=Place)
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise BadContinuation("not a continuation token") from error
-    if not place.is_lost:
-        check_run_id(place.run_id)
-    return place

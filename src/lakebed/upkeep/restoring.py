@@ -9,7 +9,8 @@ A page restores some objects of one part of the run's ledger (restorable.py), pe
 it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
 else.
 
-Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies.
+Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
+where this very restore goes on: it is sealed, so that nobody makes up what was looked at (continuing.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from lakebed.base import Corrupt, Entry, LakebedError, path_to_key
@@ -37,7 +39,9 @@ from lakebed.handoff import (
 )
 from lakebed.versions import PathExists, PathNotFound, Versions
 
-from .restorable import Restorable, decode_place, encode_place
+from .continuing import Seal
+from .errors import BadContinuation
+from .restorable import Place, Restorable
 
 AT_ONCE: Final = 16
 
@@ -61,8 +65,10 @@ class _Bytes:
 
 
 class Restoring:
-    def __init__(self, versions: Versions, *, refusal: Refusal = _refuse_nothing) -> None:
+    def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = _refuse_nothing) -> None:
+        """`key` seals tokens: the same in every process of a server, and told nobody."""
         self._versions = versions
+        self._key = key
         self._refusal = refusal
         self._blocks = versions.blocks
         self._restorable = Restorable(versions.blocks)
@@ -73,16 +79,21 @@ class Restoring:
         Raises:
             BranchNotFound: there is no such branch.
             NotInQuarantine: nothing that was asked for lies there: it was deleted for good, purged, or never taken.
-            BadContinuation: not a token of ours.
+            BadContinuation: not a token that this restore was given.
             BadInput: the quarantine's record or the run's ledger is unreadable.
         """
         await self._versions.get_branch(branch)
-        place = None if body.continuation_token is None else decode_place(body.continuation_token)
+        seal = self._seal(body, branch)
+        place = None if body.continuation_token is None else _place(seal.open(body.continuation_token))
         found = await self._restorable.find(body, place)
-        token = None if found.following is None else encode_place(found.following)
+        token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
         if found.quarantine is None or not found.rows:
             return RestorePage(run_id=found.run_id, continuation_token=token)
         return await self._restore_page(body, branch, found.quarantine, found.rows, token)
+
+    def _seal(self, body: Restore, branch: str) -> Seal:
+        asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
+        return Seal(self._key, "restore", self._versions.uid, asked.decode())
 
     async def _restore_page(
         self, body: Restore, branch: str, quarantine: Quarantine, page: list[dict[str, Any]], token: str | None
@@ -175,6 +186,12 @@ class Restoring:
         rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
         name = f"{quarantine.run_id}-restore-{self._versions.world.ids.fresh()}.parquet"
         await self._blocks.put(f"{LEDGER_PREFIX}date={quarantine.ledger_date}/{name}", encode_ledger(rows))
+
+
+def _place(opened: bytes | None) -> Place:
+    if opened is None:
+        raise BadContinuation("this is no continuation token of this restore: begin it again")
+    return msgspec.msgpack.decode(opened, type=Place)
 
 
 def _target(body: Restore, row: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from lakebed.upkeep import Refusal, Restoring
 class Restores:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._key = state.continuation_key
 
     async def restore(self, request: RestRequest) -> Response:
         """What is restored is staged, so the branch must be one that may be written to. Without a name it is the
@@ -28,7 +29,8 @@ class Restores:
         body = await request.decoded(Restore)
         branch = body.branch or repository.record.default_branch
         await repository.check_branch_writable(branch)
-        restoring = Restoring(repository.versions, refusal=_refusal(request.permissions, request.args[0]))
+        refusal = _refusal(request.permissions, request.args[0])
+        restoring = Restoring(repository.versions, key=self._key, refusal=refusal)
         return answer(await restoring.restore(body, branch=branch))
 
 
