@@ -337,6 +337,19 @@ async def test_a_hard_reset_moves_the_head_and_minds_what_is_staged(repo: Versio
     assert await paths(repo, "main") == ["a"]
 
 
+async def test_a_hard_reset_without_force_moves_the_head_and_leaves_nothing_sealed(repo: Versions) -> None:
+    await write(repo, "main", "a")
+    first = await commit(repo)
+    await write(repo, "main", "b")
+    await commit(repo)
+
+    await repo.hard_reset("main", first)
+
+    [(_, branch)] = await repo.branch_records()
+    assert (branch.commit_id, branch.sealed) == (first, ())
+    assert await paths(repo, "main") == ["a"]
+
+
 async def test_differences_are_told_apart(repo: Versions) -> None:
     await write(repo, "main", "changed", "gone", "same/1")
     await commit(repo)

@@ -16,6 +16,7 @@ from lakebed.versions import (
     PathNotFound,
     SliceRecord,
     SliceState,
+    UncommittedChanges,
     UploadRecord,
     UploadState,
     Versions,
@@ -164,6 +165,57 @@ async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Ver
 
     with pytest.raises(PathNotFound):
         await repo.get("main", b"k")
+
+
+async def test_a_hard_reset_without_force_refuses_what_was_staged_while_it_looked(
+    repo: Versions, store: HookedStore
+) -> None:
+    async def write() -> None:
+        await repo.upload("main", b"k", body(repo.blocks))
+
+    store.before("set_if", b"branch/main", write)
+
+    with pytest.raises(UncommittedChanges):
+        await repo.hard_reset("main", "main")
+    assert await repo.get("main", b"k")
+
+
+async def test_a_hard_reset_without_force_keeps_what_is_staged_after_it_looked(
+    repo: Versions, store: HookedStore
+) -> None:
+    async def write() -> None:
+        await repo.upload("main", b"k", body(repo.blocks))
+
+    store.before("set", b"claim/", write)
+
+    await repo.hard_reset("main", "main")
+
+    assert await repo.get("main", b"k")
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the_branch(
+    repo: Versions, store: HookedStore, is_done: bool
+) -> None:
+    """Done if the head is there and the token gone; else nobody can say what the store may still do."""
+    first = (await repo.get_branch("main")).commit_id
+    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.commit("main", message="m", committer="c")
+
+    async def lose() -> None:
+        if is_done:
+            await repo.hard_reset("main", first)
+        raise OutcomeUnknown("no answer")
+
+    async def lose_the_next() -> None:
+        store.before("set_if", b"branch/main", lose)
+
+    store.before("set", b"claim/", lose_the_next)
+    if is_done:
+        assert await repo.hard_reset("main", first) == first
+    else:
+        with pytest.raises(OutcomeUnknown):
+            await repo.hard_reset("main", first)
 
 
 async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_settled_yet(

@@ -7,8 +7,9 @@ where collections look, then checks that the commit is not condemned (docs/desig
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from lakebed.kv import PredicateFailed
 
 from . import keys
 from .cells import TOMBSTONE, TOMBSTONE_ROW
+from .committing import find_mine
 from .errors import UncommittedChanges
 from .merging import Merging
 from .records import BranchRecord, HoldRecord
@@ -35,11 +37,11 @@ class Resetting(Merging):
         attempt = 0
         while True:
             attempt += 1
-            if await self._drop_staged(branch, await self._fresh(branch), operation, attempt):
+            if await self._drop_staged(branch, operation, attempt, seen=await self._fresh(branch)):
                 return
 
     async def _drop_staged(
-        self, branch: str, seen: Seen, operation: str, attempt: int, *, commit_id: CommitId | None = None
+        self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None
     ) -> bool:
         """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
         await self._claim(operation, attempt, branch, seen.record.tokens())
@@ -118,7 +120,9 @@ class Resetting(Merging):
         return count
 
     async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> CommitId:
-        """Move the branch's head to a commit and give up what is staged.
+        """Move the branch's head to a commit and, with `force`, give up what is staged.
+
+        Without, the token is sealed first, then looked at: what is written after that stays staged on the new head.
 
         Raises:
             UncommittedChanges: something is staged, and not `force`.
@@ -128,23 +132,73 @@ class Resetting(Merging):
         commit_id = await self.resolve_commit(ref)
         operation = self.world.ids.fresh()
         attempt = 0
-        while True:
+        while force:
             attempt += 1
             # The branch is read before the hold is written. A cleaner that takes us for dead touches the branch and
             # only then removes the hold, so that what we do on this reading fails.
             seen = await self._fresh(branch)
-            if not force and (await self._staged_span(seen.record.tokens(), b"", 1)).keys:
-                raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
-            if await self._hold_and_move(branch, seen, operation, attempt, commit_id):
+            if await self._holding(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
                 return commit_id
+        while True:
+            await self._check_unused(branch, (await self._fresh(branch)).record.tokens())
+            mine, seen = await self._seal(branch)
+            while (place := find_mine(seen.record.sealed, mine)) is not None:
+                attempt += 1
+                await self._check_unused(branch, [sealed.token for sealed in seen.record.sealed[place:]])
+                move = partial(self._drop_unused, seen=seen, mine=mine, place=place)
+                if await self._holding(branch, operation, attempt, commit_id, move):
+                    return commit_id
+                seen = await self._fresh(branch)
 
-    async def _hold_and_move(self, branch: str, seen: Seen, operation: str, attempt: int, commit_id: CommitId) -> bool:
+    async def _check_unused(self, branch: str, tokens: Sequence[StagingToken]) -> None:
+        """
+        Raises:
+            UncommittedChanges: there is a cell in one of them.
+        """
+        if (await self._staged_span(tokens, b"", 1)).keys:
+            raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
+
+    async def _drop_unused(
+        self,
+        branch: str,
+        operation: str,
+        attempt: int,
+        *,
+        seen: Seen,
+        mine: StagingToken,
+        place: int,
+        commit_id: CommitId,
+    ) -> bool:
+        """One attempt to take the sealed tokens from `mine` on, as a commit does; False: the branch moved.
+
+        Nobody was acknowledged for a cell that came into them after they were looked at: his second look at the branch
+        shows another token, and he writes there.
+        """
+        left = [sealed.token for sealed in seen.record.sealed[place:]]
+        await self._claim(operation, attempt, branch, left)
+        try:
+            await self._set_branch(
+                branch, replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place]), seen
+            )
+        except PredicateFailed:
+            return False
+        except OutcomeUnknown:
+            # The head is there and our token is gone: if another did that, it is no different from our having done it.
+            now = await self._after_lost(self._fresh(branch))
+            if now.record.commit_id != commit_id or find_mine(now.record.sealed, mine) is not None:
+                raise
+        return True
+
+    async def _holding(
+        self, branch: str, operation: str, attempt: int, commit_id: CommitId, move: Callable[..., Awaitable[bool]]
+    ) -> bool:
+        """Move the branch's head while a hold stands where collections look."""
         hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
         record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
         await self._set_record(hold, record)
         try:
             await self.check_not_condemned([commit_id])
-            done = await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id)
+            done = await move(branch, operation, attempt, commit_id=commit_id)
         except OutcomeUnknown:
             raise  # It may yet land: the hold stays until a cleaner has touched the branch.
         except LakebedError:

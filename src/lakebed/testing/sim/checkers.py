@@ -11,7 +11,7 @@ A reset that does not lie before an operation may have taken it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -23,9 +23,9 @@ from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
-FREEZES: Final = ("run", "give_up", "clean")
-"""Operations that may seal a token to freeze it."""
-MOVES: Final = ("revert", "cherry_pick", "hard_reset")
+SEALERS: Final = ("run", "give_up", "clean", "unforced_reset")
+"""Operations that may seal a token, and leave it so when they end in an error."""
+MOVES: Final = ("revert", "cherry_pick", "hard_reset", "unforced_reset")
 """Operations that change what any path of a branch shows without writing to it: nothing is explained after them. (A
 branch that is made again begins without the paths that are written to it: scenes keep them apart from its source's.)"""
 
@@ -67,7 +67,7 @@ def chain(ending: Ending) -> None:
     """Invariant 3: every acknowledged commit is in its branch's history once, and generations fall by one."""
     view = View(ending.disk)
     for name in view.branches():
-        if _of_branch(ending, name, ("hard_reset", "create_branch", "delete_branch")):
+        if _of_branch(ending, name, ("hard_reset", "unforced_reset", "create_branch", "delete_branch")):
             continue
         history = view.history(name)
         for newer, older in pairwise(history):
@@ -96,7 +96,7 @@ def idle_branch_does_not_grow(ending: Ending) -> None:
     definite = (None, NoChanges, CommitOvertaken)
     if ending.crashed or any(record.ended is None or record.ended.error not in definite for record in commits):
         return
-    if any(not record.is_acknowledged for kind in FREEZES for record in ending.of(kind)):
+    if any(not record.is_acknowledged for kind in SEALERS for record in ending.of(kind)):
         return
     for name, branch in View(ending.disk).branches().items():
         # What a freeze left stays sealed, one token for each branch, until somebody commits.
@@ -126,6 +126,28 @@ def resets_hold(ending: Ending) -> None:
                 for made in view.history(name):
                     if made.id == commit.ended.value and (held := _fresh_values(made) & gone):
                         raise Violation(f"{reset.operation.name} held not: {commit.operation.name} has {sorted(held)}")
+
+
+def unforced_resets_drop_nothing(ending: Ending) -> None:
+    """A hard reset without force drops no acknowledged write: each is staged, or in a commit, or was replaced.
+
+    Any commit counts that has a record: one may have been a head for a moment, and its committer never learnt it.
+    """
+    view = View(ending.disk)
+    for name in sorted({reset.operation.branch for reset in ending.of("unforced_reset")}):
+        branch, writes = view.branch(name), _of_branch(ending, name, WRITES)
+        if branch is None:
+            continue
+        trees = [commit.metarange_id for commit in view.commits()]
+        places: list[Mapping[bytes, str | None]] = [view.staged(branch)]
+        places += [view.contents(tree) for tree in trees if view.has_tree(tree)]
+        for write in [one for one in writes if one.is_acknowledged and one.operation.value is not None]:
+            key, value = write.operation.key, write.operation.value
+            others = [one for one in writes if one.operation.key == key and one is not write]
+            if any(_may_follow(one, write) for one in (*others, *_resets(ending, name))):
+                continue
+            if not any(place.get(key) == value for place in places):
+                raise Violation(f"{write.operation.name} was acknowledged, and a reset without force dropped it")
 
 
 def reads_see_what_was_acknowledged(ending: Ending) -> None:
@@ -165,6 +187,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     overtaken_means_absent,
     idle_branch_does_not_grow,
     resets_hold,
+    unforced_resets_drop_nothing,
     reads_see_what_was_acknowledged,
     lists_have_a_run,
 )

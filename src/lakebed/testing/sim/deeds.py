@@ -196,11 +196,11 @@ def delete_branch(name: str, *, branch: str = SIDE) -> Do:
     return Do(Operation(name, "delete_branch", branch), act)
 
 
-def hard_reset(name: str, ref: str, *, branch: str = MAIN) -> Do:
+def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
     async def act(repo: Versions) -> str:
-        return await repo.hard_reset(branch, ref, force=True)
+        return await repo.hard_reset(branch, ref, force=force)
 
-    return Do(Operation(name, "hard_reset", branch), act)
+    return Do(Operation(name, "hard_reset" if force else "unforced_reset", branch), act)
 
 
 def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:

@@ -1,7 +1,8 @@
 """The legal moves of a branch record: step checkers, which see every change as it is made.
 
 A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed
-list, and with a claim that names exactly them; a head moves only to a commit whose first parent it is, unless by hand.
+list, and with a claim that names exactly them; a head moves only to a commit whose first parent it is, unless by hand:
+then a hold names the commit.
 So the history of a branch is a chain in every state, not just at the end, and whoever dies anywhere leaves a claim.
 """
 
@@ -82,9 +83,11 @@ def _check_move(disk: Disk, before: BranchRecord, after: BranchRecord, *, check_
         dropped = was[len(sealed) :]
         if sealed != was[: len(sealed)]:
             raise Violation("sealed tokens were taken from the young end, or changed")
-        if check_cells and dropped and after.commit_id != before.commit_id:
+        if after.commit_id == before.commit_id or (dropped and after.commit_id in view.held()):
+            return
+        if check_cells and dropped:
             _check_changes(view, before, after, [item.token for item in dropped])
-        if after.commit_id != before.commit_id and view.commit(after.commit_id).parents[:1] != (before.commit_id,):
+        if view.commit(after.commit_id).parents[:1] != (before.commit_id,):
             raise Violation("the head moves to a commit that was not made from it")
     elif not sealed:
         return

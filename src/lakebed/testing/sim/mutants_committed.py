@@ -5,6 +5,7 @@ Each names the scenes of `worlds.py` that it is hunted in: they are the smallest
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -61,19 +62,44 @@ async def _check_runs(self: Repo, commits: Any) -> None:
             raise PredicateFailed("condemned")
 
 
-async def _move_without_hold(self: Repo, branch: str, seen: Any, operation: str, attempt: int, commit_id: Any) -> Any:
+async def _move_without_hold(self: Repo, branch: str, operation: str, attempt: int, commit_id: Any, move: Any) -> Any:
     await self.check_not_condemned([commit_id])
-    return await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id)
+    return await move(branch, operation, attempt, commit_id=commit_id)
 
 
-async def _check_before_hold(self: Repo, branch: str, seen: Any, operation: str, attempt: int, commit_id: Any) -> Any:
+async def _check_before_hold(self: Repo, branch: str, operation: str, attempt: int, commit_id: Any, move: Any) -> Any:
     await self.check_not_condemned([commit_id])
     hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
     record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
     await self._set_record(hold, record)
-    done = await self._drop_staged(branch, seen, operation, attempt, commit_id=commit_id)
+    done = await move(branch, operation, attempt, commit_id=commit_id)
     await self._drop_hold(hold)
     return done
+
+
+async def _hard_reset_after_one_look(self: Repo, branch: str, ref: str, *, force: bool = False) -> Any:
+    commit_id, operation, attempt = await self.resolve_commit(ref), self.world.ids.fresh(), 0
+    while True:
+        attempt += 1
+        seen = await self._fresh(branch)
+        if not force:
+            await self._check_unused(branch, seen.record.tokens())
+        move = partial(self._drop_staged, seen=seen)
+        if await self._holding(branch, operation, attempt, commit_id, move):
+            return commit_id
+
+
+async def _check_only_what_is_current(self: Repo, branch: str, tokens: Any) -> None:
+    current = (await self._fresh(branch)).record.staging_token
+    if current in tokens:
+        await _real_check_unused(self, branch, tokens)
+
+
+_real_check_unused: Any = Versions._check_unused  # noqa: SLF001  # the real one, to call from the changed one
+
+
+async def _drop_what_is_current_too(self: Repo, branch: str, operation: str, attempt: int, **of: Any) -> Any:
+    return await self._drop_staged(branch, operation, attempt, seen=of["seen"], commit_id=of["commit_id"])
 
 
 async def _activate_unchecked(self: Repo, key: bytes, held: Any, active: Any, _: Any) -> None:
@@ -161,11 +187,30 @@ async def _delete_branch_unclaimed(self: Repo, name: str) -> None:
 
 _BRANCH = ("brancher, committed run",)
 _HARD = ("hard resetter, committed run",)
+_GENTLE = ("writer, gentle hard resetter",)
 
 
 COMMITTED_MUTANTS: Final = (
-    mutant("hold-none", "a hard reset writes a hold", _HARD, patches(Versions, _hold_and_move=_move_without_hold)),
-    mutant("hold-late", "the hold before the check", _HARD, patches(Versions, _hold_and_move=_check_before_hold)),
+    mutant("hold-none", "a hard reset writes a hold", _HARD, patches(Versions, _holding=_move_without_hold)),
+    mutant("hold-late", "the hold before the check", _HARD, patches(Versions, _holding=_check_before_hold)),
+    mutant(
+        "unforced-unsealed",
+        "a hard reset without force seals, then looks",
+        _GENTLE,
+        patches(Versions, hard_reset=_hard_reset_after_one_look),
+    ),
+    mutant(
+        "unforced-unseen",
+        "what it sealed is looked at",
+        _GENTLE,
+        patches(Versions, _check_unused=_check_only_what_is_current),
+    ),
+    mutant(
+        "unforced-current",
+        "it takes what was sealed and no more",
+        _GENTLE,
+        patches(Versions, _drop_unused=_drop_what_is_current_too),
+    ),
     mutant(
         "ref-unchecked",
         "creating, then the check, then active",

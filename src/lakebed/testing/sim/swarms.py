@@ -159,7 +159,8 @@ def _drawn_beside(rng: random.Random, name: str) -> Do:
         case 1:
             return create_branch(name)
         case 2:
-            return hard_reset(name, rng.choice(("main", "main~1", f"{SIDE}~1")), branch=SIDE)
+            where, force = rng.choice(("main", "main~1", f"{SIDE}~1")), rng.random() < 0.5
+            return hard_reset(name, where, branch=SIDE, force=force)
         case 3:
             return upload(name, "z", name, branch=SIDE)
         case 4:

@@ -11,6 +11,7 @@ from lakebed.versions import (
     BranchRecord,
     ClaimRecord,
     Commit,
+    HoldRecord,
     RunRecord,
     decode_cell,
     decode_record,
@@ -63,11 +64,19 @@ class View:
     def claims(self) -> list[ClaimRecord]:
         return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]
 
+    def held(self) -> set[CommitId]:
+        """Commits that a hard reset is about to name, or was when it died."""
+        return {decode_record(HoldRecord, value).commit_id for _, value in self._records(keys.HOLD)}
+
     def commit(self, commit_id: CommitId) -> Commit:
         value = self.disk.value(PARTITION, keys.COMMIT + commit_id.encode())
         if value is None:
             raise Violation(f"commit {commit_id[:12]} is named and has no record")
         return decode_record(Commit, value)
+
+    def commits(self) -> list[Commit]:
+        """Every record, published or not."""
+        return [decode_record(Commit, value) for _, value in self._records(keys.COMMIT)]
 
     def history(self, name: str) -> list[Made]:
         """By first parents, the head first."""
@@ -86,9 +95,11 @@ class View:
         return found
 
     def _is_gone(self, commit_id: CommitId) -> bool:
-        metarange = self.commit(commit_id).metarange_id
-        is_there = metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.blocks
+        is_there = self.has_tree(self.commit(commit_id).metarange_id)
         return not is_there and self.disk.value(PARTITION, keys.SWEPT + commit_id.encode()) is not None
+
+    def has_tree(self, metarange: MetarangeId) -> bool:
+        return metarange == EMPTY_METARANGE or metarange_key(metarange) in self.disk.blocks
 
     def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
         if metarange == EMPTY_METARANGE:

@@ -206,6 +206,18 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past),
         _ALL,
     )
+    # Without force: what is staged meanwhile is refused or kept.
+    gentle = client("h", hard_reset("h1", "main~1", force=False))
+    late_w = write("w3", "a", "3")
+    yield scene("writer, gentle hard resetter", client("w", late_w), gentle, before=past), _ALL
+    w_commits = client("w", late_w, commit("c1"))
+    yield scene("writer that commits, gentle hard resetter", w_commits, gentle, before=past), _ALL
+    yield scene("writer, committer, gentle hard resetter", client("w", late_w), c, gentle, before=past), _NO_FAULT
+    freezer = client("f", freeze("f1"))
+    yield scene("writer, freezer, gentle hard resetter", client("w", late_w), freezer, gentle, before=past), _NO_FAULT
+    two = client("g", hard_reset("g1", "main~1", force=False))
+    yield scene("writer, two gentle hard resetters", client("w", late_w), two, gentle, before=past), _NO_FAULT
+    yield scene("gentle hard resetter, committed run", gentle, t, before=past), _ALL
     # A run touches the branch that its commits were made for; only the hold stands before another.
     elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
     beside = [*past, create_branch("b0")]
