@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, StagingToken, World
 from lakebed.blocks import BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace, open_blocks
@@ -19,7 +20,7 @@ from lakebed.catalog import (
     TooMuchMetadata,
 )
 from lakebed.kv import Predicate, Store
-from lakebed.versions import BranchNotFound, Versions, keys
+from lakebed.versions import BranchNotFound, Sealed, Versions, encode_record, keys
 
 
 async def test_a_new_repository_has_a_default_branch_with_one_commit(catalog: Catalog, namespace: str) -> None:
@@ -209,6 +210,61 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
 
     assert (await store.scan(partition, b"", 10)).keys == []
     assert (await store.scan(b"deleted-repositories", b"", 10)).keys == []
+    assert (await store.scan(f"{repository.record.uid}/deleted".encode(), b"", 10)).keys == []
+
+
+async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with_every_cell(
+    catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 branches of 21 tokens each, in a store whose values may have 300 KB."""
+    uid = (repository := await catalog.create("repo", storage_namespace=namespace)).record.uid
+    main = (await repository.versions.branch_records())[0][1]
+    tokens = []
+    for number in range(1_000):
+        mine = [StagingToken(f"{number:010d}{place:010d}") for place in range(21)]
+        record = replace(main, staging_token=mine[0], sealed=tuple([Sealed(token) for token in mine[1:]]))
+        await store.set(uid.encode(), f"branch/{number:04d}".encode(), encode_record(record))
+        await store.set(keys.token_partition(uid, mine[-1]), b"k", b"cell")
+        tokens += mine
+    real_set, real_set_many = store.set, store.set_many
+
+    async def small_set(partition: bytes, key: bytes, value: bytes) -> None:
+        assert len(value) <= 300_000
+        await real_set(partition, key, value)
+
+    async def small_set_many(partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        assert all(len(value) <= 300_000 for _, value in items)
+        await real_set_many(partition, items)
+
+    monkeypatch.setattr(store, "set", small_set)
+    monkeypatch.setattr(store, "set_many", small_set_many)
+    await catalog.delete("repo")
+    await store.set(keys.token_partition(uid, tokens[-1]), b"late", b"cell")
+    await world.clock.sleep(3600)
+    await catalog.clean()
+
+    for token in tokens:
+        assert (await store.scan(keys.token_partition(uid, token), b"", 1)).keys == []
+
+
+async def test_a_last_cleaning_that_died_over_the_list_of_tokens_is_done_again(
+    catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = (await catalog.create("repo", storage_namespace=namespace)).record.uid
+    await catalog.delete("repo")
+    await world.clock.sleep(3600)
+
+    async def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            await catalog.clean()
+    await catalog.clean()
+
+    assert (await store.scan(b"deleted-repositories", b"", 10)).keys == []
+    assert (await store.scan(f"{uid}/deleted".encode(), b"", 10)).keys == []
 
 
 class TestReadOnly:

@@ -1,7 +1,8 @@
 """What the catalog stores of a repository (docs/formats/repositories.md).
 
 repositories / <id>             RepositoryRecord
-deleted-repositories / <uid>    DeletedRecord: what to clean once more when no request of old can be under way
+deleted-repositories / <uid>    DeletedRecord: to be cleaned once more when no request of old can be under way
+<uid>/deleted / <token>         of a deleted repository: each of its staging tokens, which may be too many for one value
 <uid> / setting/<name>          BranchProtection, HiddenBranches, and what other parts keep there
 """
 
@@ -12,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import RepositoryUid, StagingToken
+from lakebed.base import RepositoryUid
 from lakebed.versions import Record
 
 DELETED_REPOSITORIES: Final = b"deleted-repositories"
@@ -45,8 +46,14 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    tokens: tuple[StagingToken, ...]
+    """Its tokens are the keys of `deleted_partition`, which is emptied before this goes."""
+
     deleted_ms: int
+
+
+def deleted_partition(uid: RepositoryUid) -> bytes:
+    """Keys are the staging tokens of a deleted repository, values are empty."""
+    return f"{uid}/deleted".encode()
 
 
 class BranchProtection(Record, frozen=True, kw_only=True, omit_defaults=True):

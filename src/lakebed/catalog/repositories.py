@@ -6,10 +6,10 @@ A repository is made in this order, so that a crash anywhere leaves something th
 record older than CREATING_AGE_MS, or one whose maker gave up, may be taken over by whoever creates the same repository
 again; the `set_if` says who won.
 
-It is deleted in this order: 1 `set_if` active → deleting, which makes it unusable; 2 a `DeletedRecord` that names its
-tokens; 3 cells, then the records of its partition; 4 the repository's record, with `delete_if`. Requests that began
-before may still write; the upkeep cleans once more when they must be over, then drops the DeletedRecord. Objects stay:
-taking them is a collector's work, on request.
+It is deleted in this order: 1 `set_if` active → deleting, which makes it unusable; 2 a `DeletedRecord` and its tokens,
+each under a key of its own; 3 cells, then the records of its partition; 4 the repository's record, with `delete_if`.
+Requests that began before may still write; the upkeep cleans once more when they must be over, then drops the tokens
+and the DeletedRecord. Objects stay: taking them is a collector's work, on request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lakebed.versions import (
 from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound, TooMuchMetadata
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
-from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState
+from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState, deleted_partition
 from .repository import Open, Repository
 from .settings import Settings
 
@@ -279,7 +279,9 @@ class Catalog:
         async for key, value in scan_prefix(self.store, DELETED_REPOSITORIES, b""):
             deleted = decode_record(DeletedRecord, value)
             if self._world.clock.now_ms() - deleted.deleted_ms >= DELETED_AGE_MS:
-                await self._purge(RepositoryUid(key.decode()))
+                uid = RepositoryUid(key.decode())
+                await self._purge(uid)
+                await self._purge_partition(deleted_partition(uid))
                 await self.store.delete(DELETED_REPOSITORIES, key)
 
     def opened(self) -> Sequence[Versions]:
@@ -318,13 +320,16 @@ class Catalog:
 
     async def _note_tokens(self, uid: RepositoryUid) -> Set[StagingToken]:
         """Every token that has an owner now, or had when this was noted before; in the order of both."""
-        key = uid.encode()
-        held = await self.store.get(DELETED_REPOSITORIES, key)
-        tokens = decode_record(DeletedRecord, held.value).tokens if held else ()
-        found = dict.fromkeys((*tokens, *await self._tokens(uid)))
-        if held is None or tuple(found) != tokens:
-            deleted = DeletedRecord(tokens=tuple(found), deleted_ms=self._world.clock.now_ms())
-            await self.store.set(DELETED_REPOSITORIES, key, encode_record(deleted))
+        partition = deleted_partition(uid)
+        noted = [StagingToken(key.decode()) async for key, _ in scan_prefix(self.store, partition, b"")]
+        found = dict.fromkeys((*noted, *await self._tokens(uid)))
+        fresh = [token.encode() for token in found][len(noted) :]
+        if fresh or await self.store.get(DELETED_REPOSITORIES, uid.encode()) is None:
+            # The record first: by it the list is found.
+            deleted = DeletedRecord(deleted_ms=self._world.clock.now_ms())
+            await self.store.set(DELETED_REPOSITORIES, uid.encode(), encode_record(deleted))
+        for at in range(0, len(fresh), _PURGE_PAGE):
+            await self.store.set_many(partition, [(token, b"") for token in fresh[at : at + _PURGE_PAGE]])
         return found.keys()
 
     async def _tokens(self, uid: RepositoryUid) -> Sequence[StagingToken]:
