@@ -114,3 +114,39 @@ def test_settings_of_spark_are_refused_before_it_is_said_to_start(shell: Shell, 
     refused = shell("gc", "plan", lake, "--data", str(data), LAKEBED_GC_CORES="many")
 
     assert (refused.code, "starting Spark" in refused.err) == (2, False)
+
+
+def keys_of_a_new_user(shell: Shell, name: str, group: str) -> dict[str, str]:
+    pair = shell.ok("auth", "users", "create", name, "--group", group, "-o", "json").json
+    return {"LAKEBED_ACCESS_KEY_ID": pair["access_key_id"], "LAKEBED_SECRET_ACCESS_KEY": pair["secret_access_key"]}
+
+
+def test_what_somebody_may_not_do_is_refused_before_spark_is_started(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+    shell.ok("gc", "rules", "set-default", lake, "7d")
+    viewer = keys_of_a_new_user(shell, "early-viewer", "Viewers")
+    planner = keys_of_a_new_user(shell, "early-planner", "GCPlanners")
+
+    for keys, action, command in (
+        (viewer, "gc:Plan", ("plan", lake)),
+        (viewer, "gc:Plan", ("run", lake, "--yes")),
+        (planner, "gc:Apply", ("run", lake, "--yes")),
+        (planner, "gc:Apply", ("apply", lake, PLANNED, "--yes")),
+        (planner, "gc:Apply", ("purge", lake, "--yes")),
+    ):
+        refused = shell("gc", *command, "--data", str(data), **keys)
+        assert (refused.code, refused.out) == (1, ""), refused
+        assert refused.err.startswith("error: insufficient permissions: early-"), refused
+        assert f"needs {action} on" in refused.err
+
+
+def test_what_cannot_be_is_refused_before_spark_is_started(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    unset = shell("gc", "plan", lake, "--committed", "--data", str(data))
+    ruleless = shell("gc", "apply", lake, PLANNED, "--yes", "--data", str(data))
+    grace = shell("gc", "run", lake, "--readers-grace", "-1", "--yes", "--data", str(data))
+
+    assert (unset.code, unset.err[:36]) == (2, "error: no retention rules are set: `")
+    assert (ruleless.code, ruleless.err) == (3, "error: no retention rules are set for this repository\n")
+    assert (grace.code, "starting Spark" in grace.err) == (2, False)

@@ -124,8 +124,14 @@ def test_the_entry_for_spark_submit_refuses_supposed_rules_for_metadata(
     assert "metadata, which goes by no rules" in capsys.readouterr().err
 
 
-def test_the_entry_for_spark_submit_says_when_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["show", "lakefs://lake", "r1"], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
+@pytest.mark.parametrize("action", [["show", "r1"], ["plan"], ["apply", "r1"], ["run"], ["purge"]])
+def test_the_entry_for_spark_submit_says_when_there_is_no_server(
+    action: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any session: none can begin here."""
+    monkeypatch.setattr("lakebed.gc.__main__.local_session", None)
+
+    code = main([action[0], "lakefs://lake", *action[1:]], {"LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
 
     assert code == 5
     assert "cannot reach" in capsys.readouterr().err

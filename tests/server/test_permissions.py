@@ -248,13 +248,16 @@ class TestCollections:
             assert (await viewer.request(method, repo + path)).status_code != 403, path
         for method, path, body in (self.PLAN, self.RULES):
             assert (await viewer.request(method, repo + path, json=body)).status_code == 403, path
+        assert (await viewer.post(repo + "/gc/planning")).status_code == 403
 
     async def test_a_planner_plans_and_abandons_and_cannot_apply_or_set_rules(self, repo: str, login: Login) -> None:
         planner = await login("planner", "GCPlanners")
 
+        asked = await planner.post(repo + "/gc/planning")
         started = await planner.post(repo + "/gc/runs", json={"kind": "uncommitted"})
         run = f"{repo}/gc/runs/{started.json()['run_id']}"
 
+        assert (asked.status_code, asked.json()) == (200, {"has_rules": False})
         assert started.status_code == 201
         assert (await planner.get(repo)).status_code == 200, "it asks where the namespace is"
         assert (await planner.post(run + "/uncommitted")).status_code == 200
@@ -275,6 +278,7 @@ class TestCollections:
         operator = await login("operator", "GCOperators")
 
         assert (await operator.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 204
+        assert (await operator.post(repo + "/gc/planning")).json() == {"has_rules": True}
         run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
         for step in ("applying", "condemn", "sweeping", "ended"):
             assert (await operator.post(f"{repo}/gc/runs/{run}/{step}", json={})).status_code not in {401, 403}, step

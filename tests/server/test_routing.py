@@ -86,6 +86,7 @@ OURS = (
     "/gc/rules/explain",
     "/gc/why",
     "/gc/plans",
+    "/gc/planning",
     "/gc/purging",
     "/gc/jobs",
     "/gc/ledger",

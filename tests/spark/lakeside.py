@@ -240,6 +240,8 @@ class Lakeside:
         if action is not None:
             action()
         body = msgspec.to_builtins(json)
+        if words == ["gc", "planning"]:
+            return {"has_rules": self.wait(self.upkeep.rules.read()).rules is not None}
         if words == ["gc", "purging"]:
             return {"namespace": self.uri}
         if words == ["gc", "restore"]:

@@ -129,8 +129,9 @@ def plan(
         token_expiry=token_expiry,
     )
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
+    kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
+    collector.check_planning(kinds, rules=supposed)
     with local_spark(session) as local:
-        kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
         session.show_all(collector.plan_each(local.spark, kinds, rules=supposed), plan_texts)
 
 
@@ -192,6 +193,7 @@ def apply(
     if applied is not None:
         session.show(applied, applied_text)
         return
+    collector.check_applying(run, quarantine=quarantine)
     aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
     session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
     with local_spark(session) as local:
@@ -230,12 +232,13 @@ def run_all(
         clean_after=clean_after,
         token_expiry=token_expiry,
     )
-    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
+    kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
+    collector.check_running(kinds, quarantine=quarantine)
+    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
-            kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
             reports.extend(collector.run_each(local.spark, kinds, quarantine=quarantine))
             purged = collector.purge(local.spark)
         except LakebedError:

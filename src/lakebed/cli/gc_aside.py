@@ -58,8 +58,9 @@ def check_window_option(window: str | None) -> None:
 
 def purge(session: Session, uri: RepositoryArgument, yes: YesOption = False, local_root: RootOption = None) -> None:
     """Delete for good what lies in quarantine past its window."""
-    session.confirm(f"Delete for good what lies in quarantine past its window in {uri}?", yes=yes)
     collector = checked_collector(session, uri, local_root)
+    collector.check_purging()
+    session.confirm(f"Delete for good what lies in quarantine past its window in {uri}?", yes=yes)
     with local_spark(session) as local:
         report = collector.purge(local.spark)
     session.show(report, purge_text)

@@ -2,8 +2,8 @@
 
 from lakebed.handoff import LedgerQuery
 
+from .admitting import RunNotReady
 from .api import TASKS, Collector, NamespaceMissing
-from .applying import RunNotReady
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake

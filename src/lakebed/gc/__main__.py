@@ -78,6 +78,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             )
             if options.action in _LOOKS:
                 return _say(_look(collector, options))
+            _check(collector, options)
             with unforeseen(), _session(options.remote, environ) as spark:
                 return _say(_collect(collector, spark, options))
     except LakebedError as error:
@@ -122,6 +123,20 @@ def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
             yield from collector.listed()
         case _:
             yield collector.why(address=options.address, ref=options.ref, path=options.path)
+
+
+def _check(collector: Collector, options: argparse.Namespace) -> None:
+    """What would be refused is refused before a session begins."""
+    collector.check()
+    match options.action:
+        case "plan":
+            collector.check_planning(_kinds(options), rules=options.rules)
+        case "apply":
+            collector.check_applying(options.run, quarantine=options.quarantine)
+        case "purge":
+            collector.check_purging()
+        case _:
+            collector.check_running(_kinds(options), quarantine=options.quarantine)
 
 
 def _collect(collector: Collector, spark: SparkSession, options: argparse.Namespace) -> Iterator[Any]:

@@ -40,7 +40,8 @@ from lakebed.handoff import (
 )
 from lakebed.retention import MetadataRule, Rules
 
-from .applying import RunNotReady, apply_run
+from .admitting import RunNotReady, check_apply, check_how, check_planning
+from .applying import apply_run
 from .files import Files, Lake
 from .ledger_query import ledger_frame, ledger_rows_of
 from .listed import ListedRun, ended_without_deleting, list_runs
@@ -97,6 +98,37 @@ class Collector:
                 root = self.blocks.local_root
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
+
+    def check_planning(self, kinds: Sequence[RunKind] = (), *, rules: Rules | None = None) -> None:
+        """Whatever is known to refuse `plan_each`, without Spark: two small requests.
+
+        Raises:
+            Denied: the caller may not plan.
+            NothingToSuppose, NoRules: see there.
+        """
+        check_planning(self._live_side(), kinds, rules)
+
+    def check_applying(self, run_id: str, *, quarantine: str | None = None) -> None:
+        """Whatever is known to refuse `apply`, without Spark; see there for what it raises."""
+        check_apply(self._live_side(), self._lake(), run_id, window=quarantine, grace_s=self.readers_grace_s)
+
+    def check_running(self, kinds: Sequence[RunKind] = (), *, quarantine: str | None = None) -> None:
+        """Whatever is known to refuse `run_each`, without Spark.
+
+        Raises:
+            Denied: the caller may not plan, or not apply.
+            NoRules, InvalidDuration, BadWindow, BadGrace: see `plan_each` and `apply`.
+        """
+        check_how(self._lake(), window=quarantine, grace_s=self.readers_grace_s)
+        self.check_planning(kinds)
+        self.check_purging()
+
+    def check_purging(self) -> None:
+        """
+        Raises:
+            Denied: the caller may not delete.
+        """
+        self._live_side().purging()
 
     def plan(self, spark: SparkSession, kind: RunKind, *, mode: Mode | None = None, rules: Rules | None = None) -> Plan:
         """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to. `mode` is for
@@ -180,10 +212,11 @@ class Collector:
         for it goes by none.
 
         Raises:
+            Denied: the caller may not plan.
             NothingToSuppose: metadata was asked for, and `rules` were given. Nothing was planned.
-            NoRules: committed data was asked for, and no rules are set.
+            NoRules: committed data was asked for, and no rules are set. Nothing was planned.
         """
-        check_supposed(kinds, rules)
+        self.check_planning(kinds, rules=rules)
         every = (kind for kind in RunKind if rules is None or kind is not RunKind.METADATA)
         for kind in kinds or every:
             try:
@@ -203,7 +236,12 @@ class Collector:
         mode: Mode | None = None,
         quarantine: str | None = None,
     ) -> Iterator[RunReport]:
-        """Plan and apply, one kind after the other, as in `plan_each`."""
+        """Plan and apply, one kind after the other, as in `plan_each`.
+
+        Raises:
+            Denied: the caller may not plan, or not apply. Nothing was planned.
+        """
+        self.check_running(kinds, quarantine=quarantine)
         for plan in self.plan_each(spark, kinds, mode=mode):
             yield self.apply(spark, plan.run_id, quarantine=quarantine)
 

@@ -37,9 +37,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import Conflict, RunId
+from lakebed.base import RunId
 from lakebed.handoff import (
-    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -54,29 +53,25 @@ from lakebed.handoff import (
     report_path,
 )
 
+from .admitting import admitted, check_how, state_to_apply
 from .applying_metadata import recheck_metadata
 from .clocks import wall_clock_ms
 from .failures import told
 from .fencing import Fence, claim
 from .files import Files
-from .grace import grace_s_of, let_readers_finish
+from .grace import let_readers_finish
 from .history import newly_kept
 from .mark import mark_expired
-from .quarantine import begin_quarantine, check_window
+from .quarantine import begin_quarantine
 from .read import live_objects, named_ranges, uncommitted_objects
 from .recording import Ledger, Swept
 from .runs import Plan, Total, read_plan
 from .saving import save
-from .supposing import version_to_condemn_by
 from .sweep import remove_files, sweep
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
 
 _RECHECK: Final = "recheck."
-
-
-class RunNotReady(Conflict):
-    """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
 
 
 class Rechecked(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,16 +106,14 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
     handoff.check_run_id(run_id)
-    if window is not None:
-        check_window(window)
-    grace_s = grace_s_of(shop.lake.uri, grace_s)
+    grace_s = check_how(shop.lake, window=window, grace_s=grace_s)
     with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
         view = shop.live_side.run(run_id)
-        state = _state(view, plan)
+        state = state_to_apply(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
-        rules_version = _admitted(shop, plan, state)
+        rules_version = admitted(shop.live_side, plan, state)
         began_s = time.perf_counter()
         fence = _claim(files, run_id)
         doomed, condemned = _cleared(shop, files, plan, view, rules_version)
@@ -151,38 +144,10 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         return msgspec.structs.replace(report, state=RunState.ENDED)
 
 
-def _admitted(shop: Workshop, plan: Plan, state: RunState) -> int:
-    """Ask whatever can refuse this apply, before it overtakes another one, and before anything is written or deleted:
-    the server first of all, for only there it is known who may. The version of the rules to condemn by.
-    """
-    condemns = plan.kind is RunKind.COMMITTED and state is not RunState.SWEEPING
-    rules_version = version_to_condemn_by(shop.live_side, plan) if condemns else plan.rules_version
-    request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version)
-    shop.live_side.applying(plan.run_id, request)
-    return rules_version
-
-
 def _claim(files: Files, run_id: str) -> Fence:
     fence, outdated = files.act(lambda store: claim(store, run_id))
     files.act(lambda store: remove_files(store, outdated))
     return fence
-
-
-def _state(view: RunView | None, plan: Plan) -> RunState:
-    """Where the run stands, if that is a place from which it may go on with this plan."""
-    if plan.kind is not RunKind.UNCOMMITTED:
-        state = RunState.PLANNING if view is None else view.state
-        allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
-    else:
-        state = RunState.ABANDONED if view is None else view.state
-        allowed = {RunState.MARKED, RunState.ENDED}
-        if view is not None and state in allowed and view.plan != plan.doomed.digest():
-            raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
-    if state is RunState.ENDED and view is not None and not view.plan:
-        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
-    if state not in allowed:
-        raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
-    return state
 
 
 def _cleared(

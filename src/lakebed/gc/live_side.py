@@ -1,4 +1,4 @@
-"""The server as a collector sees it: nine calls, each a record there and a record back (`lakebed.handoff`, messages).
+"""The server as a collector sees it: a few calls, each a record there and a record back (`lakebed.handoff`, messages).
 
 The server owns every decision that races with writers: which slices are settled, what is staged, whether a run may go
 on. A collector asks, and believes an answer only if it is complete: pages must add up to the manifest that ends them.
@@ -24,6 +24,7 @@ from lakebed.handoff import (
     Manifest,
     Mark,
     Part,
+    Planning,
     PrepareCommits,
     PreparedCommits,
     Purging,
@@ -69,6 +70,15 @@ class LiveSide:
         """The repository's storage namespace."""
         answer = self._client.call("GET", api_path("repositories", self.repository))
         return _convert(answer, _Repository).storage_namespace
+
+    def planning(self) -> Planning:
+        """To be asked before anything that is slow begins.
+
+        Raises:
+            Denied: the caller may not plan.
+        """
+        path = api_path("repositories", self.repository, "gc", "planning")
+        return _convert(self._client.call("POST", path), Planning)
 
     def start(self, kind: RunKind) -> StartedRun:
         return self._post(StartRun(kind=kind), StartedRun)

@@ -6,6 +6,8 @@ nothing and makes nobody wait. Whether it still holds is asked when it is applie
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +25,8 @@ from .strays import find_strays
 from .tables import LIVE
 from .verdicts import write_verdicts
 from .workshop import Workshop, read_input, write_input
+
+NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` says how long committed data stays"
 
 
 class NoRules(Invalid):
@@ -68,7 +72,7 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
 
 def _rules_of(prepared: PreparedCommits) -> Rules:
     if prepared.rules is None:
-        raise NoRules("no retention rules are set: `lakebed gc rules set-default` says how long committed data stays")
+        raise NoRules(NO_RULES)
     return check_rules(prepared.rules)
 
 

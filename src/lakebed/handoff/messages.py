@@ -2,6 +2,7 @@
 
 Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why):
 
+    POST planning                  (empty)           -> Planning            before anything that is slow begins
     POST runs                      StartRun          -> StartedRun
     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
@@ -25,6 +26,12 @@ from lakebed.retention import Rules
 
 from .manifests import Manifest, Part
 from .runs import RunKind, RunState
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """Who got this answer may plan here. Without rules no committed data can be planned but by rules to suppose."""
+
+    has_rules: bool
 
 
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from lakebed.handoff import (
     Condemn,
     GiveUp,
     Mark,
+    Planning,
     PrepareCommits,
     Purging,
     ReadUncommitted,
@@ -125,6 +126,11 @@ class Runs:
         upkeep = await self._upkeep(request)
         return answer(await upkeep.apply(request.args[1], await request.decoded(Apply)))
 
+    async def planning(self, request: RestRequest) -> Response:
+        """Begins nothing: what is slow need not begin for who may not, or for what cannot be."""
+        upkeep = await self._upkeep(request)
+        return answer(Planning(has_rules=(await upkeep.rules.read()).rules is not None))
+
     async def purging(self, request: RestRequest) -> Response:
         """What a purge takes was let go by the run that moved it aside: left to ask is who may do it, and where."""
         repository = await self._catalog.get(request.args[0])
@@ -164,6 +170,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", run + "/uncommitted", runs.uncommitted),
         Route("POST", run + "/commits", runs.commits),
         Route("POST", run + "/marked", runs.marked),
+        Route("POST", repository + "/gc/planning", runs.planning),
         Route("POST", repository + "/gc/purging", runs.purging),
         Route("POST", run + "/applying", runs.applying),
         Route("POST", run + "/condemn", runs.condemn),
