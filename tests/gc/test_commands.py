@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakebed import handoff
-from lakebed.cli.gc_session import kinds_asked, objects_in
+from lakebed.cli.gc_modes import Looking
+from lakebed.cli.gc_session import objects_in
 from lakebed.cli.gc_text import plan_text
 from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, session_options
 from lakebed.gc.__main__ import _say, main
@@ -18,7 +20,8 @@ from lakebed.handoff import RunKind
 
 def test_only_kinds_that_were_named_are_asked_for() -> None:
     def asked(*kinds: str) -> list[RunKind]:
-        return kinds_asked(**{kind.value: kind in kinds for kind in RunKind})
+        flags: dict[str, Any] = {kind.value: kind in kinds for kind in RunKind}
+        return Looking(**flags).kinds()
 
     assert asked() == []
     assert asked("committed", "uncommitted") == [RunKind.UNCOMMITTED, RunKind.COMMITTED]

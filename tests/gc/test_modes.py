@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lakebed.cli.failures import Misuse
-from lakebed.cli.gc_modes import uncommitted_options
+from lakebed.cli.gc_modes import Looking
 from lakebed.gc import Mode, UncommittedOptions, options_of
 from lakebed.gc.__main__ import main
 from lakebed.retention import DAY_MS, InvalidDuration
 
 
-def asked(**flags: object) -> UncommittedOptions:
-    nothing: dict[str, object] = dict.fromkeys(("uncommitted", "clean", "optimised", "old_layout"), False)
-    nothing |= dict.fromkeys(("older_than", "clean_every", "clean_after", "token_expiry"))
-    return uncommitted_options(**(nothing | flags))  # type: ignore[arg-type]  # as the command line has them
+def asked(**flags: Any) -> UncommittedOptions:
+    return Looking(**flags).options()
 
 
 def test_the_mode_is_automatic_unless_one_is_asked_for() -> None:

@@ -39,7 +39,7 @@ COMPOSITION_ROOTS = {
     "cli/gc_aside.py": {"gc", "handoff"},
     "cli/gc_diff.py": {"handoff"},
     "cli/gc_jobs.py": {"handoff", "retention"},
-    "cli/gc_modes.py": {"gc"},
+    "cli/gc_modes.py": {"gc", "handoff"},
     "cli/gc_progress.py": {"gc"},
     "cli/gc_report.py": {"handoff"},
     "cli/gc_session.py": {"gc", "blocks", "handoff", "retention"},

@@ -1,24 +1,22 @@
-"""Groups of users, and their access levels, over the key-value store. Those that are built in (built_in.py) are shown
-among those that are stored.
-
-Reads go to the store each time; `Authorizer` is what caches. What names a group is removed before it.
-"""
+"""Groups of users, and their access levels. What names a group is removed before it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from lakebed.base import AlreadyExists, Conflict, NotFound, World
-from lakebed.kv import PredicateFailed, Store, scan_prefix
+from lakebed.kv import Store
 
+from . import built_in
 from .accounts import Accounts
-from .built_in import ACL, ADMINS, GROUPS, UID
+from .built_in import ACL, ADMINS, UID
 from .grants import grant, grants_of, holders_of, revoke, revoke_all
-from .ids import InvalidRole, check_id, page, refuse_built_in
-from .records import GROUP_POLICIES, PARTITION, USER_GROUPS, GroupRecord, UserRecord, decode, encode
-from .records import GROUPS as _KEYS
+from .ids import InvalidRole, page
+from .records import GROUP_POLICIES, GROUPS, USER_GROUPS, GroupRecord, UserRecord
+from .register import Register
 
 
 class GroupExists(AlreadyExists):
@@ -42,40 +40,37 @@ class Groups:
         self._store = store
         self._world = world
         self._accounts = accounts
+        self._register = Register(
+            store,
+            accounts,
+            GroupRecord,
+            noun="group",
+            keys=GROUPS,
+            built_in=_BUILT_IN,
+            taken=GroupExists,
+            unknown=GroupNotFound,
+        )
 
     async def create(self, group_id: str, *, description: str = "") -> GroupRecord:
         """
         Raises:
             GroupExists, InvalidRole.
         """
-        key = _KEYS + check_id(group_id).encode()
-        record = GroupRecord(
-            id=group_id, uid=self._world.ids.fresh(), created_ms=self._world.clock.now_ms(), description=description
+        now_ms = self._world.clock.now_ms()
+        return await self._register.add(
+            GroupRecord(id=group_id, uid=self._world.ids.fresh(), created_ms=now_ms, description=description)
         )
-        if group_id in GROUPS:
-            raise GroupExists(f"group {group_id!r} is built in", group=group_id)
-        try:
-            await self._store.set_if(PARTITION, key, encode(record), None)
-        except PredicateFailed as error:
-            raise GroupExists(f"group {group_id!r} exists", group=group_id) from error
-        return record
 
     async def get(self, group_id: str) -> GroupRecord:
-        if group_id in GROUPS:
-            return _built_in(group_id, await self._accounts.installed_ms())
-        held = await self._store.get(PARTITION, _KEYS + check_id(group_id).encode())
-        if held is None:
-            raise GroupNotFound(f"there is no group {group_id!r}", group=group_id)
-        return decode(GroupRecord, held.value)
+        """
+        Raises:
+            GroupNotFound, InvalidRole.
+        """
+        return await self._register.get(group_id)
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
         """Ascending by id; and whether there are more."""
-        installed_ms = await self._accounts.installed_ms()
-        found = {name: _built_in(name, installed_ms) for name in GROUPS}
-        async for _, value in scan_prefix(self._store, PARTITION, _KEYS):
-            record = decode(GroupRecord, value)
-            found[record.id] = record
-        return page(found, prefix=prefix, after=after, limit=limit)
+        return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, group_id: str) -> None:
         """Memberships and attachments first, then the group.
@@ -83,11 +78,10 @@ class Groups:
         Raises:
             BuiltIn, GroupNotFound.
         """
-        refuse_built_in(group_id, GROUPS)
-        await self.get(group_id)
+        await self._register.check_removable(group_id)
         await revoke_all(self._store, (USER_GROUPS,), granted=group_id)
         await revoke_all(self._store, (GROUP_POLICIES,), holder=group_id)
-        await self._store.delete(PARTITION, _KEYS + group_id.encode())
+        await self._register.remove(group_id)
 
     # Members
 
@@ -155,13 +149,7 @@ class Groups:
         """
         if level not in ACL:
             raise InvalidRole(f"{level!r} is no access level: it is one of {', '.join(ACL)}", level=level)
-        refuse_built_in(group_id, GROUPS)
-        key = _KEYS + check_id(group_id).encode()
-        held = await self._store.get(PARTITION, key)
-        if held is None:
-            raise GroupNotFound(f"there is no group {group_id!r}", group=group_id)
-        record = msgspec.structs.replace(decode(GroupRecord, held.value), acl=level)
-        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
+        await self._register.change(group_id, lambda group: msgspec.structs.replace(group, acl=level))
 
     async def get_acl(self, group_id: str) -> str:
         """
@@ -174,10 +162,12 @@ class Groups:
         return group.acl
 
 
-def _built_in(name: str, installed_ms: int) -> GroupRecord:
-    return GroupRecord(id=name, uid=UID, created_ms=installed_ms, description=GROUPS[name].description, acl=_acl(name))
-
-
-def _acl(name: str) -> str:
-    levels = [level for level, policies in ACL.items() if policies == GROUPS[name].policies]
+def _acl(policies: tuple[str, ...]) -> str:
+    levels = [level for level, those in ACL.items() if those == policies]
     return levels[0] if levels else ""
+
+
+_BUILT_IN: Final = {
+    name: GroupRecord(id=name, uid=UID, created_ms=0, description=group.description, acl=_acl(group.policies))
+    for name, group in built_in.GROUPS.items()
+}

@@ -1,25 +1,23 @@
-"""Policies, who has them, and what they add up to, over the key-value store. Those that are built in (built_in.py) are
-shown among those that are stored.
-
-Reads go to the store each time; `Authorizer` is what caches. What names a policy is removed before it.
-"""
+"""Policies, who has them, and what they add up to. What names a policy is removed before it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from lakebed.base import AlreadyExists, NotFound, World
-from lakebed.kv import PredicateFailed, Store, scan_prefix
+from lakebed.kv import Store
 
+from . import built_in
 from .accounts import Accounts
-from .built_in import ACL, GROUPS, POLICIES, UID
+from .built_in import ACL, GROUPS, UID
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
-from .ids import check_id, page, refuse_built_in
-from .records import GROUP_POLICIES, PARTITION, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord, decode, encode
-from .records import POLICIES as _KEYS
+from .ids import page, refuse_built_in
+from .records import GROUP_POLICIES, POLICIES, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord
+from .register import Register
 from .statements import Permissions, Statement, check_statements
 
 
@@ -37,33 +35,33 @@ class Policies:
         self._world = world
         self._accounts = accounts
         self._groups = groups
+        self._register = Register(
+            store,
+            accounts,
+            PolicyRecord,
+            noun="policy",
+            keys=POLICIES,
+            built_in=_BUILT_IN,
+            taken=PolicyExists,
+            unknown=PolicyNotFound,
+        )
 
     async def create(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
         """
         Raises:
             PolicyExists, InvalidRole, InvalidPolicy, InvalidAction.
         """
-        record = PolicyRecord(
-            id=check_id(policy_id),
-            uid=self._world.ids.fresh(),
-            created_ms=self._world.clock.now_ms(),
-            statements=check_statements(statements),
+        now_ms, checked = self._world.clock.now_ms(), check_statements(statements)
+        return await self._register.add(
+            PolicyRecord(id=policy_id, uid=self._world.ids.fresh(), created_ms=now_ms, statements=checked)
         )
-        if policy_id in POLICIES:
-            raise PolicyExists(f"policy {policy_id!r} is built in", policy=policy_id)
-        try:
-            await self._store.set_if(PARTITION, _KEYS + policy_id.encode(), encode(record), None)
-        except PredicateFailed as error:
-            raise PolicyExists(f"policy {policy_id!r} exists", policy=policy_id) from error
-        return record
 
     async def get(self, policy_id: str) -> PolicyRecord:
-        if policy_id in POLICIES:
-            return _built_in(policy_id, await self._accounts.installed_ms())
-        held = await self._store.get(PARTITION, _KEYS + check_id(policy_id).encode())
-        if held is None:
-            raise PolicyNotFound(f"there is no policy {policy_id!r}", policy=policy_id)
-        return decode(PolicyRecord, held.value)
+        """
+        Raises:
+            PolicyNotFound, InvalidRole.
+        """
+        return await self._register.get(policy_id)
 
     async def update(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
         """Whoever has it has the new one.
@@ -72,23 +70,13 @@ class Policies:
             BuiltIn, PolicyNotFound, InvalidPolicy, InvalidAction.
             PredicateFailed: somebody else changed it at the same time.
         """
-        refuse_built_in(policy_id, POLICIES)
-        key = _KEYS + check_id(policy_id).encode()
-        held = await self._store.get(PARTITION, key)
-        if held is None:
-            raise PolicyNotFound(f"there is no policy {policy_id!r}", policy=policy_id)
-        record = msgspec.structs.replace(decode(PolicyRecord, held.value), statements=check_statements(statements))
-        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
-        return record
+        return await self._register.change(
+            policy_id, lambda policy: msgspec.structs.replace(policy, statements=check_statements(statements))
+        )
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[PolicyRecord], bool]:
         """Ascending by id; and whether there are more."""
-        installed_ms = await self._accounts.installed_ms()
-        found = {name: _built_in(name, installed_ms) for name in POLICIES}
-        async for _, value in scan_prefix(self._store, PARTITION, _KEYS):
-            record = decode(PolicyRecord, value)
-            found[record.id] = record
-        return page(found, prefix=prefix, after=after, limit=limit)
+        return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, policy_id: str) -> None:
         """Attachments first, then the policy.
@@ -96,10 +84,9 @@ class Policies:
         Raises:
             BuiltIn, PolicyNotFound.
         """
-        refuse_built_in(policy_id, POLICIES)
-        await self.get(policy_id)
+        await self._register.check_removable(policy_id)
         await revoke_all(self._store, (USER_POLICIES, GROUP_POLICIES), granted=policy_id)
-        await self._store.delete(PARTITION, _KEYS + policy_id.encode())
+        await self._register.remove(policy_id)
 
     # Who has which policy
 
@@ -160,8 +147,8 @@ class Policies:
         return found
 
     async def _policies_of(self, group: GroupRecord) -> dict[str, PolicyRecord]:
-        built_in = GROUPS.get(group.id)
-        given = built_in.policies if built_in else ACL.get(group.acl, ())
+        ours = GROUPS.get(group.id)
+        given = ours.policies if ours else ACL.get(group.acl, ())
         found = {name: await self.get(name) for name in given}
         return found | await self._attached(GROUP_POLICIES, (group.id, group.uid))
 
@@ -171,11 +158,13 @@ class Policies:
             try:
                 policy = await self.get(name)
             except PolicyNotFound:
-                continue  # As in `_groups_of`.
+                continue  # As in `Groups.of_user`.
             if policy.uid == uid:
                 found[name] = policy
         return found
 
 
-def _built_in(name: str, installed_ms: int) -> PolicyRecord:
-    return PolicyRecord(id=name, uid=UID, created_ms=installed_ms, statements=POLICIES[name])
+_BUILT_IN: Final = {
+    name: PolicyRecord(id=name, uid=UID, created_ms=0, statements=statements)
+    for name, statements in built_in.POLICIES.items()
+}

@@ -21,27 +21,14 @@ from .failures import FAILED, Misuse
 from .gc_aside import GraceOption, WindowOption, check_window_option, ledger, purge, purge_text, restore
 from .gc_diff import diff_text
 from .gc_jobs import app as jobs
-from .gc_modes import (
-    CleanAfterOption,
-    CleanEveryOption,
-    CleanOption,
-    OlderThanOption,
-    OldLayoutOption,
-    OptimisedOption,
-    TokenExpiryOption,
-    uncommitted_options,
-)
+from .gc_modes import Looking
 from .gc_rules import app as rules
 from .gc_session import (
-    CommittedOption,
-    MetadataOption,
     RootOption,
     RunArgument,
-    UncommittedOption,
     checked_collector,
     collector_of,
     is_plan,
-    kinds_asked,
     local_spark,
     no_such_run,
     read_run,
@@ -96,16 +83,7 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
 def plan(
     session: Session,
     uri: RepositoryArgument,
-    committed: CommittedOption = False,
-    uncommitted: UncommittedOption = False,
-    metadata: MetadataOption = False,
-    clean: CleanOption = False,
-    optimised: OptimisedOption = False,
-    old_layout: OldLayoutOption = False,
-    older_than: OlderThanOption = None,
-    clean_every: CleanEveryOption = None,
-    clean_after: CleanAfterOption = None,
-    token_expiry: TokenExpiryOption = None,
+    looking: Looking,
     rules_from: Annotated[
         Path | None,
         typer.Option(
@@ -115,21 +93,11 @@ def plan(
     local_root: RootOption = None,
 ) -> None:
     """Decide what goes and write it down. Deletes nothing."""
-    if metadata and rules_from is not None:
+    if looking.metadata and rules_from is not None:
         raise Misuse("--rules and --metadata do not go together: metadata goes by no rules")
     supposed = None if rules_from is None else rules_file(rules_from)
-    options = uncommitted_options(
-        uncommitted=uncommitted,
-        clean=clean,
-        optimised=optimised,
-        old_layout=old_layout,
-        older_than=older_than,
-        clean_every=clean_every,
-        clean_after=clean_after,
-        token_expiry=token_expiry,
-    )
+    options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
-    kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
     collector.check_planning(kinds, rules=supposed)
     with local_spark(session) as local:
         session.show_all(collector.plan_each(local.spark, kinds, rules=supposed), plan_texts)
@@ -205,16 +173,7 @@ def apply(
 def run_all(
     session: Session,
     uri: RepositoryArgument,
-    committed: CommittedOption = False,
-    uncommitted: UncommittedOption = False,
-    metadata: MetadataOption = False,
-    clean: CleanOption = False,
-    optimised: OptimisedOption = False,
-    old_layout: OldLayoutOption = False,
-    older_than: OlderThanOption = None,
-    clean_every: CleanEveryOption = None,
-    clean_after: CleanAfterOption = None,
-    token_expiry: TokenExpiryOption = None,
+    looking: Looking,
     quarantine: WindowOption = None,
     readers_grace: GraceOption = None,
     yes: YesOption = False,
@@ -222,18 +181,8 @@ def run_all(
 ) -> None:
     """Plan and apply, one kind after the other; then purge what lies in quarantine past its window."""
     check_window_option(quarantine)
-    options = uncommitted_options(
-        uncommitted=uncommitted,
-        clean=clean,
-        optimised=optimised,
-        old_layout=old_layout,
-        older_than=older_than,
-        clean_every=clean_every,
-        clean_after=clean_after,
-        token_expiry=token_expiry,
-    )
+    options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
-    kinds = kinds_asked(committed=committed, uncommitted=uncommitted, metadata=metadata)
     collector.check_running(kinds, quarantine=quarantine)
     session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
     reports: list[RunReport] = []

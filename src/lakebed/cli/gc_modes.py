@@ -1,7 +1,9 @@
-"""How `lakebed gc plan` and `run` look for uncommitted data: from everything, from what changed, or outside slices."""
+"""What `lakebed gc plan` and `run` look for, and how: which kinds of data, and uncommitted data from everything, from
+what changed, or outside slices."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,9 +11,15 @@ import typer
 from .failures import Misuse
 
 if TYPE_CHECKING:
-    # At run time only in the commands that need it.
+    # At run time only in the commands that need them.
     from lakebed.gc import UncommittedOptions
+    from lakebed.handoff import RunKind
 
+CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
+UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+MetadataOption = Annotated[
+    bool, typer.Option("--metadata", help="Only files of our own: ranges that no commit names, folders of old runs.")
+]
 CleanOption = Annotated[
     bool, typer.Option("--clean", help="Uncommitted data: look at everything, not just at what changed.")
 ]
@@ -35,38 +43,52 @@ TokenExpiryOption = Annotated[
 ]
 
 
-def uncommitted_options(
-    *,
-    uncommitted: bool,
-    clean: bool,
-    optimised: bool,
-    old_layout: bool,
-    older_than: str | None,
-    clean_every: int | None,
-    clean_after: str | None,
-    token_expiry: str | None,
-) -> UncommittedOptions:
-    """
-    Raises:
-        Misuse: options that do not go together.
-        InvalidDuration: a period that is none.
-    """
-    from lakebed.gc import Mode, options_of
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """Options of both commands, in the order of their help."""
 
-    asked = [mode for mode, is_asked in zip(_FLAGS, (clean, optimised, old_layout), strict=True) if is_asked]
-    if len(asked) > 1:
-        raise Misuse(f"--{asked[0]} and --{asked[1]} do not go together")
-    if old_layout and not uncommitted:
-        raise Misuse("--old-layout is for uncommitted data: say --uncommitted too")
-    if older_than is not None and not old_layout:
-        raise Misuse("--older-than is for --old-layout; rules say how long other data stays")
-    return options_of(
-        Mode(asked[0]) if asked else Mode.AUTOMATIC,
-        clean_every=clean_every,
-        clean_after=clean_after,
-        token_expiry=token_expiry,
-        older_than=older_than,
-    )
+    committed: CommittedOption = False
+    uncommitted: UncommittedOption = False
+    metadata: MetadataOption = False
+    clean: CleanOption = False
+    optimised: OptimisedOption = False
+    old_layout: OldLayoutOption = False
+    older_than: OlderThanOption = None
+    clean_every: CleanEveryOption = None
+    clean_after: CleanAfterOption = None
+    token_expiry: TokenExpiryOption = None
 
+    def kinds(self) -> list[RunKind]:
+        """Empty where none was asked for: then all, as far as there is something to do (`Collector.plan_each`)."""
+        from lakebed.handoff import RunKind
 
-_FLAGS = ("clean", "optimised", "old-layout")
+        asked = {
+            RunKind.COMMITTED: self.committed,
+            RunKind.UNCOMMITTED: self.uncommitted,
+            RunKind.METADATA: self.metadata,
+        }
+        return [kind for kind in RunKind if asked[kind]]
+
+    def options(self) -> UncommittedOptions:
+        """
+        Raises:
+            Misuse: options that do not go together.
+            InvalidDuration: a period that is none.
+        """
+        from lakebed.gc import Mode, options_of
+
+        flags = {Mode.CLEAN: self.clean, Mode.OPTIMISED: self.optimised, Mode.OLD_LAYOUT: self.old_layout}
+        asked = [mode for mode, is_asked in flags.items() if is_asked]
+        if len(asked) > 1:
+            raise Misuse(f"--{asked[0]} and --{asked[1]} do not go together")
+        if self.old_layout and not self.uncommitted:
+            raise Misuse("--old-layout is for uncommitted data: say --uncommitted too")
+        if self.older_than is not None and not self.old_layout:
+            raise Misuse("--older-than is for --old-layout; rules say how long other data stays")
+        return options_of(
+            asked[0] if asked else Mode.AUTOMATIC,
+            clean_every=self.clean_every,
+            clean_after=self.clean_after,
+            token_expiry=self.token_expiry,
+            older_than=self.older_than,
+        )

@@ -26,15 +26,10 @@ from .uris import parse_repository
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc import Collector, LocalSession
-    from lakebed.handoff import Plan, RunKind
+    from lakebed.handoff import Plan
     from lakebed.retention import Rules
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
-CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
-UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
-MetadataOption = Annotated[
-    bool, typer.Option("--metadata", help="Only files of our own: ranges that no commit names, folders of old runs.")
-]
 RootOption = Annotated[
     Path | None,
     typer.Option(
@@ -45,14 +40,6 @@ RootOption = Annotated[
 
 class NoSuchRun(NotFound):
     """The id is wrong, or of a run of another repository."""
-
-
-def kinds_asked(*, committed: bool, uncommitted: bool, metadata: bool) -> list[RunKind]:
-    """Empty where none was asked for: then all, as far as there is something to do (`Collector.plan_each`)."""
-    from lakebed.handoff import RunKind
-
-    asked = {RunKind.COMMITTED: committed, RunKind.UNCOMMITTED: uncommitted, RunKind.METADATA: metadata}
-    return [kind for kind in RunKind if asked[kind]]
 
 
 def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:

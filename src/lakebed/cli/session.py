@@ -14,6 +14,7 @@ and an exit code (failures.py). Results go to stdout, everything else to stderr,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -169,25 +170,46 @@ def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> 
     """`run` under the name, help and parameters of `function`; those that every command has replace the session.
 
     Typer reads parameters from the signature; annotations are resolved here, where the module of `function` is known.
+    One that is a dataclass stands for options that several commands have, its fields.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     _, *own = inspect.signature(function).parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
+    shared = {
+        name: _options_of(hint)
+        for name, hint in hints.items()
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    }
     parameters = [
         inspect.Parameter("context", keyword, annotation=typer.Context),
-        *[parameter.replace(kind=keyword, annotation=hints[parameter.name]) for parameter in own],
+        *[
+            option
+            for one in own
+            for option in shared.get(one.name) or [one.replace(kind=keyword, annotation=hints[one.name])]
+        ],
         inspect.Parameter("endpoint", keyword, annotation=EndpointOption, default=None),
         inspect.Parameter("output", keyword, annotation=OutputOption, default=Format.TEXT),
     ]
 
     @functools.wraps(function)
     def call(**kwargs: Any) -> None:
+        for name, options in shared.items():
+            kwargs[name] = hints[name](**{option.name: kwargs.pop(option.name) for option in options})
         run(**kwargs)
 
     del call.__dict__["__wrapped__"]
     call.__dict__["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
+
+
+def _options_of(options: type) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(options, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(field.name, keyword, annotation=hints[field.name], default=field.default)
+        for field in dataclasses.fields(options)
+    ]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ plan rests on. A plan that was changed by anybody is no plan.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
@@ -19,6 +18,7 @@ from .manifests import BadInput, Manifest
 from .paths import run_folder
 from .runs import RunKind
 from .saved import Keeps, RunMode
+from .sealing import seal, unseal
 
 PLAN_FORMAT: Final = 1
 STRAYS_MAX: Final = 1000
@@ -155,16 +155,8 @@ class PlanList(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    sha256: str
-    plan: msgspec.Raw
-
-
 def encode_plan(plan: Plan) -> bytes:
-    body = msgspec.json.encode(plan)
-    sealed = _Sealed(format=PLAN_FORMAT, sha256=hashlib.sha256(body).hexdigest(), plan=msgspec.Raw(body))
-    return msgspec.json.encode(sealed)
+    return seal(plan, name="plan", format_number=PLAN_FORMAT)
 
 
 def decode_plan(data: bytes, run_id: str) -> Plan:
@@ -172,18 +164,10 @@ def decode_plan(data: bytes, run_id: str) -> Plan:
     Raises:
         BadInput: unreadable, of an unknown format, another run's, or changed.
     """
-    name = f"plan of run {run_id}"
-    try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        if sealed.format != PLAN_FORMAT:
-            raise BadInput(f"the {name} has the unknown format {sealed.format}", input="plan")
-        if hashlib.sha256(bytes(sealed.plan)).hexdigest() != sealed.sha256:
-            raise BadInput(f"the {name} contradicts its digest", input="plan")
-        plan = msgspec.json.decode(sealed.plan, type=Plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"the {name} is unreadable: {error}", input="plan") from error
+    what = f"plan of run {run_id}"
+    plan = unseal(data, Plan, name="plan", what=what, format_number=PLAN_FORMAT)
     if plan.run_id != run_id:
-        raise BadInput(f"the {name} is that of run {plan.run_id}", input="plan")
+        raise BadInput(f"the {what} is that of run {plan.run_id}", input="plan")
     return plan
 
 

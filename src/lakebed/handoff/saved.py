@@ -8,7 +8,6 @@ a clean run instead, which needs no saved state.
 from __future__ import annotations
 
 import enum
-import hashlib
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from lakebed.base import RunId
 from .manifests import BadInput, Manifest, Part
 from .paths import run_folder
 from .runs import RunKind
+from .sealing import seal, unseal
 
 SAVED_FORMAT: Final = 1
 
@@ -77,20 +77,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     failed: Pieces
 
 
-class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    sha256: str
-    saved: msgspec.Raw
-
-
 def saved_path(run_id: str) -> str:
     return f"{run_folder(RunKind.UNCOMMITTED, RunId(run_id))}saved.json"
 
 
 def encode_saved(saved: Saved) -> bytes:
-    body = msgspec.json.encode(saved)
-    sealed = _Sealed(format=SAVED_FORMAT, sha256=hashlib.sha256(body).hexdigest(), saved=msgspec.Raw(body))
-    return msgspec.json.encode(sealed)
+    return seal(saved, name="saved", format_number=SAVED_FORMAT)
 
 
 def decode_saved(data: bytes, run_id: str) -> Saved:
@@ -98,16 +90,8 @@ def decode_saved(data: bytes, run_id: str) -> Saved:
     Raises:
         BadInput: unreadable, of another format, another run's, or changed.
     """
-    name = f"saved state of run {run_id}"
-    try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        if sealed.format != SAVED_FORMAT:
-            raise BadInput(f"the {name} has the format {sealed.format}, not {SAVED_FORMAT}", input="saved")
-        if hashlib.sha256(bytes(sealed.saved)).hexdigest() != sealed.sha256:
-            raise BadInput(f"the {name} contradicts its digest", input="saved")
-        saved = msgspec.json.decode(sealed.saved, type=Saved)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadInput(f"the {name} is unreadable: {error}", input="saved") from error
+    what = f"saved state of run {run_id}"
+    saved = unseal(data, Saved, name="saved", what=what, format_number=SAVED_FORMAT)
     if saved.run_id != run_id:
-        raise BadInput(f"the {name} is that of run {saved.run_id}", input="saved")
+        raise BadInput(f"the {what} is that of run {saved.run_id}", input="saved")
     return saved

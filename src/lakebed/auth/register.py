@@ -1,0 +1,121 @@
+"""Groups, or policies, by their id: those that are stored, and among them those that are built in (built_in.py).
+
+Reads go to the store each time; `Authorizer` is what caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from lakebed.base import AlreadyExists, NotFound
+from lakebed.kv import PredicateFailed, Store, scan_prefix
+
+from .accounts import Accounts
+from .ids import check_id, page, refuse_built_in
+from .records import PARTITION, GroupRecord, PolicyRecord, decode, encode
+
+R = TypeVar("R", GroupRecord, PolicyRecord)
+
+
+class Register(Generic[R]):
+    """`noun` is what one is called in errors, which are of the types `taken` and `unknown`. What is built in is as old
+    as the installation."""
+
+    def __init__(
+        self,
+        store: Store,
+        accounts: Accounts,
+        kind: type[R],
+        *,
+        noun: str,
+        keys: bytes,
+        built_in: Mapping[str, R],
+        taken: type[AlreadyExists],
+        unknown: type[NotFound],
+    ) -> None:
+        self._store = store
+        self._accounts = accounts
+        self._kind: type[R] = kind
+        self._noun = noun
+        self._keys = keys
+        self._built_in: Mapping[str, R] = built_in
+        self._taken = taken
+        self._unknown = unknown
+
+    async def add(self, record: R) -> R:
+        """
+        Raises:
+            InvalidRole: no id.
+            What says that it is taken.
+        """
+        key = self._key(record.id)
+        if record.id in self._built_in:
+            raise self._taken(f"{self._noun} {record.id!r} is built in", **{self._noun: record.id})
+        try:
+            await self._store.set_if(PARTITION, key, encode(record), None)
+        except PredicateFailed as error:
+            raise self._taken(f"{self._noun} {record.id!r} exists", **{self._noun: record.id}) from error
+        return record
+
+    async def get(self, id_: str) -> R:
+        """
+        Raises:
+            InvalidRole: no id.
+            What says that there is none.
+        """
+        if id_ in self._built_in:
+            return msgspec.structs.replace(self._built_in[id_], created_ms=await self._accounts.installed_ms())
+        held = await self._store.get(PARTITION, self._key(id_))
+        if held is None:
+            raise self._missing(id_)
+        return decode(self._kind, held.value)
+
+    async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[R], bool]:
+        """Ascending by id; and whether there are more."""
+        installed_ms = await self._accounts.installed_ms()
+        found = {
+            id_: msgspec.structs.replace(record, created_ms=installed_ms) for id_, record in self._built_in.items()
+        }
+        async for _, value in scan_prefix(self._store, PARTITION, self._keys):
+            record = decode(self._kind, value)
+            found[record.id] = record
+        return page(found, prefix=prefix, after=after, limit=limit)
+
+    async def change(self, id_: str, change: Callable[[R], R]) -> R:
+        """
+        Raises:
+            BuiltIn, InvalidRole.
+            What says that there is none.
+            PredicateFailed: somebody else changed it at the same time.
+        """
+        refuse_built_in(id_, self._built_in)
+        key = self._key(id_)
+        held = await self._store.get(PARTITION, key)
+        if held is None:
+            raise self._missing(id_)
+        record = change(decode(self._kind, held.value))
+        await self._store.set_if(PARTITION, key, encode(record), held.predicate)
+        return record
+
+    async def check_removable(self, id_: str) -> None:
+        """To be asked before what names it is removed.
+
+        Raises:
+            BuiltIn.
+            What says that there is none.
+        """
+        refuse_built_in(id_, self._built_in)
+        await self.get(id_)
+
+    async def remove(self, id_: str) -> None:
+        """Once nothing names it any more."""
+        await self._store.delete(PARTITION, self._key(id_))
+
+    def _key(self, id_: str) -> bytes:
+        return self._keys + check_id(id_).encode()
+
+    def _missing(self, id_: str) -> NotFound:
+        return self._unknown(f"there is no {self._noun} {id_!r}", **{self._noun: id_})
