@@ -36,17 +36,20 @@ from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
 from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_unreferenced
-from lakebed.gc.packing import Cause, pack_numbered
-from lakebed.gc.parts import decode, encode, parts_of
+from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
+from lakebed.gc.parts import decode, encode, parts_of, rows_of_parts
 from lakebed.gc.read import (
     expired_objects,
+    gather_live,
     list_slices,
     live_objects,
     named_ranges,
+    reading_live,
+    reading_uncommitted,
     uncommitted_objects,
     write_live,
 )
-from lakebed.gc.tables import CANDIDATES, LIVE, SETTLED, SchemaMismatch
+from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, SETTLED, SchemaMismatch
 from lakebed.gc.verdicts import doomed_objects
 from lakebed.handoff import Pieces
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
@@ -261,15 +264,18 @@ def test_the_uncommitted_mark_equals_its_specification(
     ).doomed
     listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
     ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
-    uncommitted = uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1)
+    # What the tasks found is put together once by a shuffle, once by the driver.
+    works = [reading_live(built.lake.uri), reading_uncommitted(built.uncommitted, built.lake.uri)]
+    inputs = [(ranges, RANGES), (rows_of_parts(built.uncommitted.parts), PARTS)]
+    committed_live, uncommitted_live = (
+        gather_live(spark, built.lake, work, *rows, folder=f"_lakefs/live-{most}/", tasks=2, bytes_here=most)
+        for work, rows, most in zip(works, inputs, (0, 1 << 20), strict=True)
+    )
     marked = mark_unreferenced(
         spark,
         built.lake,
         candidates=[Pieces(folder="_lakefs/listed/", parts=tuple(parts_of(listing)))],
-        live=Live(
-            committed=write_live(live_objects(spark, built.lake, ranges, tasks=2), built.lake, folder="_lakefs/live/"),
-            uncommitted=write_live(uncommitted, built.lake, folder="_lakefs/others/"),
-        ),
+        live=Live(committed=committed_live, uncommitted=uncommitted_live),
         into=INTO,
         tasks=2,
         now_ms=0,
@@ -325,6 +331,26 @@ def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_n
         mark_expired(candidates, broken, broken, settled).toArrow()
     with pytest.raises(Exception, match="null in column bucket"):
         write_live(broken, lake, folder="_lakefs/live/")
+
+
+def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    data = encode(CANDIDATES, pack_foreign(["old/1"], [1], [0], Cause(reason="x")))
+    part = handoff.part_of("some.parquet", data, rows=1)
+    with Files(lake) as files:
+        files.write("_lakefs/listed/some.parquet", data)
+    nothing = Pieces(folder="_lakefs/live/")
+
+    with pytest.raises(Exception, match=r"some\.parquet: a candidate is in no slice"):
+        mark_unreferenced(
+            spark,
+            lake,
+            candidates=[Pieces(folder="_lakefs/listed/", parts=(part,))],
+            live=Live(committed=nothing, uncommitted=nothing),
+            into=INTO,
+            tasks=1,
+            now_ms=0,
+        )
 
 
 @pytest.mark.parametrize("broken", ["listed", "live"])

@@ -35,6 +35,7 @@ from .planning_old_layout import plan_old_layout
 from .read import (
     Found,
     Issued,
+    gather_live,
     list_slices,
     listing_into,
     live_objects,
@@ -42,8 +43,6 @@ from .read import (
     read_metaranges,
     reading_live,
     reading_uncommitted,
-    uncommitted_objects,
-    write_live,
 )
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .saving import Base, write_piece
@@ -180,13 +179,10 @@ def _issued(desk: Desk, slices: list[int]) -> Issued:
 def _read_uncommitted(desk: Desk, manifest: Manifest) -> Pieces:
     """LIVE of what is staged, uploaded or copied."""
     shop, folder = desk.shop, desk.folder("uncommitted.live")
+    work, parts = reading_uncommitted(manifest, shop.lake.uri), rows_of_parts(manifest.parts)
     if manifest.size_bytes > BYTES_HERE:
-        rows = uncommitted_objects(shop.spark, shop.lake, manifest, tasks=shop.tasks)
-        return write_live(rows, shop.lake, folder=folder)
-    work = reading_uncommitted(manifest, shop.lake.uri)
-    return write_piece(
-        desk.files, folder, "bucket-all.parquet", LIVE, run_here(shop.lake, work, rows_of_parts(manifest.parts), LIVE)
-    )
+        return gather_live(shop.spark, shop.lake, work, parts, PARTS, folder=folder, tasks=shop.tasks)
+    return write_piece(desk.files, folder, "bucket-all.parquet", LIVE, run_here(shop.lake, work, parts, LIVE))
 
 
 def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
@@ -210,7 +206,8 @@ def _live_of(desk: Desk, ranges: pa.Table) -> Pieces:
     """LIVE of what these ranges name, and of what the base's commits do."""
     shop, folder = desk.shop, desk.folder("committed")
     if desk.base is None:
-        return write_live(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks), shop.lake, folder=folder)
+        work = reading_live(shop.lake.uri)
+        return gather_live(shop.spark, shop.lake, work, ranges, RANGES, folder=folder, tasks=shop.tasks)
     live = LiveSet()
     live.add_rows(desk.base.committed)
     if ranges.num_rows <= FILES_HERE:

@@ -6,56 +6,45 @@ names, and what is too young by the rules, may be garbage next time. Pure.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.gc.packing import is_set
 from lakebed.gc.tables import CANDIDATES
 
-from .subtract import joined, unions
-
-_NO_BITS: Final = np.empty(0, np.uint8)
-_ARRAYS: Final = {"sequences": "<u4", "sizes": "<i8", "seen_ms": "<i8"}
+from .unpacking import Unpacked
 
 
 def kept_of(
-    candidates: pa.Table, committed: pa.Table, uncommitted: pa.Table, *, young_since_ms: int | None
+    objects: Unpacked,
+    by_commits: npt.NDArray[np.bool_],
+    by_others: npt.NDArray[np.bool_],
+    *,
+    young_since_ms: int | None,
 ) -> pa.Table:
-    """CANDIDATES: of those in slices the ones that stay although no commit names them. The other two are LIVE, with all
-    rows there are of the candidates' buckets.
+    """CANDIDATES: those that stay although no commit names them. The two arrays say of each object whether something
+    committed names it, and whether something uncommitted does.
     """
-    numbered = candidates.filter(pc.greater_equal(candidates["bucket"], 0))
-    by_commits, by_others = (unions(live, numbered["bucket"]) for live in (committed, uncommitted))
-    counts = pc.divide(pc.binary_length(numbered["sequences"]), 4).to_numpy()
-    arrays = {name: joined(numbered, name, kind) for name, kind in _ARRAYS.items()}
-    sequences, start = arrays["sequences"], 0
-    stays = np.zeros(len(sequences), np.bool_) if young_since_ms is None else arrays["seen_ms"] >= young_since_ms
-    for bucket, count in zip(numbered["bucket"].to_pylist(), counts.tolist(), strict=True):
-        part = slice(start, start + count)
-        stays[part] |= is_set(by_others.get(bucket, _NO_BITS), sequences[part])
-        stays[part] &= ~is_set(by_commits.get(bucket, _NO_BITS), sequences[part])
-        start += count
-    return _only(numbered, counts, arrays, np.flatnonzero(stays))
+    stays = by_others if young_since_ms is None else by_others | (objects.seen_ms >= young_since_ms)
+    return _only(objects, np.flatnonzero(stays & ~by_commits))
 
 
-def _only(
-    candidates: pa.Table,
-    counts: npt.NDArray[np.int64],
-    arrays: dict[str, npt.NDArray[Any]],
-    kept: npt.NDArray[np.int64],
-) -> pa.Table:
-    """Of the packed objects those at these positions, packed again."""
-    left = np.bincount(np.repeat(np.arange(len(counts)), counts)[kept], minlength=len(counts))
-    rows = candidates.filter(pa.array(left > 0))
+def _only(objects: Unpacked, kept: npt.NDArray[np.int64]) -> pa.Table:
+    """The objects at these positions, packed again."""
+    left = np.bincount(np.searchsorted(objects.ends, kept, side="right"), minlength=len(objects.counts))
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "sequences": objects.sequences[kept],
+        "sizes": objects.sizes[kept],
+        "seen_ms": objects.seen_ms[kept],
+    }
     ends = np.concatenate(([0], np.cumsum(left[left > 0])))
+    others = objects.candidates.drop_columns([*arrays]).filter(pa.array(left > 0))
+    columns: dict[str, object] = {name: others[name] for name in others.column_names}
     for name, array in arrays.items():
         offsets = (ends * array.itemsize).astype(np.int32)
-        packed = pa.Array.from_buffers(
-            pa.binary(), rows.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(array[kept])]
+        columns[name] = pa.Array.from_buffers(
+            pa.binary(), others.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(array)]
         )
-        rows = rows.set_column(rows.schema.get_field_index(name), CANDIDATES.schema.field(name), packed)
-    return rows
+    return CANDIDATES.rows(columns)

@@ -1,7 +1,7 @@
 """Candidates minus live: the heart of every mark. A plain function; Spark only brings together what speaks of a bucket.
 
-In a slice this is OR over bitmaps, then one look-up a candidate; only what is left is looked at any further. In a
-foreign bucket keys are compared as strings. Of several candidates for one object the one seen last speaks for it, then
+In a slice this is one look-up a candidate (unpacking.py); only what is left is looked at any further. In a foreign
+bucket keys are compared as strings. Of several candidates for one object the one seen last speaks for it, then
 the greatest reason, rule, branch, prefix and path, so that the verdict does not depend on the order in which tasks
 finish.
 
@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, slice_name
-from lakebed.gc.packing import is_set
 from lakebed.gc.tables import VERDICTS, check_whole
 from lakebed.handoff import BadInput
 
+from .unpacking import Unpacked, check_parallel, joined, named_by, unpack
+
 _CAUSE: Final = ("reason", "rule", "branch", "prefix")
-_NO_BITS: Final = np.empty(0, np.uint8)
 
 
 def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
@@ -35,23 +35,33 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
         BadInput: a null, arrays that do not run in parallel, a sequence that no address has.
     """
     check_whole(candidates, "candidates")
-    check_whole(live, "live objects")
-    if pc.any(pc.not_equal(live["part"], "")).as_py():
-        raise BadInput("live objects: some keys are in files of their own, and were not read", input="live objects")
+    check_live(live)
     is_foreign = pc.less(candidates["bucket"], 0)
     found = [VERDICTS.schema.empty_table()]
     if pc.any(is_foreign).as_py():
         found.append(_subtract_foreign(candidates.filter(is_foreign), live.filter(pc.less(live["bucket"], 0))))
         candidates = candidates.filter(pc.invert(is_foreign))
     if candidates.num_rows:
-        found.append(_subtract_numbered(candidates, live))
+        objects = unpack(candidates)
+        found.append(verdicts_of(objects, ~named_by(live, objects)))
     return pa.concat_tables(found)
 
 
+def check_live(live: pa.Table) -> None:
+    """
+    Raises:
+        BadInput: a null, or keys that are in files of their own, and were not read.
+    """
+    check_whole(live, "live objects")
+    if pc.any(pc.not_equal(live["part"], "")).as_py():
+        raise BadInput("live objects: some keys are in files of their own, and were not read", input="live objects")
+
+
 def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
-    counts = pc.list_value_length(candidates["addresses"])
-    rows, sizes, seen_ms = _unpack(candidates, counts)
-    names = _strings(candidates)
+    counts = pc.list_value_length(candidates["addresses"]).to_numpy().astype(np.int64)
+    check_parallel(candidates, counts)
+    names, rows = _strings(candidates), np.repeat(np.arange(len(counts)), counts)
+    sizes, seen_ms = joined(candidates, "sizes", "<i8"), joined(candidates, "seen_ms", "<i8")
     kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
     names, rows, paths = names.take(pa.array(kept)), rows[kept], _paths(candidates, counts, kept)
     ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
@@ -68,19 +78,18 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:
     )
 
 
-def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
-    counts = pc.divide(pc.binary_length(candidates["sequences"]), 4)
-    rows, sizes, seen_ms = _unpack(candidates, counts)
-    sequences, slices = joined(candidates, "sequences", "<u4"), candidates["bucket"].to_numpy()
-    named, start = unions(live, candidates["bucket"]), 0
-    gone = np.empty(len(sequences), np.bool_)
-    for slice_, count in zip(slices.tolist(), counts.to_pylist(), strict=True):
-        gone[start : start + count] = ~is_set(named.get(slice_, _NO_BITS), sequences[start : start + count])
-        start += count
-    kept = np.flatnonzero(gone)
-    sequences, rows = sequences[kept].astype(np.int64), rows[kept]
-    paths = _paths(candidates, counts, kept)
-    last = _last_of_each([sequences, slices[rows]], seen_ms[kept], _ranks(candidates)[rows], paths)
+def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_]) -> pa.Table:
+    """VERDICTS: each object that goes, once; by bucket, then by sequence.
+
+    Raises:
+        BadInput: a sequence that no address has.
+    """
+    candidates, kept = objects.candidates, np.flatnonzero(gone)
+    slices = candidates["bucket"].to_numpy()
+    rows = np.searchsorted(objects.ends, kept, side="right")
+    sequences, seen_ms = objects.sequences[kept].astype(np.int64), objects.seen_ms[kept]
+    paths = _paths(candidates, objects.counts, kept)
+    last = _last_of_each([sequences, slices[rows]], seen_ms, _ranks(candidates)[rows], paths)
     rows, sequences = rows[last], sequences[last]
     return _verdicts(
         candidates,
@@ -88,8 +97,8 @@ def _subtract_numbered(candidates: pa.Table, live: pa.Table) -> pa.Table:
         address=_format(slices[rows], sequences),
         slice=slices[rows],
         sequence=sequences,
-        size_bytes=sizes[kept[last]],
-        seen_ms=seen_ms[kept[last]],
+        size_bytes=objects.sizes[kept[last]],
+        seen_ms=seen_ms[last],
         path=pa.repeat("", len(last)) if paths is None else paths.take(pa.array(last)),
     )
 
@@ -103,43 +112,9 @@ def _verdicts(
     return VERDICTS.rows({**columns, **causes, "sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at})
 
 
-def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
-    """The values one behind the other, as an Arrow array has them anyhow."""
-    column = table[name].combine_chunks()
-    _, offsets, data = column.buffers()
-    if not len(column) or data is None:
-        return np.empty(0, kind)
-    ends = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
-    return np.frombuffer(memoryview(data)[ends[0] : ends[1]], kind)
-
-
 def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
     flat = pc.list_flatten(table[name])
     return flat.combine_chunks() if isinstance(flat, pa.ChunkedArray) else flat
-
-
-def _unpack(
-    candidates: pa.Table, counts: pa.ChunkedArray
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each of so many packed objects: the row it comes from, its size, and when it was last seen."""
-    for name in ("sizes", "seen_ms"):
-        if not pc.all(pc.equal(pc.binary_length(candidates[name]), pc.multiply(counts, 8)), min_count=0).as_py():
-            raise BadInput(f"candidates: {name} do not run in parallel with the addresses", column=name)
-    rows = np.repeat(np.arange(len(counts)), counts.to_numpy())
-    return rows, joined(candidates, "sizes", "<i8"), joined(candidates, "seen_ms", "<i8")
-
-
-def unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
-    """From LIVE, one bitmap for each of these buckets that has any."""
-    found: dict[int, npt.NDArray[np.uint8]] = {}
-    live = live.filter(pc.is_in(live["bucket"], value_set=buckets.combine_chunks()))
-    for bucket, data in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
-        bitmap, have = np.frombuffer(data, np.uint8), found.get(bucket, _NO_BITS)
-        union = np.zeros(max(len(bitmap), len(have)), np.uint8)
-        union[: len(have)] = have
-        union[: len(bitmap)] |= bitmap
-        found[bucket] = union
-    return found
 
 
 def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
@@ -149,15 +124,15 @@ def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
     return np.array([places[cause] for cause in causes], np.int64)
 
 
-def _paths(candidates: pa.Table, counts: pa.ChunkedArray, kept: npt.NDArray[np.int64]) -> pa.Array | None:
+def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> pa.Array | None:
     """For each of the kept objects its path, empty where its candidate tells none. None where no candidate does."""
     told = pc.list_value_length(candidates["paths"])
     if not pc.any(pc.greater(told, 0), min_count=0).as_py():
         return None
-    whole = pc.fill_null(pc.equal(told, counts), False)
+    whole = pc.equal(told, pa.array(counts))
     if not pc.all(pc.or_(whole, pc.equal(told, 0))).as_py():
         raise BadInput("candidates: paths do not run in parallel with the addresses", column="paths")
-    has = np.repeat(pc.greater(told, 0).to_numpy(), counts.to_numpy())
+    has = np.repeat(pc.greater(told, 0).to_numpy(), counts)
     places = pa.array(np.cumsum(has)[kept] - 1, mask=~has[kept])
     return pc.fill_null(_strings(candidates, "paths").take(places), "")
 

@@ -23,12 +23,13 @@ from lakebed.gc.here import run_here
 from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
 from lakebed.gc.read import SIZE_UNKNOWN, read_live
 from lakebed.gc.runs import Totals
-from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS
+from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS, check_whole
 from lakebed.gc.verdicts import sum_parts, write_portions
-from lakebed.handoff import Manifest, Part, Pieces
+from lakebed.handoff import BadInput, Manifest, Part, Pieces
 
 from .keeping import kept_of
-from .subtract import subtract
+from .subtract import check_live, subtract, verdicts_of
+from .unpacking import Unpacked, named_by, unpack
 
 _KEPT: Final = msgspec.json.encode("kept")
 """The note of a part that holds what stays; that of a part of doomed objects is its totals."""
@@ -98,15 +99,17 @@ def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> 
 
         async def verdicts() -> AsyncIterator[pa.Table]:
             committed, uncommitted = [await read_live(store, named) for named in (live.committed, live.uncommitted)]
-            named = pa.concat_tables([committed, uncommitted])
+            check_live(committed)
+            check_live(uncommitted)
             for part in parts_of(whole(share)):
-                candidates = decode(CANDIDATES, await read_part(store, "", part), part)
-                stays = kept_of(candidates, committed, uncommitted, young_since_ms=young_since_ms)
+                objects = _unpack(decode(CANDIDATES, await read_part(store, "", part), part), part)
+                by_commits, by_others = named_by(committed, objects), named_by(uncommitted, objects)
+                stays = kept_of(objects, by_commits, by_others, young_since_ms=young_since_ms)
                 if stays.num_rows:
                     name = part.name.rpartition("/")[2]
                     data = encode(CANDIDATES, stays)
                     kept.append(await write_part(store, into.kept, name, data, rows=stays.num_rows, note="kept"))
-                found = subtract(candidates, named)
+                found = verdicts_of(objects, ~(by_commits | by_others))
                 found = found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
                 yield await _with_sizes(store, found)
 
@@ -116,6 +119,18 @@ def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> 
             yield row
 
     return work
+
+
+def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
+    """
+    Raises:
+        BadInput: a null, arrays that do not run in parallel, or an object that is in no slice: what is live of those is
+            not told apart here.
+    """
+    check_whole(candidates, part.name)
+    if pc.any(pc.less(candidates["bucket"], 0)).as_py():
+        raise BadInput(f"{part.name}: a candidate is in no slice", part=part.name)
+    return unpack(candidates)
 
 
 async def _with_sizes(store: BlockStore, verdicts: pa.Table) -> pa.Table:

@@ -3,7 +3,7 @@
 from lakebed.handoff import Found
 
 from .listing import SIZE_UNKNOWN, UNREFERENCED, Issued, list_slices, listing_into
-from .live import read_live, write_live
+from .live import gather_live, read_live, write_live
 from .ranges import expired_objects, live_objects, named_ranges, read_metaranges, reading_live
 from .uncommitted import check_table, reading_uncommitted, uncommitted_objects
 
@@ -14,6 +14,7 @@ __all__ = [
     "Issued",
     "check_table",
     "expired_objects",
+    "gather_live",
     "list_slices",
     "listing_into",
     "live_objects",
