@@ -121,7 +121,9 @@ def make_bucket(options: BlockOptions) -> str:
 
 @contextmanager
 def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) -> Iterator[BlockOptions]:
-    """A server that answers what `answer(method, path, body)` says: status and XML, or None to hang up."""
+    """A server that answers what `answer(method, path, body)` says: status and XML, or None to hang up. To HEAD it says
+    just how long the XML is.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -140,8 +142,11 @@ def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) 
             self.send_response(status)
             self.send_header("Content-Type", "application/xml")
             self.send_header("Content-Length", str(len(text.encode())))
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
             self.end_headers()
-            self.wfile.write(text.encode())
+            if self.command != "HEAD":
+                self.wfile.write(text.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
             """Say nothing."""

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from botocore.exceptions import ClientError
 
 from lakebed.blocks import (
     BlockExists,
@@ -59,8 +60,20 @@ async def test_a_namespace_may_be_a_whole_bucket(options: BlockOptions, bucket: 
 
 async def test_a_namespace_sees_nothing_of_its_neighbours(options: BlockOptions, bucket: str) -> None:
     inner = open_blocks(f"s3://{bucket}/a", options)
-    await put_many(open_blocks(f"s3://{bucket}", options), ["a-b", "a0", "b", "a"])
+    await put_many(open_blocks(f"s3://{bucket}", options), ["a-b", "a0", "b"])
     await inner.put("x", b"")
+    assert await keys_of(inner) == ["x"]
+
+
+async def test_an_object_named_like_the_namespace_is_none_of_its_objects(options: BlockOptions, bucket: str) -> None:
+    outer, inner = open_blocks(f"s3://{bucket}", options), open_blocks(f"s3://{bucket}/a", options)
+    await inner.put("x", b"")
+    try:
+        await outer.put("a", b"")
+    except BlocksUnavailable:
+        pytest.skip("this server keeps no object beside a folder of its name")
+    if await keys_of(outer) != ["a", "a/x"]:
+        pytest.skip("this server hides what lies in a folder behind an object of its name")
     assert await keys_of(inner) == ["x"]
 
 
@@ -83,7 +96,9 @@ def unfinished_uploads(options: BlockOptions, bucket: str) -> int:
 
 
 def all_keys(options: BlockOptions, bucket: str) -> list[str]:
-    return [found["Key"] for found in client_of(options).list_objects_v2(Bucket=bucket).get("Contents", [])]
+    """But for the one at which the driver tries conditions."""
+    found = [found["Key"] for found in client_of(options).list_objects_v2(Bucket=bucket).get("Contents", [])]
+    return [key for key in found if not key.endswith("/.lakebed-tmp/if-none-match")]
 
 
 @pytest.mark.parametrize("if_absent", [False, True])
@@ -143,7 +158,12 @@ async def test_a_key_that_no_store_can_name_ends_a_listing_with_an_error(
     blocks: BlockStore, options: BlockOptions, bucket: str, key: str
 ) -> None:
     await blocks.put("x", b"")
-    client_of(options).put_object(Bucket=bucket, Key=key, Body=b"")
+    try:
+        client_of(options).put_object(Bucket=bucket, Key=key, Body=b"")
+    except ClientError:
+        pytest.skip("this server has no such keys either")
+    if key not in all_keys(options, bucket):
+        pytest.skip("this server gives such keys another name")
     with pytest.raises(BlocksUnavailable):
         await keys_of(blocks)
 
@@ -192,6 +212,9 @@ def test_a_large_body_is_never_in_memory_whole(options: BlockOptions, bucket: st
 
 # --- servers that fail
 
+TRIED = "/.lakebed-tmp/if-none-match"
+"""Where the driver tries whether a service keeps conditions."""
+
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     blocks = open_blocks("s3://bucket", options_for("http://127.0.0.1:9"))
@@ -224,7 +247,7 @@ async def test_a_refusal_is_unavailable() -> None:
 
 
 async def test_a_conditional_put_without_an_answer_may_have_happened() -> None:
-    with serve_failures(lambda *_: None) as options:
+    with serve_failures(lambda _, path, __: (412, "") if path.endswith(TRIED) else None) as options:
         blocks = open_blocks("s3://bucket", options)
         with pytest.raises(BlockOutcomeUnknown):
             await blocks.put("x", b"", if_absent=True)

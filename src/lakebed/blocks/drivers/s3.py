@@ -11,9 +11,8 @@ cannot be put with `if_absent`.
 
 Order and completeness rest on ListObjectsV2 of general purpose buckets. A bucket that lists out of order (S3 Express)
 is refused when that shows, and so is a namespace that holds keys with empty or dotted segments: a listing is complete
-or an error.
-
-What `BlockOptions` leave open (region, endpoint, credentials), obstore looks up as AWS's own tools do.
+or an error. One that ends with a full page is looked behind, for obstore takes a page without a token for the last, and
+a service that knows only the older ListObjects cuts its answer and sends none.
 """
 
 from __future__ import annotations
@@ -21,16 +20,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
 
 from lakebed.base import LakebedError
 from lakebed.blocks.bodies import gather
@@ -46,27 +41,24 @@ from lakebed.blocks.store import (
     CHUNK_BYTES,
     BlockExists,
     BlockNotFound,
-    BlockOutcomeUnknown,
     BlockStat,
     BlocksUnavailable,
     Body,
     DeleteFailure,
     InvalidBlockKey,
-    InvalidNamespace,
     Level,
     Stored,
 )
 
+from ._conditions import conditions_of
 from ._feed import Feed
 from ._outlast import outlast
+from ._service import BlockConflict, client_of, done
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
-    from obstore.store import S3Config, S3Credential
 
     from lakebed.blocks.opening import BlockOptions
-
-T = TypeVar("T")
 
 SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000
@@ -76,65 +68,9 @@ DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
 INLINE_BYTES: Final = 1 << 16
+_LAST: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-
-_ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
-_REFUSED: Final = re.compile(r"non-2xx status code: 4\d\d")
-
-
-@lru_cache(maxsize=64)
-def _client(bucket: str, options: BlockOptions) -> S3Store:
-    """One connection pool for all namespaces of a bucket. obstore's clients have nothing to close.
-
-    Raises:
-        InvalidNamespace: the options cannot be used.
-    """
-    _check_options(options)
-    config: S3Config = {
-        "virtual_hosted_style_request": options.s3_virtual_hosted or options.s3_endpoint is None,
-        "copy_if_not_exists": "multipart",
-    }
-    if options.s3_endpoint is not None:
-        config |= {"endpoint": options.s3_endpoint, "region": "us-east-1"}
-    if options.s3_region is not None:
-        config["region"] = options.s3_region
-    timeout = timedelta(seconds=options.s3_timeout_s)
-    try:
-        return S3Store(
-            bucket,
-            config=config,
-            client_options={"allow_http": (options.s3_endpoint or "").startswith("http://"), "timeout": timeout},
-            retry_config={"max_retries": options.s3_retries_max, "retry_timeout": timeout},
-            credential_provider=_credentials(options),
-        )
-    except BaseError as error:
-        raise InvalidNamespace(f"s3://{bucket} cannot be opened: {_brief(error)}") from error
-
-
-def _check_options(options: BlockOptions) -> None:
-    """obstore would find these out too, by panicking in the first request."""
-    if options.s3_endpoint is not None:
-        found = _ENDPOINT.fullmatch(options.s3_endpoint)
-        if not found or int(found[3] or 0) > 0xFFFF:
-            raise InvalidNamespace(f"{options.s3_endpoint!r} is no endpoint: http(s)://, a host, and perhaps a port")
-    if (options.s3_access_key_id is None) != (options.s3_secret_access_key is None):
-        raise InvalidNamespace("an S3 access key id and its secret are given together or not at all")
-
-
-def _credentials(options: BlockOptions) -> Callable[[], S3Credential] | None:
-    """The options' credentials, whole: as part of the configuration, a session token that the environment holds for
-    another key would be added to them.
-    """
-    if options.s3_access_key_id is None or options.s3_secret_access_key is None:
-        return None
-    credential: S3Credential = {
-        "access_key_id": options.s3_access_key_id,
-        "secret_access_key": options.s3_secret_access_key,
-        "token": options.s3_session_token,
-        "expires_at": None,
-    }
-    return lambda: credential
 
 
 class S3Blocks:
@@ -143,7 +79,8 @@ class S3Blocks:
     def __init__(self, uri: str, bucket: str, prefix: str, options: BlockOptions) -> None:
         self._uri = uri
         self._prefix = prefix + "/" if prefix else ""
-        self._client = _client(bucket, options)
+        self._client = client_of(bucket, options)
+        self._conditions = conditions_of(bucket, options, self._prefix)
 
     @property
     def uri(self) -> str:
@@ -154,10 +91,11 @@ class S3Blocks:
         head, rest = await gather(body, size_bytes, small_bytes=SINGLE_PUT_BYTES)
         if rest is None and len(head) <= SINGLE_PUT_BYTES:
             stored = await _hashed(head)
-            put = obstore.put_async(
-                self._client, path, head, mode="create" if if_absent else "overwrite", use_multipart=False
-            )
-            await _done(key, outlast(asyncio.ensure_future(put), _nothing), conditional=if_absent)
+            if if_absent:
+                await self._conditions.check_puts()
+            mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
+            put = obstore.put_async(self._client, path, head, mode=mode, use_multipart=False)
+            await self._made(key, put, if_absent=if_absent)
             return stored
         feed = Feed(head, rest)
         part_bytes = _part_bytes(size_bytes if rest is not None else len(head))
@@ -168,7 +106,7 @@ class S3Blocks:
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         path = self._path(key)
         if start == 0 and end is None:
-            return await _bytes(key, await _done(key, obstore.get_async(self._client, path)))
+            return await _bytes(key, await done(key, obstore.get_async(self._client, path)))
         found = await self._get_range(key, start, end)
         return b"" if found is None else await _bytes(key, found)
 
@@ -193,7 +131,7 @@ class S3Blocks:
             await self.stat(key)  # an empty range was asked for, of an object that must exist all the same
 
     async def stat(self, key: str) -> BlockStat:
-        meta = await _done(key, obstore.head_async(self._client, self._path(key)))
+        meta = await done(key, obstore.head_async(self._client, self._path(key)))
         return _block_stat(key, meta)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
@@ -204,15 +142,8 @@ class S3Blocks:
             return
         wanted = self._prefix + prefix
         offset = max(self._prefix + start_after if start_after else "", _just_before(wanted))
-        pages = obstore.list(
-            self._client,
-            wanted.rpartition("/")[0] or None,
-            # A key that obstore could not take for one only makes the listing longer: what is too early is left out.
-            offset=offset if is_block_key(offset) else None,
-            chunk_size=PAGE_KEYS,
-        )
         last = ""
-        while (page := await _done(prefix, _next_page(pages))) is not None:
+        async for page in self._pages(wanted, offset):
             if whole := self._whole_page(page, wanted, max(last, self._prefix + start_after)):
                 last = self._prefix + whole[-1].key
                 yield whole
@@ -223,8 +154,8 @@ class S3Blocks:
                 if path <= last:
                     # obstore drops the slash at the end of a folder marker (an empty object that browsers of buckets
                     # make), which can break the order. Nothing else may.
-                    if meta["size"]:
-                        raise BlocksUnavailable("this bucket lists out of order, which no listing here can bear")
+                    if meta["size"] or path + "/" <= last:
+                        raise _out_of_order()
                     continue
                 last = path
                 key = path[len(self._prefix) :]
@@ -234,6 +165,26 @@ class S3Blocks:
                 yield found
             if last > wanted and not last.startswith(wanted):
                 return
+
+    async def _pages(self, wanted: str, after: str) -> AsyncIterator[Sequence[ObjectMeta]]:
+        """Of the folder that `wanted` lies in, from behind `after`, again and again until the last page is not full."""
+        while True:
+            # A key that obstore could not take for one only makes the listing longer: what is too early is left out.
+            offset = after if is_block_key(after) else None
+            pages, seen, last = (
+                obstore.list(self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS),
+                0,
+                "",
+            )
+            while (page := await done(wanted, _next_page(pages))) is not None:
+                seen += len(page)
+                last = page[-1]["path"]
+                yield page
+            if not seen or seen % PAGE_KEYS:
+                return
+            if last <= after:
+                raise _out_of_order()
+            after = last
 
     def _whole_page(self, page: Sequence[ObjectMeta], wanted: str, after: str) -> Sequence[BlockStat]:
         """All of a page, if it is as nearly all are: in order, behind `after`, below the prefix, and of plain keys.
@@ -252,25 +203,46 @@ class S3Blocks:
         if not can_begin_block_key(folder):
             return Level(keys=[], folders=[])
         wanted = self._prefix + folder
-        listing = obstore.list_with_delimiter_async(self._client, wanted.rstrip("/") or None)
-        found = await _done(folder, listing)
-        keys = [meta["path"][len(self._prefix) :] for meta in found["objects"]]
-        folders = [path[len(self._prefix) :].rstrip("/") + "/" for path in found["common_prefixes"]]
-        return Level(
-            keys=sorted(key for key in keys if is_block_key(key) and key != folder.rstrip("/")),
-            folders=sorted(one for one in folders if is_block_key(one[:-1])),
+        found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
+        paths = [meta["path"] for meta in found["objects"]]
+        folders = [path.rstrip("/") + "/" for path in found["common_prefixes"]]
+        if (seen := [*paths, *folders]) and len(seen) % PAGE_KEYS == 0:
+            await self._check_end(wanted, max(*paths, *(name + _LAST for name in folders)))
+        return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
+
+    async def _check_end(self, wanted: str, last: str) -> None:
+        """
+        Raises:
+            BlocksUnavailable: the store has more behind `last`. It may have come just now.
+        """
+        async for page in self._pages(wanted, last):
+            if page[-1]["path"] > last:
+                raise BlocksUnavailable(f"the store shows only a part of what lies in {wanted!r}", key=wanted)
+
+    def _keys_below(self, wanted: str, paths: Sequence[str]) -> Sequence[str]:
+        """The keys among these, in order; a folder's is its path with the slash."""
+        found = sorted(
+            path[len(self._prefix) :] for path in paths if len(path) > len(wanted) and path.startswith(wanted)
         )
+        return [key for key in found if is_block_key(key.removesuffix("/"))]
 
     async def copy(self, source: str, target: str) -> None:
+        """Three requests. S3 may say that it copied, in the answer's status, and that it did not, in its body, which
+        obstore does not read. So the target is looked at: one that was there before with the same size passes for the
+        copy. No caller of ours has another target than a fresh one, or one with the same bytes.
+        """
         from_, to = self._path(source), self._path(target)
-        copy = asyncio.ensure_future(obstore.copy_async(self._client, from_, to))
-        try:
-            await _done(source, outlast(copy, _nothing))
-        except BlocksUnavailable:
-            size_bytes = (await self.stat(source)).size_bytes
-            if size_bytes <= COPY_BYTES_MAX:
-                raise
+        size_bytes = (await self.stat(source)).size_bytes
+        if size_bytes > COPY_BYTES_MAX:
             await self.put(target, self.stream(source), size_bytes=size_bytes)
+            return
+        await done(source, outlast(asyncio.ensure_future(obstore.copy_async(self._client, from_, to)), _nothing))
+        try:
+            found_bytes = (await self.stat(target)).size_bytes
+        except BlockNotFound as error:
+            raise BlocksUnavailable(f"the store says that it copied {source!r}, and did not", key=source) from error
+        if found_bytes != size_bytes:
+            raise BlocksUnavailable(f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source)
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
@@ -281,7 +253,7 @@ class S3Blocks:
         for first in range(0, len(keys), DELETE_KEYS_MAX):
             batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
             try:
-                await _done("", obstore.delete_async(self._client, named))
+                await done("", obstore.delete_async(self._client, named))
             except LakebedError as error:
                 failures += await self._delete_singly(batch, dict(zip(batch, named, strict=True)), str(error))
         return failures
@@ -319,30 +291,43 @@ class S3Blocks:
         if e_tag is not None:
             options["if_match"] = e_tag
         try:
-            return await _done(key, obstore.get_async(self._client, path, options=options))
+            return await done(key, obstore.get_async(self._client, path, options=options))
         except BlocksUnavailable:
             # S3 answers 416 to a range that begins at the end or after it.
             if (await self.stat(key)).size_bytes > start:
                 raise
             return None
 
+    async def _made(self, key: str, request: Awaitable[object], *, if_absent: bool) -> None:
+        try:
+            await done(key, outlast(asyncio.ensure_future(request), _nothing), conditional=if_absent)
+        except BlockConflict as error:
+            if not if_absent:
+                raise
+            try:
+                await self.stat(key)
+            except BlockNotFound:
+                raise error from None
+            raise BlockExists(f"there is an object {key!r} already", key=key) from error
+
     async def _put_parts(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
         upload = obstore.put_async(
             self._client, path, feed, use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
         )
-        await _done(key, outlast(asyncio.ensure_future(upload), feed.abandon))
+        await done(key, outlast(asyncio.ensure_future(upload), feed.abandon))
         return feed.stored()
 
     async def _put_parts_if_absent(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
+        await self._conditions.check_copies()
         temporary = f"{self._prefix}{RESERVED_SEGMENT}/{secrets.token_hex(12)}"
         stored = await self._put_parts(key, temporary, feed, part_bytes)
         try:
-            copy = asyncio.ensure_future(obstore.copy_async(self._client, temporary, path, overwrite=False))
-            await _done(key, outlast(copy, _nothing), conditional=True)
+            copy = obstore.copy_async(self._client, temporary, path, overwrite=False)
+            await self._made(key, copy, if_absent=True)
         finally:
             remove = asyncio.ensure_future(obstore.delete_async(self._client, temporary))
             with contextlib.suppress(LakebedError):  # it is in nobody's way, and a lifecycle rule takes it
-                await _done(temporary, outlast(remove, _nothing))
+                await done(temporary, outlast(remove, _nothing))
         return stored
 
     async def _delete_singly(self, keys: Sequence[str], paths: dict[str, str], reason: str) -> Sequence[DeleteFailure]:
@@ -359,7 +344,7 @@ class S3Blocks:
 
     async def _delete_one(self, key: str, path: str) -> DeleteFailure | None:
         try:
-            await _done(key, obstore.delete_async(self._client, path))
+            await done(key, obstore.delete_async(self._client, path))
         except BlockNotFound:
             return None
         except LakebedError as error:
@@ -368,7 +353,7 @@ class S3Blocks:
 
     async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str:
         lifetime = timedelta(seconds=expires_s)
-        return await _done(key, obstore.sign_async(self._client, method, self._path(key), lifetime))
+        return await done(key, obstore.sign_async(self._client, method, self._path(key), lifetime))
 
 
 def _nothing() -> None:
@@ -380,6 +365,14 @@ def _part_bytes(size_bytes: int | None) -> int:
     if size_bytes is None:
         return 16 << 20
     return max(SINGLE_PUT_BYTES, -(-size_bytes // PARTS_MAX))
+
+
+def _folder_of(path: str) -> str | None:
+    return path.rpartition("/")[0] or None
+
+
+def _out_of_order() -> BlocksUnavailable:
+    return BlocksUnavailable("this bucket lists out of order, which no listing here can bear")
 
 
 def _just_before(wanted: str) -> str:
@@ -400,7 +393,7 @@ async def _hashed(data: bytes) -> Stored:
 
 
 async def _bytes(key: str, found: GetResult) -> bytes:
-    data = bytes(await _done(key, found.bytes_async()))
+    data = bytes(await done(key, found.bytes_async()))
     start, end = found.range
     if len(data) != end - start:
         raise BlocksUnavailable(f"{key!r}: the store sent {len(data)} of {end - start} bytes", key=key)
@@ -417,29 +410,3 @@ async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[Obj
 def _block_stat(key: str, meta: ObjectMeta) -> BlockStat:
     modified_ms = (meta["last_modified"] - _EPOCH) // _MILLISECOND
     return BlockStat(key=key, size_bytes=meta["size"], modified_ms=modified_ms)
-
-
-async def _done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-    """What the request answers, or the port's word for its error.
-
-    `conditional`: done twice it would not be the same as done once, so a lost answer leaves its outcome unknown.
-    """
-    try:
-        return await request
-    except AlreadyExistsError as error:
-        raise BlockExists(f"there is an object {key!r} already", key=key) from error
-    except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise BlocksUnavailable(_brief(error), key=key) from error
-        raise BlockNotFound(f"there is no object {key!r}", key=key) from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise BlocksUnavailable(f"the store refused us: {_brief(error)}", key=key) from error
-    except BaseError as error:
-        if conditional and not _REFUSED.search(str(error)):
-            raise BlockOutcomeUnknown(f"{key!r} may be stored or not: {_brief(error)}", key=key) from error
-        raise BlocksUnavailable(_brief(error), key=key) from error
-
-
-def _brief(error: Exception) -> str:
-    """obstore's messages without the dump of its own structures after them."""
-    return " ".join(str(error).partition("\n\nDebug source:")[0].split())[:500]
