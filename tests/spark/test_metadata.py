@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.base import Conflict, Corrupt, Invalid
+from lakebed.base import Conflict, Corrupt, Invalid, MetarangeId
 from lakebed.gc import Collector, Mode, PlanMissing
 from lakebed.handoff import RunKind, RunState
 from lakebed.retention import MetadataRule
 from lakebed.upkeep import Upkeep, UpkeepOptions
 from lakebed.upkeep.collecting_metadata import MetadataCollector
-from lakebed.versions import Condemned
+from lakebed.versions import Condemned, keys
+from lakebed.versions.committing import Note
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -110,6 +111,82 @@ def test_what_a_commit_came_to_name_since_the_plan_stays(spark: SparkSession, la
     assert plan.totals.all.objects == 2
     assert (report.objects_deleted, report.objects_doomed) == (0, 0)
     assert lakeside.content("a/1") == b"data"
+
+
+def leave_commit(lakeside: Lakeside, path: str) -> set[Path]:
+    """The record and the files of a commit whose committer died before it was published. Its files."""
+    before = set(lakeside.files("_lakefs/*ranges/*.parquet"))
+    tree = MetarangeId(strand(lakeside, path))
+
+    async def write() -> None:
+        versions = lakeside.versions
+        head = (await versions.get_branch("main")).commit_id
+        note = Note(message="dead", committer="tests", metadata={}, created_ms=lakeside.clock.ms)
+        await versions._write_commit(await versions._new_commit("main", tree, (head,), note))
+
+    lakeside.wait(write())
+    return set(lakeside.files("_lakefs/*ranges/*.parquet")) - before
+
+
+def take(lakeside: Lakeside, files: set[Path]) -> None:
+    """What a collection of metadata does that looked before the commit's record was there."""
+    given_up = [(file.stem.encode(), b"run") for file in files]
+    lakeside.wait(lakeside.versions.store.set_many(keys.given_up_partition(lakeside.versions.uid), given_up))
+    for file in files:
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "message"),
+    [
+        (RunKind.UNCOMMITTED, Mode.CLEAN, "marking against"),
+        (RunKind.UNCOMMITTED, Mode.OLD_LAYOUT, "marking against"),
+        (RunKind.COMMITTED, None, "marking "),
+        (RunKind.METADATA, None, "reading 2 metaranges"),
+    ],
+)
+def test_a_plan_goes_on_though_metadata_is_collected_of_a_commit_it_was_about_to_read(
+    spark: SparkSession, lakeside: Lakeside, kind: RunKind, mode: Mode | None, message: str
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit()
+    lakeside.rules(1)
+    files = leave_commit(lakeside, "a/2")
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if line.startswith(message) and all(file.exists() for file in files):
+            take(lakeside, files)
+
+    plan = replace(lakeside.collector, progress=tell).plan(spark, kind, mode=mode)
+
+    assert any("1 commits went meanwhile" in line for line in told)
+    assert (plan.commit_counts.swept, plan.totals.all.objects) == (1, 0)
+
+
+def test_an_apply_goes_on_though_metadata_is_collected_of_a_commit_it_was_about_to_recheck(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit(age_days=9)
+    lakeside.delete("a/1")
+    lakeside.upload("a/2")
+    lakeside.commit(age_days=8)
+    lakeside.upload("a/3")
+    lakeside.commit()
+    lakeside.rules(1)
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    files = leave_commit(lakeside, "a/4")
+
+    def tell(line: str) -> None:
+        if line.startswith("rechecking") and all(file.exists() for file in files):
+            take(lakeside, files)
+
+    report = replace(lakeside.collector, progress=tell).apply(spark, plan.run_id)
+
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 1)
+    assert lakeside.content("a/3") == lakeside.content("a/4") == b"data"
 
 
 def test_after_a_crash_the_same_run_goes_on(spark: SparkSession, lakeside: Lakeside) -> None:

@@ -65,6 +65,7 @@ from .mark import mark_expired
 from .quarantine import begin_quarantine
 from .read import live_objects, named_ranges, uncommitted_objects
 from .recording import Ledger, Swept
+from .rereading import reread
 from .runs import Plan, Total, read_plan
 from .saving import save
 from .sweep import remove_files, sweep
@@ -165,7 +166,13 @@ def _cleared(
         shop.progress(f"condemning {_condemned_rows(plan)} commits")
         assert plan.condemned is not None, "committed plans have one"
         request = Condemn(commits=plan.condemned, rules_version=rules_version)
-        rechecked = recheck(shop, files, plan, shop.live_side.condemn(plan.run_id, request))
+        rechecked = reread(
+            shop,
+            files,
+            lambda: shop.live_side.condemn(plan.run_id, request),
+            lambda answer: recheck(shop, files, plan, answer),
+            commits_of=lambda answer: _whole(answer)[0],
+        )
     shop.live_side.sweeping(plan.run_id, rechecked.doomed, rechecked.commits)
     return rechecked.doomed, rechecked.condemned
 

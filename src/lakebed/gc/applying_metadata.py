@@ -21,6 +21,7 @@ from .files import Files
 from .history import newly_kept
 from .parts import read_part
 from .read import named_ranges
+from .rereading import reread
 from .runs import Plan
 from .strays import run_file
 from .workshop import Workshop, read_input
@@ -34,8 +35,13 @@ def recheck_metadata(shop: Workshop, files: Files, plan: Plan) -> tuple[Manifest
     """
     assert plan.leftovers is not None, "plans of metadata have one"
     shop.progress(f"giving up {plan.leftovers.rows} files and runs")
-    answer = shop.live_side.give_up(plan.run_id, GiveUp(leftovers=plan.leftovers))
-    spared = _named_since(shop, files, plan, answer)
+    request = GiveUp(leftovers=plan.leftovers)
+    answer, spared = reread(
+        shop,
+        files,
+        lambda: shop.live_side.give_up(plan.run_id, request),
+        lambda answer: (answer, _named_since(shop, files, plan, answer)),
+    )
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{answer.commits.digest()[:16]}")
     alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
     alive += files.act(lambda store: _taken_up(store, plan))

@@ -20,6 +20,7 @@ from .files import Files
 from .history import Judged, check_live, judge
 from .mark import mark_expired
 from .read import expired_objects, live_objects, named_ranges
+from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import find_strays
 from .tables import LIVE
@@ -35,7 +36,12 @@ class NoRules(Invalid):
 
 def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
     """docs/design/0004-committed-retention.md, steps 1 to 6. Staged data is looked at when the plan is applied."""
-    prepared = shop.live_side.commits(run.run_id)
+    return reread(
+        shop, files, lambda: shop.live_side.commits(run.run_id), lambda prepared: _plan(shop, run, files, prepared)
+    )
+
+
+def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommits) -> Plan:
     rules = _rules_of(prepared)
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     refs = read_input(files, prepared.refs, handoff.REFS)

@@ -18,12 +18,21 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, RunId
 from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import LEFTOVERS, QUARANTINE_PREFIX, QUARANTINED_PREFIX, RunView, StartedRun, input_folder
+from lakebed.handoff import (
+    LEFTOVERS,
+    QUARANTINE_PREFIX,
+    QUARANTINED_PREFIX,
+    PreparedCommits,
+    RunView,
+    StartedRun,
+    input_folder,
+)
 from lakebed.retention import RunFacts, old_runs, unnamed_files
 
 from .files import Files, listed
 from .history import check_live, metaranges_of_all
 from .read import named_ranges
+from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import SPECIAL_PREFIX, Strays, find_strays_around, run_file, strays_among, tree_file
 from .tables import PARTS, VERDICTS
@@ -55,7 +64,15 @@ def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
     """The plan, with the list of what it wants (table LEFTOVERS)."""
     shop.progress("listing ranges, metaranges and run folders")
     special = files.act(read_special)
-    prepared = shop.live_side.commits_for_metadata(run.run_id)
+    return reread(
+        shop,
+        files,
+        lambda: shop.live_side.commits_for_metadata(run.run_id),
+        lambda prepared: _plan(shop, run, files, special, prepared),
+    )
+
+
+def _plan(shop: Workshop, run: StartedRun, files: Files, special: Special, prepared: PreparedCommits) -> Plan:
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     metaranges = metaranges_of_all(commits)
     shop.progress(f"reading {metaranges.num_rows} metaranges of {commits.num_rows} commits")

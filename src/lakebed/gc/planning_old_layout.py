@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import Conflict, inner_namespace
 from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import Part, Pieces, RunMode, StartedRun
+from lakebed.handoff import Part, Pieces, PreparedCommits, RunMode, StartedRun
 from lakebed.retention import DAY_MS, slice_of
 
 from .clocks import store_clock_ms
@@ -39,6 +40,7 @@ from .mark.foreign import mark_foreign
 from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
 from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
+from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import strays_of
 from .workshop import Workshop, read_input
@@ -54,6 +56,16 @@ class NamespaceInside(Conflict):
     """Another repository's storage namespace lies, or may lie, inside this one. Facts: `namespace`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    """What commits name, in how many ranges; and the answer that it was read by."""
+
+    prepared: PreparedCommits
+    commits: pa.Table
+    ranges: int
+    live: Pieces
+
+
 def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
     """Up to and with `marked`. Costs a listing of all but the slices, and reading every commit.
 
@@ -66,20 +78,17 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
     listed, found = files.act(lambda store: list_elsewhere(store, keys_in))
     shop.progress(f"reading what is not committed; {found.objects} objects listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
-    prepared = shop.live_side.commits(run.run_id)
-    commits = read_input(files, prepared.commits, handoff.COMMITS)
-    metaranges = metaranges_of_all(commits)
-    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
-    check_live(metaranges, ranges.num_rows)
-    shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
-    by_commits = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, keys_into=keys_in)
+    committed = reread(
+        shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: _read_commits(shop, run, files, answer)
+    )
+    commits, prepared = committed.commits, committed.prepared
     by_others = uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, keys_into=keys_in)
     doomed, totals = mark_foreign(
         shop.spark,
         shop.lake,
         listed=listed,
         live=[
-            write_live(by_commits, shop.lake, folder=f"{run.folder}committed/"),
+            committed.live,
             write_live(by_others, shop.lake, folder=f"{run.folder}uncommitted.live/"),
         ],
         keys_in=keys_in,
@@ -98,11 +107,22 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         mode=RunMode.OLD_LAYOUT,
         mode_note=f"outside slices, written more than {options.old_layout_age_ms / DAY_MS:g} days before",
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
-        range_counts=RangeCounts(live=ranges.num_rows, expired=0),
+        range_counts=RangeCounts(live=committed.ranges, expired=0),
         doomed=doomed,
         totals=totals,
         **strays_of(found).facts(),
     )
+
+
+def _read_commits(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommits) -> _Committed:
+    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    metaranges = metaranges_of_all(commits)
+    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    check_live(metaranges, ranges.num_rows)
+    shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
+    rows = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, keys_into=f"{run.folder}keys/")
+    live = write_live(rows, shop.lake, folder=f"{run.folder}committed/")
+    return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, live=live)
 
 
 async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]:

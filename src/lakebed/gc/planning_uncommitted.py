@@ -44,6 +44,7 @@ from .read import (
     reading_live,
     reading_uncommitted,
 )
+from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .saving import Base, write_piece
 from .strays import Strays, find_strays, strays_of
@@ -96,8 +97,9 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
     listed, found = _list(desk, slices.listed)
     shop.progress(f"reading what is not committed; {found.objects} objects listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
-    prepared = shop.live_side.commits(run.run_id)
-    committed = _read_commits(desk, prepared)
+    prepared, committed = reread(
+        shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: (answer, _read_commits(desk, answer))
+    )
     earlier = [] if desk.base is None else [desk.base.saved.keeps.kept, desk.base.saved.failed]
     marked = mark_unreferenced(
         shop.spark,

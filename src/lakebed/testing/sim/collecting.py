@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, RunId, format_address, from_row
+from lakebed.base import CommitId, Corrupt, RunId, format_address, from_row
 from lakebed.handoff import CONDEMNED, Condemn, RunState, manifest_of
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep import UpkeepOptions
@@ -74,10 +74,16 @@ class SimCollector:
         self.condemning = Condemning(repo, self.runs, self.rules, self.reading)
 
     async def collect_uncommitted(
-        self, *, gives_up: bool = False, is_last: bool = False, has_grace: bool = False
+        self,
+        *,
+        gives_up: bool = False,
+        is_last: bool = False,
+        has_grace: bool = False,
+        is_beside_metadata: bool = False,
     ) -> None:
         """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step. `has_grace`:
-        those who were reading when it had marked are through before it deletes.
+        those who were reading when it had marked are through before it deletes. `is_beside_metadata`: it reads commits
+        as planners do, which costs a few more.
 
         Raises:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
@@ -88,11 +94,15 @@ class SimCollector:
         settled = await self._settled()
         listing = [stat.key async for page in self.repo.blocks.list("data/") for stat in page]
         uncommitted = await self.read_staging()
-        swept = await self._swept() if is_last else frozenset()
-        commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
+        if is_beside_metadata:
+            committed = await self.read_committed()
+        else:
+            swept = await self._swept() if is_last else frozenset()
+            commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
+            committed = await self._addresses(commits)
         found = clean_run(
             listing,
-            committed=await self._addresses(commits),
+            committed=committed,
             uncommitted=uncommitted,
             namespace=Namespace(uri=self.repo.blocks.uri, settled=settled),
         )
@@ -100,6 +110,19 @@ class SimCollector:
         if has_grace:
             await self.grace()
         await self.repo.blocks.delete(sorted(found.doomed))
+
+    async def read_committed(self) -> set[str]:
+        """Every address that a commit names. Where files are missing, again without the commits that are gone now
+        (gc/rereading.py)."""
+        snapshot = await self.look_again()
+        while True:
+            there = {id_: commit for id_, commit in snapshot.commits if id_ not in snapshot.swept}
+            try:
+                return await self._addresses(there.values())
+            except Corrupt:
+                snapshot = await self.look_again()
+                if not there.keys() & snapshot.swept:
+                    raise
 
     async def grace(self) -> None:
         """A period longer than any read, which is all that a reader has: begun after the run's last look."""

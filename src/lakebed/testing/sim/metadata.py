@@ -12,12 +12,12 @@ commit names, and a committer writes the same ones a moment later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RangeId, RunId
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId
 from lakebed.blocks import BlockNotFound
 from lakebed.handoff import RunKind as HandoffKind
 from lakebed.handoff import RunState, run_folder
@@ -32,12 +32,11 @@ from lakebed.versions import RunState as StoredState
 from .actors import Actor, Ending, Program, Scene, Violation
 from .checkers import ALWAYS
 from .collecting import SimCollector
-from .deeds import committed_run, hard_reset, revert
-from .exploring import NO_BUDGET, Budget
 from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import Ports
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, commit, delete, merge, upload, write
+from .reachable import nothing_reachable_is_deleted
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
 from .trees import Contents, SimTrees
 from .views import UID, View
 
@@ -200,6 +199,24 @@ def metadata_run(name: str) -> Do:
     return Do(Operation(name, "run"), act)
 
 
+def read_trees(name: str) -> Do:
+    """The part of every run that reads what commits name."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).read_committed()
+
+    return Do(Operation(name, "run"), act)
+
+
+def run_beside(name: str) -> Do:
+    """A collection of uncommitted data as it is beside one of metadata."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).collect_uncommitted(is_beside_metadata=True)
+
+    return Do(Operation(name, "run"), act)
+
+
 def resume_metadata(name: str) -> Do:
     async def act(repo: Versions) -> None:
         await SimMetadata(repo).resume()
@@ -316,7 +333,7 @@ def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool
         actors=actors,
         prepare=prepare,
         tidy=_tidy,
-        checks=(trees_are_whole,) if sweeps else (*ALWAYS, trees_are_whole),
+        checks=(*(() if sweeps else ALWAYS), trees_are_whole, runs_read_on, nothing_reachable_is_deleted),
         tidy_checks=(trees_are_whole, unnamed_files_go),
         step_checks=() if sweeps else (branch_moves_are_legal, tokens_leave_with_a_claim),
     )
@@ -376,57 +393,15 @@ def trees_are_whole(ending: Ending) -> None:
         raise Violation(f"deleted although a commit names them: {sorted(missing)}")
 
 
+def runs_read_on(ending: Ending) -> None:
+    """No run stops because another one of metadata took what it was about to read."""
+    for run in ending.of("run"):
+        if run.ended is not None and run.ended.error is not None and issubclass(run.ended.error, Corrupt):
+            raise Violation(f"{run.operation.name} met a file that is missing")
+
+
 def unnamed_files_go(ending: Ending) -> None:
     """After full runs only files that a commit needs are left."""
     left = {key for key in ending.disk.blocks if key.startswith("_lakefs/")}
     if garbage := left - _files(ending, _needed(ending)):
         raise Violation(f"files of no tree stay: {sorted(garbage)}")
-
-
-# Worlds
-
-
-def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
-    """Each with its budget, and whether the tests walk it."""
-    crash, loss, late = Budget(crashes=1), Budget(losses=1), Budget(late=1)
-    a1 = write("w1", "a", "1")
-    stranded = [a1, strand("s1")]
-    c, m = ranged_client("c", commit("c1")), ranged_client("m", metadata_run("m1"))
-    one = metadata_scene("committer, metadata run", c, m, before=stranded)
-    yield one, NO_BUDGET, True
-    yield one, crash, True
-    yield one, loss, False
-    yield one, late, True
-    again = ranged_client("m", metadata_run("m1"), again=[metadata_run("m2")])
-    yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded), crash, False
-    # A tree that nobody names of ranges that the head names.
-    back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
-    yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back]), NO_BUDGET, True
-    z = ranged_client("z", resume_metadata("z1"))
-    yield metadata_scene("committer, metadata run, another apply of it", c, m, z, before=stranded), NO_BUDGET, True
-    d = ranged_client("d", commit("d1"))
-    two = [a1, strand("s1"), write("w2", "b", "2"), strand("s2")]
-    yield metadata_scene("two committers, metadata run", c, d, m, before=two), NO_BUDGET, False
-    beside = [
-        write("w0", "z", "t0", branch=SIDE),
-        commit("c0", branch=SIDE),
-        a1,
-        commit("p1"),
-        strand_merge("s1", SIDE),
-    ]
-    g = ranged_client("g", merge("g1", SIDE))
-    merging = metadata_scene("merger, metadata run", g, m, before=beside)
-    yield merging, NO_BUDGET, True
-    yield merging, crash, True
-    p = ranged_client("p", apply_plan("p1"))
-    t = ranged_client("t", take_plan("t1"))
-    taken = metadata_scene("applier, metadata run that takes its plan", p, t, before=[write_plan("w0")])
-    for budget in (NO_BUDGET, crash, loss):
-        yield taken, budget, True
-    # The first of two commits is swept, and its tree goes, or it is named again before.
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
-    t = ranged_client("t", committed_run("r1"), metadata_run("m1"))
-    h = ranged_client("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
-    yield metadata_scene("resetter that commits, both runs", h, t, before=past, sweeps=True), NO_BUDGET, False
-    v = ranged_client("v", revert("v1", "main"))
-    yield metadata_scene("reverter, both runs", v, t, before=past, sweeps=True), NO_BUDGET, True

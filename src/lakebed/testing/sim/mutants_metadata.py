@@ -12,8 +12,10 @@ from lakebed.upkeep.runs import RunBook
 from lakebed.versions import RefState, RunKind, RunRecord, RunState, Versions, keys
 from lakebed.versions.committing import Built
 
-from .metadata import PLAN, RangedTrees, SimMetadata, metadata_worlds
+from .collecting import SimCollector
+from .metadata import PLAN, RangedTrees, SimMetadata
 from .planting import Mutant, mutant, patches
+from .worlds_metadata import metadata_worlds
 
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside."""
@@ -130,6 +132,11 @@ async def _over(_: Any, __: Any) -> bool:
     return True
 
 
+async def _read_committed_once(self: SimCollector) -> set[str]:
+    snapshot = await self.look_again()
+    return await self._addresses(commit for id_, commit in snapshot.commits if id_ not in snapshot.swept)
+
+
 METADATA_MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant("ids-unasked", "a committer asks whether his ids were given up", _ALL, patches(Versions, given_up=_unasked)),
     mutant(
@@ -165,6 +172,12 @@ METADATA_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "runs-unread", "a run's record is read after it was given up", _ALL, patches(MetadataRuns, _end_planned=_over)
+    ),
+    mutant(
+        "trees-read-once",
+        "a run that misses a file asks which commits are gone",
+        ("committer, metadata run, reader of trees",),
+        patches(SimCollector, read_committed=_read_committed_once),
     ),
     mutant("void-unseen", "void commits are passed over", _ALL, ((snapshots, "find_void", _nothing_void),)),  # type: ignore[arg-type]  # a module has attributes too
 )

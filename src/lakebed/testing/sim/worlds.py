@@ -29,7 +29,6 @@ from .deeds import (
     set_rules,
 )
 from .exploring import Budget
-from .metadata import metadata_worlds
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -46,6 +45,7 @@ from .scenes import (
     upload,
     write,
 )
+from .worlds_metadata import metadata_worlds
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
