@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from lakebed.cli.gc_why import progress_text
+from lakebed.gc import LiveSide, UnknownAnswer
+from lakebed.handoff import WhyProgress
+
 from .conftest import Shell
 
 
@@ -51,3 +57,42 @@ def test_a_question_without_a_path_or_address_is_refused(shell: Shell, lake: str
     assert shell("gc", "why", lake).code == 2
     assert shell("gc", "why", f"{lake}/main", "data/x").code == 2
     assert shell("gc", "why", "lakefs://no-such-lake", "data/x").code == 3
+
+
+def test_a_search_of_several_pages_is_followed_to_its_answer_and_told() -> None:
+    asked: list[str] = []
+
+    class Server:
+        def call(self, method: str, path: str, *, json: object = None) -> object:
+            assert (method, json) == ("GET", None)
+            asked.append(path)
+            if len(asked) < 3:
+                progress = {"stage": "commits", "done": len(asked), "of": 2}
+                return {"progress": progress, "continuation_token": f"t{len(asked)}"}
+            facts = {"repository_uri": "local://lake", "now_ms": 1, "rules_version": 0, "has_rules": False}
+            return {"answer": {**facts, "objects": [], "objects_count": 0}}
+
+    told: list[str] = []
+    found = LiveSide(Server(), "lake").why(address="data/x", progress=lambda one: told.append(progress_text(one)))
+
+    assert found.objects_count == 0
+    assert [path.partition("?")[2] for path in asked] == [
+        "address=data%2Fx",
+        "address=data%2Fx&continuation_token=t1",
+        "address=data%2Fx&continuation_token=t2",
+    ]
+    assert told == ["looking through commits: 1 of 2 trees", "looking through commits: 2 of 2 trees"]
+
+
+def test_a_server_that_neither_answers_nor_goes_on_is_not_asked_for_ever() -> None:
+    class Server:
+        def call(self, method: str, path: str, *, json: object = None) -> object:
+            return {}
+
+    with pytest.raises(UnknownAnswer):
+        LiveSide(Server(), "lake").why(address="data/x")
+
+
+def test_what_is_not_counted_beforehand_is_told_as_it_comes() -> None:
+    assert progress_text(WhyProgress(stage="staging", done=1)) == "looking through what is staged: 1 branch"
+    assert progress_text(WhyProgress(stage="ledger", done=1200)) == "looking through the ledger: 1,200 files"

@@ -38,7 +38,7 @@ from lakebed.handoff import (
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import DAY_MS, days_rules
 from lakebed.runtime import live_world
-from lakebed.upkeep import Restoring, Upkeep
+from lakebed.upkeep import Question, Restoring, Searches, Upkeep
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
 
 T = TypeVar("T")
@@ -80,6 +80,7 @@ class Lakeside:
             options=Options(owner="tests"),
         )
         self.upkeep = Upkeep(self.versions)
+        self.searches = Searches(self._world)
         self.wait(self.versions.initialise("main"))
 
     def __enter__(self) -> Self:
@@ -225,7 +226,9 @@ class Lakeside:
         route, _, query = path.partition("?")
         words = route.split("/")[5:]
         if words[1:] == ["why"]:
-            return msgspec.to_builtins(self.wait(self.upkeep.why(**dict(parse_qsl(query)))))
+            asked = dict(parse_qsl(query))
+            token = asked.pop("continuation_token", None)
+            return msgspec.to_builtins(self.wait(self.searches.page(self.versions, Question(**asked), token)))
         if words[1:] == ["rules", "full"]:
             found = self.wait(self.upkeep.rules.read())
             return {

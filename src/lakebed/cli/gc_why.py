@@ -1,9 +1,11 @@
-"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks; no Spark."""
+"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks, a page at a time; no
+Spark."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,17 +13,21 @@ import typer
 from lakebed.base import NotFound
 
 from .failures import Misuse
+from .gc_progress import CLEAR
 from .output import count_of, fields, human_size, human_time, printable, table
 from .session import Session, connect
 from .uris import parse_object, parse_repository
 
 if TYPE_CHECKING:
-    from lakebed.handoff import LedgerRow, WhyAnswer, WhyObject
+    from lakebed.handoff import LedgerRow, WhyAnswer, WhyObject, WhyProgress
     from lakebed.retention import Stay
 
 SHOWN: Final = 10
-TIMEOUT_S: Final = 3600.0
-"""How long the server may look in silence: it reads the contents of all commits."""
+_STAGES: Final = {
+    "commits": ("commits", "tree", "trees"),
+    "staging": ("what is staged", "branch", "branches"),
+    "ledger": ("the ledger", "file", "files"),
+}
 
 WhyArgument = Annotated[
     str, typer.Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
@@ -42,12 +48,39 @@ def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> No
     else:
         target = parse_object(uri)
         repository, asked = target.repository, {"ref": target.ref, "path": target.path}
-    with contextlib.closing(connect(session.settings, attempts=1, timeout_s=TIMEOUT_S)) as client:
-        answer = LiveSide(client, repository).why(**asked)
+    with (
+        contextlib.closing(connect(session.settings)) as client,
+        _search_shown(visible=session.shows_progress) as tell,
+    ):
+        answer = LiveSide(client, repository).why(**asked, progress=tell)
     if session.is_json or answer.objects:
         session.show(answer, why_text)
     if not answer.objects:
         raise NotFound(f"{printable(address or uri)}: no commit and no ledger knows it")
+
+
+@contextlib.contextmanager
+def _search_shown(*, visible: bool) -> Iterator[Callable[[WhyProgress], None]]:
+    """While the block runs, how far the search is: a line on stderr that is written over, and gone at the end."""
+
+    def tell(progress: WhyProgress) -> None:
+        if visible:
+            sys.stderr.write(f"{CLEAR}{progress_text(progress)}")
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if visible:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()
+
+
+def progress_text(progress: WhyProgress) -> str:
+    where, one, many = _STAGES[progress.stage]
+    done = f"{progress.done:,} of " if progress.of else ""
+    count = count_of(progress.of or progress.done, one, many)
+    return f"looking through {where}: {done}{count}"
 
 
 def why_text(answer: WhyAnswer) -> Iterator[str]:

@@ -6,7 +6,7 @@ on. A collector asks, and believes an answer only if it is complete: pages must 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -40,6 +40,8 @@ from lakebed.handoff import (
     Sweep,
     UncommittedPage,
     WhyAnswer,
+    WhyPage,
+    WhyProgress,
 )
 
 T = TypeVar("T")
@@ -205,12 +207,28 @@ class LiveSide:
         path = api_path("repositories", self.repository, "gc", "rules", "full")
         return _convert(self._client.call("GET", path), RulesVersion)
 
-    def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
-        """Why an object is there and until when, or which run took it: by an address, or by a ref and a path."""
+    def why(
+        self,
+        *,
+        address: str = "",
+        ref: str = "",
+        path: str = "",
+        progress: Callable[[WhyProgress], None] = lambda _: None,
+    ) -> WhyAnswer:
+        """Why an object is there and until when, or which run took it: by an address, or by a ref and a path. Each page
+        takes the server a second or so, and `progress` is told how far it is."""
         asked = {"address": address, "ref": ref, "path": path}
-        query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
         route = api_path("repositories", self.repository, "gc", "why")
-        return _convert(self._client.call("GET", f"{route}?{query}"), WhyAnswer)
+        while True:
+            query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
+            page = _convert(self._client.call("GET", f"{route}?{query}"), WhyPage)
+            if page.answer is not None:
+                return page.answer
+            if page.continuation_token is None:
+                raise UnknownAnswer("the server neither answered why, nor said how to go on")
+            if page.progress is not None:
+                progress(page.progress)
+            asked["continuation_token"] = page.continuation_token
 
     def _path(self, *rest: str) -> str:
         return api_path("repositories", self.repository, "gc", "runs", *rest)

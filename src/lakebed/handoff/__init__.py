@@ -82,7 +82,7 @@ from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
-from .why import CommittedName, Fate, UncommittedName, WhyAnswer, WhyObject
+from .why import CommittedName, Fate, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
 __all__ = [
     "AGES",
@@ -179,6 +179,8 @@ __all__ = [
     "UncommittedPage",
     "WhyAnswer",
     "WhyObject",
+    "WhyPage",
+    "WhyProgress",
     "arrow_schema",
     "check_listing",
     "check_manifest",

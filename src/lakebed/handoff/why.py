@@ -1,9 +1,9 @@
 """Why an object is there, until when, or which run took it (JSON).
 
-    GET  why      -> WhyAnswer      ?address=ADDRESS, or ?ref=REF&path=PATH
+    GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; then &continuation_token=TOKEN too
 
-below `/api/v1/repositories/{repository}/gc`. An address may be relative to the storage namespace or absolute: both
-spellings of one object have one answer. Nothing is decided on an answer: a run decides anew.
+until a page has the answer; below `/api/v1/repositories/{repository}/gc`. An address may be relative to the storage
+namespace or absolute: both spellings of one object have one answer. Nothing is decided on it: a run decides anew.
 """
 
 from __future__ import annotations
@@ -95,3 +95,22 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     has_rules: bool
     objects: tuple[WhyObject, ...]
     objects_count: int
+
+
+class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a search is. `stage`: `commits`, `staging` or `ledger`; `done` counts trees, branches or files of the
+    ledger that it is through with, `of` how many there are (0: not known). `files` were read since the last word.
+    """
+
+    stage: str
+    done: int = 0
+    of: int = 0
+    files: int = 0
+
+
+class WhyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer; or how far the search is, and the token to ask again with."""
+
+    answer: WhyAnswer | None = None
+    progress: WhyProgress | None = None
+    continuation_token: str | None = None

@@ -19,6 +19,7 @@ from .options import UpkeepOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
+from .searches import Question, Searches, TooManySearches
 from .upkeep import Upkeep
 from .why import NoQuestion
 
@@ -33,6 +34,7 @@ __all__ = [
     "NoQuestion",
     "NotInQuarantine",
     "OutOfOrder",
+    "Question",
     "Reader",
     "Refusal",
     "RestoreDiffers",
@@ -46,7 +48,9 @@ __all__ = [
     "RulesVersionNotFound",
     "RunMoved",
     "RunNotFound",
+    "Searches",
     "StalePlan",
+    "TooManySearches",
     "Upkeep",
     "UpkeepOptions",
     "WrongKind",

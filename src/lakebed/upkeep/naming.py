@@ -3,13 +3,14 @@
 Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
 (its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say
 where. So a search reads each distinct metarange and the end of each distinct range, and holds the ids of these, nothing
-else.
+else. What it finds it puts where the caller says; between two steps it tells how much work it did, so that a long one
+can be cut into pages (searches.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 PARALLEL: Final = 32
 SCAN_CELLS: Final = 5_000
+CELLS_A_FILE: Final = 500
+"""Reading so many cells costs about what the end of a range does."""
 
 _COLUMNS: Final = ["key", "slice", "sequence", "address"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
@@ -67,6 +70,14 @@ _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
 )
 Named = tuple[str, str]
 """A wanted address, and the path that names it."""
+
+
+class Work(NamedTuple):
+    """What a search has done since it last said so: files read, or as much work as that; and trees, branches or ledger
+    files that it is through with."""
+
+    files: int
+    through: int
 
 
 class Wanted:
@@ -115,45 +126,49 @@ class Search:
 
     # In commits
 
-    async def addresses_at(self, path: bytes, metaranges: Sequence[MetarangeId]) -> list[str]:
+    async def addresses_at(
+        self, path: bytes, metaranges: Sequence[MetarangeId], found: dict[str, None]
+    ) -> AsyncIterator[Work]:
         """What the entries of this path have for addresses, each once, those of the first metarange first."""
-        found: dict[str, None] = {}
         looked: set[RangeId] = set()
         async for _, infos in self._metaranges(metaranges):
-            for info in infos:
-                if info.min_key <= path <= info.max_key and info.id not in looked:
-                    looked.add(info.id)
-                    rows = await self._rows(info)
-                    at_path = rows.filter(pc.equal(rows["key"], pa.scalar(path, rows["key"].type)))
-                    for row in at_path.select(_COLUMNS[1:]).to_pylist():
-                        found[canonical(row["slice"], row["sequence"], row["address"], self._uri)] = None
-        return list(found)
+            at_path = [info for info in infos if info.min_key <= path <= info.max_key and info.id not in looked]
+            for info in at_path:
+                looked.add(info.id)
+                rows = await self._rows(info)
+                rows = rows.filter(pc.equal(rows["key"], pa.scalar(path, rows["key"].type)))
+                for row in rows.select(_COLUMNS[1:]).to_pylist():
+                    found[canonical(row["slice"], row["sequence"], row["address"], self._uri)] = None
+            yield Work(1 + len(at_path), 1)
 
-    async def committed(self, wanted: Wanted, metaranges: Sequence[MetarangeId]) -> dict[MetarangeId, list[Named]]:
+    async def committed(
+        self, wanted: Wanted, metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
         """Which of these metaranges name what is wanted, and where."""
         hits: dict[RangeId, list[Named]] = {}
-        found: dict[MetarangeId, list[Named]] = {}
         async for id_, infos in self._metaranges(metaranges):
             fresh = [info for info in infos if info.id not in hits]
-            for batch in _batches(fresh):
+            for batch in batches(fresh):
                 looks = await self._together(batch, lambda info: self._look_into(info, wanted))
                 hits |= {info.id: rows for info, rows in zip(batch, looks, strict=True)}
+                yield Work(len(batch), 0)
             rows = [row for info in infos for row in hits[info.id]]
             if rows:
                 found[id_] = rows
-        return found
+            yield Work(1, 1)
 
-    async def files(self, names: Collection[str], metaranges: Sequence[MetarangeId]) -> dict[MetarangeId, list[Named]]:
+    async def files(
+        self, names: Collection[str], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
+    ) -> AsyncIterator[Work]:
         """Which of these metaranges lie in one of these files, or have a range that does. There is no path to it."""
-        found: dict[MetarangeId, list[Named]] = {}
         async for id_, infos in self._metaranges(metaranges):
             files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
             if not files.isdisjoint(names):
                 found[id_] = [(name, "") for name in sorted(files.intersection(names))]
-        return found
+            yield Work(1, 1)
 
     async def _metaranges(self, ids: Sequence[MetarangeId]) -> AsyncIterator[tuple[MetarangeId, list[RangeInfo]]]:
-        for batch in _batches(ids):
+        for batch in batches(ids):
             files = await self._together(batch, self._read_metarange)
             for id_, data in zip(batch, files, strict=True):
                 yield id_, decode_metarange(id_, data)
@@ -191,26 +206,29 @@ class Search:
 
     # In what nobody has committed
 
-    async def uncommitted(self, wanted: Wanted) -> AsyncIterator[tuple[str, UncommittedName]]:
-        """Each name with its address: cells of all branches, then uploads, then copies."""
+    async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
+        """Each name of each address: cells of all branches, then uploads, then copies."""
         async for branch, record in records(self._versions, BranchRecord, keys.BRANCH):
             for token in record.tokens():
-                async for found in self._cells(branch, token, wanted):
-                    yield found
+                async for work in self._cells(branch, token, wanted, found):
+                    yield work
+            yield Work(0, 1)
         for address in sorted(wanted.addresses):
             held = await self._versions.store.get(self._versions.partition, keys.UPLOAD + address.encode())
             upload = None if held is None else decode_record(UploadRecord, held.value)
             if upload is not None and upload.state is not UploadState.EXPIRED:
-                yield address, UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
+                name = UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
+                found.setdefault(address, []).append(name)
         async for _, copy in records(self._versions, CopyRecord, keys.COPY):
             place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
             named = wanted.find(*place, copy.address)
             if named is not None:
-                yield named, UncommittedName(source="copy", branch=copy.branch, since_ms=copy.started_ms)
+                name = UncommittedName(source="copy", branch=copy.branch, since_ms=copy.started_ms)
+                found.setdefault(named, []).append(name)
 
     async def _cells(
-        self, branch: str, token: StagingToken, wanted: Wanted
-    ) -> AsyncIterator[tuple[str, UncommittedName]]:
+        self, branch: str, token: StagingToken, wanted: Wanted, found: dict[str, list[UncommittedName]]
+    ) -> AsyncIterator[Work]:
         partition = keys.token_partition(self._versions.uid, token)
         start: bytes | None = b""
         while start is not None:
@@ -223,10 +241,12 @@ class Search:
                 named = wanted.find(*(columns[field][row] for field in (_SLICE, _SEQUENCE, _ADDRESS)))
                 if named is not None and not columns[0][row] & TOMBSTONE:
                     path, since_ms = key_to_path(page.keys[row]), columns[_MODIFIED][row]
-                    yield named, UncommittedName(source="staging", branch=branch, path=path, since_ms=since_ms)
+                    name = UncommittedName(source="staging", branch=branch, path=path, since_ms=since_ms)
+                    found.setdefault(named, []).append(name)
             await self._versions.world.clock.sleep(0)
+            yield Work(1 + len(page.keys) // CELLS_A_FILE, 0)
 
 
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), PARALLEL):
         yield items[start : start + PARALLEL]

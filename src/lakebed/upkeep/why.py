@@ -3,14 +3,15 @@
 For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
 it says of dates is `lakebed.retention`'s (lasting.py); who names the object is looked for in naming.py. Its cost is
 that of reading every distinct metarange, an end of every distinct range and all staged cells once; where an object is
-gone, the ledger's files too, newest first, until each is found.
+gone, the ledger's files too, newest first, until each is found. That may take minutes: it goes in steps, which
+searches.py puts into pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from lakebed.handoff import (
     UncommittedName,
     WhyAnswer,
     WhyObject,
+    WhyProgress,
     decode_ledger,
     is_special,
     plain_rows,
@@ -46,7 +48,7 @@ from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
 from lakebed.versions import Condemned, RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
 
 from .commits import Snapshot, read_snapshot
-from .naming import PARALLEL, Named, Search, Wanted
+from .naming import Named, Search, Wanted, Work, batches
 from .rules import RuleBook
 
 SHOWN: Final = 100
@@ -71,6 +73,16 @@ class _Known:
     condemned_by: dict[CommitId, str]
 
 
+@dataclass(slots=True)
+class _Found:
+    """What a search puts together, of all objects of an answer."""
+
+    committed: dict[MetarangeId, list[Named]] = field(default_factory=dict)
+    uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
+    stats: dict[str, BlockStat | None] = field(default_factory=dict)
+    taken: list[LedgerRow] = field(default_factory=list)
+
+
 class Why:
     def __init__(self, versions: Versions, rules: RuleBook) -> None:
         self._versions = versions
@@ -78,7 +90,17 @@ class Why:
         self._search = Search(versions)
 
     async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
-        """By an address, relative or absolute; or by a ref and a path.
+        """See `steps`, of which this is the last."""
+        async for step in self.steps(address=address, ref=ref, path=path):
+            if isinstance(step, WhyAnswer):
+                return step
+        raise AssertionError("the last step is the answer")
+
+    async def steps(
+        self, *, address: str = "", ref: str = "", path: str = ""
+    ) -> AsyncGenerator[WhyProgress | WhyAnswer, None]:
+        """How far the search is, after each step of about PARALLEL files; then the answer. By an address, relative or
+        absolute; or by a ref and a path.
 
         A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
         history and in the ledger.
@@ -89,19 +111,28 @@ class Why:
         """
         if bool(address) == bool(ref and path) or bool(address and (ref or path)):
             raise NoQuestion("say an address, or a ref and a path")
+        trees, at_ref = await self._look(ref, path)
+        found = _Found()
+        if address or at_ref is not None:
+            addresses = {at_ref or self._canonical(address): None}
+        else:
+            addresses = {}
+            searching = self._search.addresses_at(path_to_key(path), trees, addresses)
+            async for step in _told("commits", searching, len(trees)):
+                yield step
+            async for step in _told("ledger", self._ledger(frozenset(), path, found.taken)):
+                yield step
+            addresses |= dict.fromkeys(row.address for row in found.taken)
+        shown = list(addresses)[:OBJECTS_SHOWN]
+        async for step in self._find(shown, trees, found):
+            yield step
         current = await self._rules.read()
         known = await self._known(current.rules)
-        at_ref = None if address else await self._at_ref(ref, path, known.snapshot.swept)
-        taken: list[LedgerRow] = []
-        if address:
-            found = [self._canonical(address)]
-        elif at_ref is not None:
-            found = [at_ref]
-        else:
-            found = await self._search.addresses_at(path_to_key(path), _metaranges(known.snapshot))
-            taken = await self._ledger(frozenset(), path)
-            found += dict.fromkeys(row.address for row in taken if row.address not in found)
-        return WhyAnswer(
+        looked = frozenset(trees)
+        if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
+            async for step in self._find_committed(shown, late, found):
+                yield step
+        yield WhyAnswer(
             repository_uri=self._versions.blocks.uri,
             address=address,
             ref=ref,
@@ -110,9 +141,17 @@ class Why:
             now_ms=known.now_ms,
             rules_version=current.version,
             has_rules=current.rules is not None,
-            objects=tuple(await self._objects(found[:OBJECTS_SHOWN], known, taken)),
-            objects_count=len(found),
+            objects=tuple([await self._object(one, known, found) for one in shown]),
+            objects_count=len(addresses),
         )
+
+    async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
+        """What is to be searched, the newest first; and the address at the ref, if that is asked for and there is one.
+
+        Nothing else of the commits is held while the search lasts: there may be a million.
+        """
+        snapshot = await read_snapshot(self._versions)
+        return _metaranges(snapshot), await self._at_ref(ref, path, snapshot.swept) if path else None
 
     def _canonical(self, address: str) -> str:
         key = key_inside(address, self._versions.blocks.uri)
@@ -155,46 +194,41 @@ class Why:
 
     # One object
 
-    async def _objects(self, addresses: Sequence[str], known: _Known, taken: Sequence[LedgerRow]) -> list[WhyObject]:
-        inside = [address for address in addresses if not is_absolute(address)]
-        own = [address for address in inside if is_special(address)]
-        users = [address for address in addresses if address not in own]
-        wanted = Wanted(self._versions.blocks.uri, users)
-        metaranges = _metaranges(known.snapshot)
-        committed = await self._search.committed(wanted, metaranges) if users else {}
-        if own:
-            committed |= await self._search.files(own, metaranges)
-        uncommitted: dict[str, list[UncommittedName]] = {}
-        if users:
-            async for address, name in self._search.uncommitted(wanted):
-                uncommitted.setdefault(address, []).append(name)
-        stats = {address: await self._stat(address) for address in inside}
-        gone = frozenset(address for address, stat in stats.items() if stat is None)
-        if not gone <= {row.address for row in taken}:
-            taken = await self._ledger(gone, "")
-        return [
-            await self._object(
-                address,
-                known,
-                committed,
-                uncommitted.get(address, []),
-                stats.get(address),
-                tuple(row for row in taken if row.address == address),
-            )
-            for address in addresses
-        ]
+    async def _find(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        async for step in self._find_committed(addresses, trees, found):
+            yield step
+        if users := [address for address in addresses if not _is_own(address)]:
+            wanted = Wanted(self._versions.blocks.uri, users)
+            async for step in _told("staging", self._search.uncommitted(wanted, found.uncommitted)):
+                yield step
+        for address in addresses:
+            if not is_absolute(address):
+                found.stats[address] = await self._stat(address)
+        gone = frozenset(address for address, stat in found.stats.items() if stat is None)
+        if not gone <= {row.address for row in found.taken}:
+            found.taken.clear()
+            async for step in _told("ledger", self._ledger(gone, "", found.taken)):
+                yield step
 
-    async def _object(
-        self,
-        address: str,
-        known: _Known,
-        committed: dict[MetarangeId, list[Named]],
-        uncommitted: list[UncommittedName],
-        stat: BlockStat | None,
-        taken: tuple[LedgerRow, ...],
-    ) -> WhyObject:
-        names = _commits_naming(address, known, committed)
-        is_own = not is_absolute(address) and is_special(address)
+    async def _find_committed(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        own = [address for address in addresses if _is_own(address)]
+        wanted = Wanted(self._versions.blocks.uri, [address for address in addresses if not _is_own(address)])
+        if wanted.addresses:
+            async for step in _told("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
+                yield step
+        if own:
+            async for step in _told("commits", self._search.files(own, trees, found.committed), len(trees)):
+                yield step
+
+    async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
+        uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
+        taken = tuple(row for row in found.taken if row.address == address)
+        names = _commits_naming(address, known, found.committed)
+        is_own = _is_own(address)
         rows = [] if is_own else [row for row, _ in names]
         stays = stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
@@ -246,7 +280,7 @@ class Why:
 
     # What was taken
 
-    async def _ledger(self, addresses: frozenset[str], path: str) -> list[LedgerRow]:
+    async def _ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
         """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
         whole (what was moved aside is purged or restored in the same), until each address is found.
         """
@@ -254,21 +288,32 @@ class Why:
         async for page in self._versions.blocks.list(LEDGER_PREFIX):
             for stat in page:
                 days.setdefault(stat.key.rpartition("/")[0], []).append(stat.key)
-        found: list[LedgerRow] = []
         for day in sorted(days, reverse=True):
-            for start in range(0, len(days[day]), PARALLEL):
-                for rows in await self._ledger_files(days[day][start : start + PARALLEL]):
+            for batch in batches(days[day]):
+                for rows in await self._ledger_files(batch):
                     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
                     found += plain_rows(rows.filter(pc.or_(asked, pc.equal(rows["path"], path)) if path else asked))
+                yield Work(len(batch), len(batch))
             if not path and addresses <= {row.address for row in found}:
                 break
-        return sorted(found, key=lambda row: (-row.deleted_ms, row.address))
+        found.sort(key=lambda row: (-row.deleted_ms, row.address))
 
     async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:
         files = await self._versions.world.tasks.gather([self._versions.blocks.get(name) for name in names])
         # The server answers others between two batches.
         await self._versions.world.clock.sleep(0)
         return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
+
+
+async def _told(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+    files = done = 0
+    async for work in works:
+        files, done = work.files, done + work.through
+        yield WhyProgress(stage=stage, done=done, of=of, files=files)
+
+
+def _is_own(address: str) -> bool:
+    return not is_absolute(address) and is_special(address)
 
 
 def ancestry_of(snapshot: Snapshot) -> Ancestry:

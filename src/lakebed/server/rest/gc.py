@@ -28,7 +28,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import BadContinuation, Reader, Upkeep
+from lakebed.upkeep import BadContinuation, Question, Reader, Searches, Upkeep
 from lakebed.versions import Options
 
 
@@ -89,6 +89,7 @@ class Runs:
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._searches = Searches(state.world)
 
     async def _upkeep(self, request: RestRequest) -> Upkeep:
         return Upkeep((await self._catalog.get(request.args[0])).versions)
@@ -104,9 +105,9 @@ class Runs:
         return answer(await (await self._upkeep(request)).run(request.args[1]))
 
     async def why(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        asked = {name: request.query(name) for name in ("address", "ref", "path")}
-        return answer(await upkeep.why(**asked))
+        versions = (await self._catalog.get(request.args[0])).versions
+        question = Question(**{name: request.query(name) for name in Question._fields})
+        return answer(await self._searches.page(versions, question, request.query("continuation_token") or None))
 
     async def uncommitted(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
