@@ -9,7 +9,8 @@ import pytest
 
 import lakebed
 from lakebed.testing.sim import explore, run_seed
-from lakebed.testing.sim.mutants import MUTANTS, hunt_by_seed, hunt_by_world
+from lakebed.testing.sim.hunting import hunt_by_seed, hunt_by_world
+from lakebed.testing.sim.mutants import MUTANTS
 from lakebed.testing.sim.planting import Mutant
 from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
 from lakebed.testing.sim.worlds import small_worlds

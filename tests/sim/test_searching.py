@@ -121,6 +121,29 @@ def test_a_late_write_may_come_after_its_sender_has_started_again() -> None:
     assert any("done later" in format_trace(trace) for trace in traces)
 
 
+def test_a_delete_may_be_done_once_more_at_each_later_moment(alone: Callable[..., Scene]) -> None:
+    async def deleter(ports: Ports) -> None:
+        await ports.blocks.put("a", b"1")
+        await ports.blocks.delete(["a"])
+        await ports.blocks.put("a", b"2")
+
+    left: set[bool] = set()
+
+    def note(ending: Ending) -> None:
+        left.add("a" in ending.disk.blocks)
+
+    scene = Scene(name="s", actors=alone(a=deleter).actors, checks=[note])
+    assert explore(scene).violation is None
+    assert left == {True}
+    left.clear()
+    explore(scene, Budget(late=1))
+    assert left == {False, True}
+    left.clear()
+    for seed in range(50):
+        run_seed(scene, seed, faults=Faults(echo=0.5))
+    assert left == {False, True}
+
+
 def test_who_waits_for_another_does_not_end_alone(alone: Callable[..., Scene]) -> None:
     async def holder(ports: Ports) -> None:
         await ports.store.set(b"p", b"lock", b"1")
@@ -248,7 +271,7 @@ def test_every_kind_of_fault_happens_in_swarms() -> None:
         run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True)
         seen |= {step[3].value for step in run.trace}
 
-    assert seen >= {"done", "lost answer", "lost request", "refused", "crashed"}
+    assert seen >= {"done", "lost answer", "lost request", "refused", "crashed", "done, and done again later"}
 
 
 def test_a_failing_seed_reports_seed_and_trace(counting: Counting) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from .actors import Violation
 from .exploring import TooManyStates, explore
-from .mutants import MUTANTS, Hunt, hunt_by_seed, hunt_by_world
+from .hunting import Hunt, hunt_by_seed, hunt_by_world
+from .mutants import MUTANTS
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import small_worlds
@@ -87,15 +88,17 @@ def mutants(*, seeds_max: int, states_max: int = 500_000) -> dict[str, float]:
     counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
     total = {"mutants": len(MUTANTS), **dict.fromkeys(counted, 0)}
     for mutant in MUTANTS:
+        started = time.process_time()
         by_seed = hunt_by_seed(mutant, seeds_max=seeds_max)
         by_world = hunt_by_world(mutant, states_max=states_max)
+        spent = time.process_time() - started
         total["caught"] += by_seed.report is not None or by_world.report is not None
         total["seeds"] += by_seed.seeds
         total["schedules"] += by_world.schedules
         total["states"] += by_world.states
         total["steps"] += by_seed.steps + by_world.steps
         total["faults"] += by_seed.faults + by_world.faults
-        print(f"{mutant.name:<20} {mutant.guard:<46} {_told(by_seed, by_world)}", flush=True)
+        print(f"{mutant.name:<23} {mutant.guard:<50} {spent:>5.1f} s {_told(by_seed, by_world)}", flush=True)
     return dict(total)
 
 

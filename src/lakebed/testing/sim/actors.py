@@ -20,7 +20,8 @@ from .ports import Ports
 Program: TypeAlias = Callable[[Ports], Coroutine[Any, Any, None]]
 StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
 """Looks at each change of a stored value: the disk after it, partition, key, value before and value after. And at each
-delete of an object, as if it were in the partition BLOCKS: the disk before it, and nothing after."""
+delete of an object, as if it were in the partition BLOCKS: the disk before it, and nothing after. And at each put of
+one, with its content after."""
 
 BLOCKS: Final = b"(object store)"
 
@@ -82,6 +83,10 @@ def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:
         for key in what[1]:
             for check in checks:
                 check(disk, BLOCKS, key.encode(), b"", None)
+    if what[0] in ("put", "copy"):
+        key = what[1] if what[0] == "put" else what[2]
+        for check in checks:
+            check(disk, BLOCKS, key.encode(), None, b"put")
     if what[0] not in LOSABLE:
         return disk.apply(what)
     partition = what[1]

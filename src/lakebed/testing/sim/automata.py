@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from .actors import Actor, Life, Scene, Violation
-from .effects import LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
+from .effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
 from .memory import digest_of
 from .operations import Ended, Operation
 from .ports import Ports
@@ -99,6 +99,8 @@ class Automaton:
         self.can_crash, self.is_stuck = Column(np.bool_), Column(np.bool_)
         self._move_effects: list[Column] = []
         self._losable: list[Column] = []
+        self._writing: list[Column] = []
+        self._erasing: list[Column] = []
         self._scene = scene
         self._numbering = numbering
         self._seed = seed
@@ -111,6 +113,12 @@ class Automaton:
 
     def is_losable(self, move: int) -> Column:
         return self._losable[move]
+
+    def is_write(self, move: int) -> Column:
+        return self._writing[move]
+
+    def is_erase(self, move: int) -> Column:
+        return self._erasing[move]
 
     def follow(self, node_number: int, move_number: int, outcome: int) -> int:
         """The node after this outcome (for a local move: its fate)."""
@@ -160,17 +168,23 @@ class Automaton:
         assert len(node.moves) <= _MOVES_MAX, f"{self.actor.name} does {len(node.moves)} things at once"
         while len(self._move_effects) < max(1, len(node.moves)):
             self._move_effects.append(Column())
-            self._losable.append(Column(np.bool_))
-        for place, (effects, losable) in enumerate(zip(self._move_effects, self._losable, strict=True)):
+            for kind in (self._losable, self._writing, self._erasing):
+                kind.append(Column(np.bool_))
+        columns = zip(self._move_effects, self._losable, self._writing, self._erasing, strict=True)
+        for place, (effects, losable, writing, erasing) in enumerate(columns):
             if place < len(node.moves):
                 _, effect, fate = node.moves[place]
                 is_local = effect[0] in LOCAL
                 outcomes = self._numbering.outcomes
                 effects.set(number, -1 - outcomes.number(fate) if is_local else self._numbering.effects.number(effect))
                 losable.set(number, effect[0] in LOSABLE)
+                writing.set(number, effect[0] in WRITES)
+                erasing.set(number, effect[0] == ERASE)
             else:
                 effects.set(number, 0)
                 losable.set(number, False)
+                writing.set(number, False)
+                erasing.set(number, False)
         return number
 
     def close(self) -> None:

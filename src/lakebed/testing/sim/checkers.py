@@ -162,6 +162,16 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
             _check_shown(ending, read.operation.branch, shown, read.before, what, paths=[read.operation.key])
 
 
+def refs_stay(ending: Ending) -> None:
+    """A branch or tag whose making was acknowledged is there, unless somebody may have deleted it since."""
+    view = View(ending.disk)
+    for record in (*ending.acknowledged("create_branch"), *ending.acknowledged("create_tag")):
+        name = record.operation.branch
+        deletes = _of_branch(ending, name, ("delete_branch",))
+        if not any(_may_follow(delete, record) for delete in deletes) and not view.is_active(name):
+            raise Violation(f"{record.operation.name} was acknowledged, and {name} is not there")
+
+
 def no_leak(ending: Ending) -> None:
     """Invariant 8, after cleaning: every token with a cell belongs to a branch, no claim is left, and no run's list."""
     view = View(ending.disk)
@@ -190,6 +200,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     unforced_resets_drop_nothing,
     reads_see_what_was_acknowledged,
     lists_have_a_run,
+    refs_stay,
 )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Corrupt, RunId, format_address, from_row
-from lakebed.handoff import CONDEMNED, Condemn, RunState, manifest_of
+from lakebed.handoff import CONDEMNED, Condemn, RunKind, RunState, manifest_of
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep import UpkeepOptions
 from lakebed.upkeep.commits import Snapshot, read_snapshot
@@ -152,14 +152,14 @@ class SimCollector:
         await self._publish(run_id, sorted(expired), plan, rules.version)
         settled = await self._settled()
         uncommitted = await self.read_staging()
-        record, held = await self.runs.read(run_id)
+        record, held = await self.runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
         now = await self.look_again()
         if rules.rules is None:
             kept = _kept(now, keeps_history=keeps_history)
         else:
             kept = await self.condemning._kept(run_id, record, now)  # noqa: SLF001  # a step of it
         condemned = expired - kept
-        needed = await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
+        needed = await self.needed(now, condemned)
         lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
         namespace = Namespace(uri=repo.blocks.uri, settled=settled)
         doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
@@ -180,6 +180,10 @@ class SimCollector:
         """Step 5: holds, refs, commits."""
         return await read_snapshot(self.repo)
 
+    async def needed(self, now: Snapshot, condemned: set[CommitId]) -> set[str]:
+        """What commits name that stay."""
+        return await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
+
     async def sweep(self, run_id: RunId, plan: str) -> None:
         """Steps 7 to 9. The plan is the condemned commits, then the doomed keys; the run's record keeps it."""
         commits, doomed = (part.split() for part in plan.split("|"))
@@ -195,10 +199,14 @@ class SimCollector:
     async def resume(self) -> None:
         """Runs that still mark are abandoned, those that sweep are taken to their end; then lists that are left go."""
         await self.runs.abandon_dead()
+        await self.carry_on()
+        await self.condemning.drop_lists(old_age_ms=0)
+
+    async def carry_on(self) -> None:
+        """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
         for run_id, run in await self.repo.runs():
             if run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
-        await self.condemning.drop_lists(old_age_ms=0)
 
     async def read_staging(self) -> set[str]:
         """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import Entry
+from lakebed.base import Entry, from_row
 from lakebed.blocks import BlockNotFound
 from lakebed.retention import Rules
 from lakebed.upkeep.rules import RuleBook
-from lakebed.versions import UploadRecord, UploadRefused, UploadState, Versions, keys
+from lakebed.versions import PathNotFound, UploadRecord, UploadRefused, UploadState, Versions, keys
 
 from .actors import Violation
 from .collecting import CELL_BY_CELL, OPTIONS, READERS, SimCollector
 from .operations import Operation
 from .reachable import PROMISES
-from .scenes import MAIN, SIDE, Do
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
 
 DAY_MS: Final = 86_400_000
 
@@ -129,13 +129,35 @@ def abandon(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def clean_records(name: str) -> Do:
-    """The part of a cleaner that removes finished records."""
+def clean_records(name: str, *, late_ms: int = 0) -> Do:
+    """The part of a cleaner that removes finished records; its clock is `late_ms` ahead."""
 
     async def act(repo: Versions) -> None:
+        repo.world.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
         await repo._clean_records()  # noqa: SLF001  # a part of it, for fewer states
 
     return Do(Operation(name, "clean"), act)
+
+
+def clean_refs(name: str) -> Do:
+    """The part of a cleaner that removes refs half made, all of which it takes for old."""
+
+    async def act(repo: Versions) -> None:
+        repo.world.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
+
+    return Do(Operation(name, "clean"), act)
+
+
+def resume(name: str) -> Do:
+    """Take every run that marks for dead, and every run that sweeps to its end: what a second apply does, too."""
+
+    async def act(repo: Versions) -> None:
+        collector = SimCollector(repo)
+        await collector.runs.abandon_dead()
+        await collector.carry_on()
+
+    return Do(Operation(name, "run"), act)
 
 
 def run(name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace: bool = False) -> Do:
@@ -189,6 +211,13 @@ def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:
     return Do(Operation(name, "create_branch", branch, value=source), act)
 
 
+def create_tag(name: str, source: str, *, tag: str = "tag") -> Do:
+    async def act(repo: Versions) -> str:
+        return await repo.create_tag(tag, source)
+
+    return Do(Operation(name, "create_tag", tag, value=source), act)
+
+
 def delete_branch(name: str, *, branch: str = SIDE) -> Do:
     async def act(repo: Versions) -> None:
         await repo.delete_branch(branch)
@@ -208,6 +237,29 @@ def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
         return (await repo.revert(branch, ref, committer="sim", message=name)).id
 
     return Do(Operation(name, "revert", branch), act)
+
+
+def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.cherry_pick(branch, ref, committer="sim", message=name)).id
+
+    return Do(Operation(name, "cherry_pick", branch), act)
+
+
+def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
+    """The same as a read, by a listing in pages of one path."""
+
+    async def act(repo: Versions) -> str:
+        after, more = b"", True
+        while more:
+            page = await repo.list(branch, after=after, limit=1)
+            for after, row in page.items:
+                if after == key.encode() and row is not None:
+                    return from_row(row).checksum
+            more = page.has_more
+        raise PathNotFound("not listed", key=key.encode())
+
+    return Do(Operation(name, "read", branch, key.encode()), act)
 
 
 def reset_object(name: str, key: str, *, branch: str = MAIN) -> Do:

@@ -9,7 +9,8 @@ some keys are gone; while they are there its outcome is NOT_YET, which means tha
 A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
 (not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a
 wait that timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done); `LATE_WRITE` (the same,
-but the write is under way and will be done at some later moment, when its sender may long be somebody else).
+but the write is under way and will be done at some later moment, when its sender may long be somebody else); `ECHO`
+(a delete of objects that was sent twice: done, and done once more at some later moment).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Fate(Enum):
     LATE = "timed out"
     CRASHED = "crashed"
     LATE_WRITE = "crashed, and this is done later"
+    ECHO = "done, and done again later"
 
 
 class Mark(Enum):
@@ -50,7 +52,9 @@ PAUSE: Final[Effect] = ("pause",)
 LOCAL: Final = frozenset({"pause", "sleep", "wait", "crash"})
 WRITES: Final = frozenset({"set", "set_many", "set_if", "delete", "delete_many", "delete_if", "put", "copy", "erase"})
 LOSABLE: Final = frozenset({"set", "set_many", "set_if", "delete", "delete_many", "delete_if"})
-"""Only the key-value store has an OutcomeUnknown: a put of immutable bytes can simply be sent again."""
+"""Only the key-value store has an OutcomeUnknown: a put of immutable bytes can simply be sent again. Any of WRITES can
+be under way when its sender dies: a bulk delete too may be done long after, when its run is forgotten."""
+ERASE: Final = "erase"
 
 
 @types.coroutine

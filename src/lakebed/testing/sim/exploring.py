@@ -54,7 +54,7 @@ _ROWS_AT_ONCE: Final = 1 << 20
 class Budget:
     """Faults allowed in one schedule, each at any step: `crashes` of any actors, `losses` of answers (the operation
     done) or of requests (not done; the caller cannot tell), and `late`: a crash while a write is under way, which is
-    done at any later moment.
+    done at any later moment, or a delete of objects that is done and at any later moment done again.
 
     With `alone_max`, each actor must end within so many steps of its own from every state, if all others stop there for
     ever (`alone.py`)."""
@@ -229,18 +229,21 @@ class Explorer:
         self._arrive(sources[can], nodes[can], outcomes[can], after[can], steps, asking.label)
         if not self._may_fail[index]:
             return
-        is_write = self.machine.automata[index].is_losable(move).take(nodes).astype(bool)
-        can_lose = is_write & (steps.rows_from[sources, LOSSES] > 0)
+        automaton = self.machine.automata[index]
+        can_lose = automaton.is_losable(move).take(nodes).astype(bool) & (steps.rows_from[sources, LOSSES] > 0)
         for fate, disk, where in ((Fate.LOST, after, can_lose), (Fate.VAIN, disks, can_lose & (after != disks))):
             unknown = np.full(int(where.sum()), self.machine.unknown, np.int64)
             self._arrive(sources[where], nodes[where], unknown, disk[where], steps, Label(index, move, fate))
-        late = is_write & (steps.rows_from[sources, LATE] > 0)
+        late = automaton.is_write(move).take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
         if late.any():
             rows = steps.rows_from[sources[late]]
             rows[:, NODES + index] = self.machine.crashed(index, nodes[late])
             rows[:, LATE] -= 1
-            rows[:, UNDER_WAY] = 1 + self.machine.automata[index].move_effect(move).take(nodes[late])
+            rows[:, UNDER_WAY] = 1 + automaton.move_effect(move).take(nodes[late])
             steps.add(sources[late], rows, Label(index, move, Fate.LATE_WRITE))
+        echoed = automaton.is_erase(move).take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
+        label = Label(index, move, Fate.ECHO)
+        self._arrive(sources[echoed], nodes[echoed], outcomes[echoed], after[echoed], steps, label)
 
     def _arrive(
         self, sources: Numbers, nodes: Numbers, outcomes: Numbers, disks: Numbers, steps: Steps, label: Label
@@ -253,7 +256,10 @@ class Explorer:
         rows = steps.rows_from[sources]
         rows[:, DISK] = disks
         rows[:, NODES + index] = targets
-        rows[:, LOSSES] -= label.fate is not Fate.DONE
+        rows[:, LOSSES] -= label.fate in (Fate.LOST, Fate.VAIN)
+        if label.fate is Fate.ECHO:
+            rows[:, LATE] -= 1
+            rows[:, UNDER_WAY] = 1 + self.machine.automata[index].move_effect(label.move).take(nodes)
         rows[:, ORDER] = self.machine.ordered(index, rows[:, ORDER].astype(np.int64), nodes, targets)
         steps.add(sources, rows, label)
 

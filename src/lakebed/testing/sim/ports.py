@@ -149,13 +149,18 @@ async def _coroutine(awaitable: Awaitable[T]) -> T:
 
 
 class SimStore:
-    __slots__ = ("_whole_batches",)
+    """`answers_late`: what a `get` read may be old when it arrives, which matters to whoever shares the answer."""
+
+    __slots__ = ("_whole_batches", "answers_late")
 
     def __init__(self, *, whole_batches: bool = False) -> None:
         self._whole_batches = whole_batches
+        self.answers_late = False
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
         raw = await effect(("get", partition, key))
+        if self.answers_late:
+            await effect(PAUSE)
         if raw is None:
             return None
         if raw is Mark.REFUSED:

@@ -45,17 +45,27 @@ def nothing_reachable_is_deleted(ending: Ending) -> None:
         raise Violation(f"deleted although reachable: {sorted(missing)}")
 
 
-def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, __: bytes | None) -> None:
+def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
     """Invariant 5, at each delete: no address that may still be linked, or is just being.
 
     Raises:
         Violation: it was.
     """
-    if partition != BLOCKS:
+    if partition != BLOCKS or new is not None:
         return
     value = disk.value(PARTITION, keys.UPLOAD + key)
     if value is not None and decode_record(UploadRecord, value).state in _LIVE_UPLOADS:
         raise Violation(f"{key.decode()} was deleted, and may still be linked")
+
+
+def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """No address of ours is written to twice: what is deleted late could be what somebody else put there.
+
+    Raises:
+        Violation: something is there already.
+    """
+    if partition == BLOCKS and new is not None and key.startswith(b"data/") and key.decode() in disk.blocks:
+        raise Violation(f"{key.decode()} was handed out twice")
 
 
 def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:

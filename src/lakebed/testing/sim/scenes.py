@@ -19,7 +19,13 @@ from .collecting import SimCollector
 from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import Ports
-from .reachable import deletes_spare_open_uploads, garbage_goes, nothing_reachable_is_deleted, sweeps_keep_promises
+from .reachable import (
+    addresses_are_fresh,
+    deletes_spare_open_uploads,
+    garbage_goes,
+    nothing_reachable_is_deleted,
+    sweeps_keep_promises,
+)
 from .trees import SimTrees
 from .views import UID
 
@@ -78,9 +84,9 @@ def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "delete", branch, key.encode()), act)
 
 
-def commit(name: str, *, branch: str = MAIN) -> Do:
+def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.commit(branch, message=name, committer="sim")).id
+        return (await repo.commit(branch, message=message or name, committer="sim")).id
 
     return Do(Operation(name, "commit", branch), act)
 
@@ -122,10 +128,11 @@ def client(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
     return Actor(name, _doing(deeds), _doing(again) if again else None)
 
 
-def server(name: str, *clients: Sequence[Do]) -> Actor:
+def server(name: str, *clients: Sequence[Do], answers_late: bool = False) -> Actor:
     """One process that serves several clients at once: they share its caches and its amortised reads."""
 
     async def program(ports: Ports) -> None:
+        ports.store.answers_late = answers_late
         repo = versions(ports)
 
         async def serve(deeds: Sequence[Do]) -> None:
@@ -170,7 +177,7 @@ def scene(
         await repo.close_slices()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
-    moves = (legal, deletes_spare_open_uploads, sweeps_keep_promises)
+    moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises)
     return Scene(
         name=name,
         actors=actors,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, prepared, run_alone
 from .disk import Disk
-from .effects import CRASH, LOCAL, LOSABLE, Effect, Fate, Mark, Step, format_trace
+from .effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
 from .ports import Ports
 
@@ -23,9 +23,10 @@ _RAW = {Fate.LOST: Mark.UNKNOWN, Fate.VAIN: Mark.UNKNOWN, Fate.REFUSED: Mark.REF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How likely each is at a step. `late`: a crash while a write is under way, which is done later. `delay` puts the
-    actor to sleep for up to `delay_steps` steps of the others; `clock_jump` moves its clock by up to `clock_jump_ms`
-    either way. `crashes_max` bounds the crashes of a run."""
+    """How likely each is at a step. `late`: a crash while a write is under way, which is done later. `echo`: a delete
+    of objects that is done, and done again later. `delay` puts the actor to sleep for up to `delay_steps` steps of the
+    others; `clock_jump` moves its clock by up to `clock_jump_ms` either way. `crashes_max` bounds the crashes of a
+    run."""
 
     refuse: float = 0.0
     lose_answer: float = 0.0
@@ -33,6 +34,7 @@ class Faults:
     crash: float = 0.0
     late: float = 0.0
     delay: float = 0.0
+    echo: float = 0.0
     clock_jump: float = 0.0
     delay_steps: int = 40
     clock_jump_ms: int = 7_200_000
@@ -73,7 +75,7 @@ class Seeded:
         self._last = 0
         crashes = faults.crash + faults.late
         answers = faults.refuse + faults.lose_answer + faults.lose_request
-        self._total = crashes + answers + faults.delay + faults.clock_jump
+        self._total = crashes + answers + faults.delay + faults.echo + faults.clock_jump
         self.crashes = 0
 
     def pick(self, count: int) -> int:
@@ -92,8 +94,9 @@ class Seeded:
             (faults.lose_answer, Fate.LOST, what[0] in LOSABLE),
             (faults.lose_request, Fate.VAIN, what[0] in LOSABLE),
             (faults.crash, Fate.CRASHED, self.crashes < faults.crashes_max),
-            (faults.late, Fate.LATE_WRITE, what[0] in LOSABLE and self.crashes < faults.crashes_max),
+            (faults.late, Fate.LATE_WRITE, what[0] in WRITES and self.crashes < faults.crashes_max),
             (faults.delay, "delay", True),
+            (faults.echo, Fate.ECHO, what[0] == ERASE),
         )
         for share, fate, is_possible in table:
             if roll < share:
@@ -126,7 +129,11 @@ class Drawn:
             return None
         possible: list[Fate | str] = [Fate.CRASHED, "delay", "jump"]
         if what[0] in LOSABLE:
-            possible += [Fate.LOST, Fate.VAIN, Fate.LATE_WRITE]
+            possible += [Fate.LOST, Fate.VAIN]
+        if what[0] in WRITES:
+            possible.append(Fate.LATE_WRITE)
+        if what[0] == ERASE:
+            possible.append(Fate.ECHO)
         if what[0] not in LOCAL:
             possible.append(Fate.REFUSED)
         self._faults_left -= 1
@@ -283,7 +290,9 @@ class Simulation:
         if what[0] in LOCAL:
             raw = life.local(what, fate)
         else:
-            is_done = fate is Fate.DONE or fate is Fate.LOST
+            is_done = fate in (Fate.DONE, Fate.LOST, Fate.ECHO)
+            if fate is Fate.ECHO:
+                self._under_way.append(what)
             raw = apply_checked(self.disk, what, self.scene.step_checks) if is_done else None
             raw = _RAW.get(fate, raw)
         life.resume(strand, raw)

@@ -7,22 +7,28 @@ from typing import Final
 
 from .actors import Scene
 from .deeds import (
+    cherry_pick,
     close,
     committed_run,
     copy,
     create_branch,
+    create_tag,
     delete_branch,
     give_up,
     hard_reset,
     link,
     read_bytes,
+    read_listed,
     reset_object,
+    resume,
+    revert,
     run,
     run_by_rules,
     set_rules,
 )
 from .metadata import metadata_run, strand
 from .optimised import optimised
+from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -42,7 +48,7 @@ from .scenes import (
 from .scheduling import Faults
 
 SWARM_FAULTS: Final = Faults(
-    refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, clock_jump=0.01
+    refuse=0.005, lose_answer=0.02, lose_request=0.01, crash=0.007, late=0.006, delay=0.02, echo=0.2, clock_jump=0.01
 )
 
 
@@ -56,6 +62,8 @@ def swarm(seed: int) -> Scene:
         kinds = {kind: share for kind, share in kinds.items() if kind not in _WITHOUT_GRACE}
     if resets_objects := rng.random() < 0.2:
         kinds["reset object"] = 1
+    if restores := rng.random() < 0.2 and not is_graceful:
+        kinds |= {"restore": 1.5, "run aside": 1, "purge": 0.5}
     clients = []
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
@@ -68,15 +76,17 @@ def swarm(seed: int) -> Scene:
             client(name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, is_graceful=is_graceful)])
         )
     committed = [write("w0", "x", "w0"), write("v0", "y", "v0")][: rng.randint(0, 2)]
-    return scene(
+    made = scene(
         f"swarm {seed}",
         *clients,
+        before=[put_aside("q0")] if restores else [],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
         staged=[write("u0", "x", rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         resets_objects=resets_objects,
     )
+    return quarantined(made) if restores else made
 
 
 _KINDS: Final[dict[str, float]] = {
@@ -95,13 +105,15 @@ _KINDS: Final[dict[str, float]] = {
     "committed run": 0.7,
     "optimised run": 0.7,
     "metadata run": 0.7,
+    "resume": 0.3,
+    "tag": 0.5,
     "rules": 0.5,
     "run by rules": 0.5,
     "side": 2,
 }
 
 
-_WITHOUT_GRACE: Final = ("committed run", "optimised run", "run by rules", "metadata run")
+_WITHOUT_GRACE: Final = ("committed run", "optimised run", "run by rules", "metadata run", "resume")
 
 
 def _drawn(
@@ -117,7 +129,9 @@ def _drawn(
         case "commit":
             return commit(name)
         case "read":
-            return read_bytes(name, key) if is_graceful and rng.random() < 0.5 else read(name, key)
+            if is_graceful and rng.random() < 0.5:
+                return read_bytes(name, key)
+            return read(name, key) if rng.random() < 0.7 else read_listed(name, key)
         case "delete":
             return delete(name, key)
         case "merge":
@@ -138,6 +152,16 @@ def _drawn(
             return optimised(name)
         case "metadata run":
             return metadata_run(name) if rng.random() < 0.7 else strand(name)
+        case "resume":
+            return resume(name)
+        case "tag":
+            return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
+        case "restore":
+            return restore(name, key=key, overwrite=rng.random() < 0.5, only="data/gone")
+        case "run aside":
+            return run_aside(name) if rng.random() < 0.7 else apply_aside(name)
+        case "purge":
+            return purge(name)
         case "rules":
             return set_rules(name, rng.choice(("4d", "20d")))
         case "run by rules":
@@ -153,7 +177,7 @@ def _drawn(
 
 def _drawn_beside(rng: random.Random, name: str) -> Do:
     """Something on the other branch. Only its own path is written there, and its head may move anywhere."""
-    match rng.randrange(7):
+    match rng.randrange(9):
         case 0:
             return delete_branch(name)
         case 1:
@@ -167,4 +191,8 @@ def _drawn_beside(rng: random.Random, name: str) -> Do:
             return delete(name, "z", branch=SIDE)
         case 5:
             return commit(name, branch=SIDE)
+        case 6:
+            return cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE)
+        case 7:
+            return revert(name, SIDE, branch=SIDE)
     return close(name)

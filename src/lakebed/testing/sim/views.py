@@ -12,7 +12,9 @@ from lakebed.versions import (
     ClaimRecord,
     Commit,
     HoldRecord,
+    RefState,
     RunRecord,
+    TagRecord,
     decode_cell,
     decode_record,
     is_gone,
@@ -60,6 +62,12 @@ class View:
     def branch(self, name: str) -> BranchRecord | None:
         value = self.disk.value(PARTITION, keys.BRANCH + name.encode())
         return None if value is None else decode_record(BranchRecord, value)
+
+    def is_active(self, name: str) -> bool:
+        """Whether there is a branch or tag of this name, for all to see."""
+        tag = self.disk.value(PARTITION, keys.TAG + name.encode())
+        ref = self.branch(name) if tag is None else decode_record(TagRecord, tag)
+        return ref is not None and ref.state is RefState.ACTIVE
 
     def claims(self) -> list[ClaimRecord]:
         return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]

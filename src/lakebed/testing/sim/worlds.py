@@ -29,6 +29,7 @@ from .deeds import (
     set_rules,
 )
 from .exploring import Budget
+from .hazards import hazard_scenes
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -63,12 +64,12 @@ class World:
 
 
 def small_worlds() -> Iterator[World]:
-    """Every small scene without faults, with a crash, with a lost answer or request, and with a crash whose last write
-    comes late, each at any step. Without faults, every actor must also be able to end alone, from every state.
+    """Every small scene without faults, with a crash, with a lost answer or request, and with a write that comes late,
+    each at any step. Without faults, every actor must also be able to end alone, from every state.
 
     Those of writers and committers come first, then those of collections, of data and of metadata.
     """
-    for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes()):
+    for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
     for one, budget, is_quick in metadata_worlds():

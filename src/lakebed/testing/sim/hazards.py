@@ -1,0 +1,135 @@
+"""Small worlds of what people do more rarely, and of what comes late: tags, merges and cherry-picks of old commits,
+refs and holds whose makers sleep, applies that are resumed or doubled, listings, uploads behind a commit, quarantine.
+
+A late write (`worlds.LATE`) is any write of a process that died, and a delete of objects that is done twice: a bulk
+delete whose answer was lost may be carried out when its run has long ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from .actors import Scene
+from .deeds import (
+    abandon,
+    cherry_pick,
+    clean_records,
+    clean_refs,
+    close,
+    committed_run,
+    create_branch,
+    create_tag,
+    give_up,
+    hard_reset,
+    issue,
+    link_issued,
+    read_listed,
+    resume,
+    run,
+)
+from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside, taken_lies_aside
+from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
+
+Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
+"""Without faults, with a crash, with a loss; with a late write as with a loss (`worlds.py`)."""
+
+_ALL: Final[Quick] = (True, True, True)
+_NO_LOSS: Final[Quick] = (True, True, False)
+_NO_FAULT: Final[Quick] = (True, False, False)
+_NONE: Final[Quick] = (False, False, False)
+
+
+def hazard_scenes() -> Iterator[tuple[Scene, Quick]]:
+    """With each, which budgets are quick."""
+    yield from _writing()
+    yield from _naming()
+    yield from _resuming()
+    yield from _restoring()
+
+
+def _writing() -> Iterator[tuple[Scene, Quick]]:
+    a1, b1, c = write("w1", "a", "1"), write("w2", "b", "2"), client("c", commit("c1"))
+    lister = client("r", read_listed("r1", "b"))
+    yield scene("writer, committer, lister", client("w", write("w3", "b", "3")), c, lister, staged=[a1, b1]), _NO_LOSS
+    yield scene("deleter, committer, lister", client("d", delete("d1", "b")), c, lister, committed=[a1, b1]), _NO_LOSS
+    both = server("h", [write("w3", "a", "3")], [write("w4", "b", "4")], answers_late=True)
+    yield scene("server of two writers with late answers, committer", both, c, staged=[a1]), _NONE
+    # Equal words and an equal clock: only the nonce tells the two commits apart.
+    same = (client("c", commit("c1", message="same")), client("d", commit("d1", message="same")))
+    yield scene("two committers of equal words", *same, staged=[a1], alike=[("c", "d")]), _ALL
+    # The slice of an upload on another branch, which giving up must freeze too.
+    beside = [create_branch("b0")]
+    u = client("u", upload("w3", "a", "3", branch=SIDE))
+    yield scene("uploader beside, run that gives up", u, client("r", run("r1", gives_up=True)), before=beside), _ALL
+    link, g = client("l", link_issued("w3", "a", "3")), client("g", give_up("g1"))
+    k = client("r", clean_records("k1"), run("r1"))
+    yield scene("linker, who gives up, run after cleaning", link, g, k, before=[issue("i0")]), _NO_FAULT
+
+
+def _naming() -> Iterator[tuple[Scene, Quick]]:
+    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    t = client("r", committed_run("r1"))
+    h = client("h", create_branch("h1", "main~1"))
+    yield scene("tagger, committed run", client("g", create_tag("g1", "main~1")), t, before=past), _ALL
+    # A branch from before the commit that goes, which brings that commit in.
+    old = [*past, create_branch("b0", "main~2")]
+    g = client("g", merge("g1", "main~1", branch=SIDE))
+    yield scene("merger of an old commit, committed run", g, t, before=old), _ALL
+    p = client("p", cherry_pick("p3", "main~1", branch=SIDE))
+    yield scene("picker of an old commit, committed run", p, t, before=old), _ALL
+    k = client("k", clean_refs("k1"))
+    yield scene("brancher, impatient cleaner of refs, committed run", h, k, t, before=past), _NO_LOSS
+    late = client("k", clean_records("k1", late_ms=FAR_FUTURE_MS))
+    elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
+    beside = [*past, create_branch("b0")]
+    yield scene("hard resetter, impatient cleaner, committed run", elsewhere, late, t, before=beside), _NO_FAULT
+    x = client("x", abandon("x1"))
+    yield scene("brancher, committed run, who abandons it", h, t, x, before=past), _NO_LOSS
+    # The commit that holds an upload's first cell expires before the upload sets its second.
+    u = client("u", upload("w3", "a", "3"), close("x3"))
+    expiring = client("r", commit("c1"), write("w4", "a", "4"), commit("c2"), committed_run("r1"))
+    yield scene("uploader, committed run of its commit", u, expiring, staged=[write("w0", "b", "0")]), _NO_LOSS
+
+
+def _resuming() -> Iterator[tuple[Scene, Quick]]:
+    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    t, h = client("r", committed_run("r1")), client("h", create_branch("h1", "main~1"))
+    again = client("r", committed_run("r1"), again=[resume("z1")])
+    yield scene("brancher, committed run that is resumed", h, again, before=past), _ALL
+    z = client("z", resume("z1"))
+    yield scene("brancher, committed run, another apply of it", h, t, z, before=past), _NO_LOSS
+    u = client("u", upload("w3", "a", "3"))
+    yield scene("uploader, committed run, another apply of it", u, t, z, before=past), _NO_FAULT
+    two = client("s", committed_run("s1"))
+    yield scene("brancher, two committed runs", h, t, two, before=past, alike=[("r", "s")]), _NO_FAULT
+    # A process that comes back opens a slice of its own.
+    back = client("u", upload("w3", "a", "3"), again=[upload("w4", "b", "4")])
+    yield scene("uploader that comes back, resetter, run", back, client("r", reset("s1"), run("r1"))), _ALL
+
+
+def _restoring() -> Iterator[tuple[Scene, Quick]]:
+    aside, b0 = [put_aside("q0")], upload("u0", "b", "0")
+    x = client("x", restore("x1"))
+    back = client("x", restore("x1"), again=[restore("x2")])
+    c, p, r = client("c", commit("c1")), client("p", purge("p1")), client("r", run("r1"))
+
+    def beside(name: str, *actors: object) -> Scene:
+        return quarantined(scene(name, *actors, before=aside, staged=[b0]))  # type: ignore[arg-type]  # they are actors
+
+    yield beside("restorer, purger", back, p), _ALL
+    yield beside("restorer, committer", x, c), _ALL
+    yield beside("restorer that overwrites, committer", client("x", restore("x1", overwrite=True)), c), _ALL
+    yield beside("restorer, resetter", x, client("s", reset("s1"))), _ALL
+    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "1"))), _ALL
+    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "1")), c), _NO_FAULT
+    yield beside("two restorers", x, client("y", restore("y1"))), _ALL
+    yield beside("restorer, purger, run", x, p, r), _NO_FAULT
+    # Of what a run moves aside just now, and may be moving twice.
+    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    t, z = client("r", run_aside("r1")), client("z", apply_aside("z1"))
+    twice = scene("run that moves aside, another apply of it", t, z, before=past)
+    yield quarantined(twice, taken_lies_aside("1", "2")), _ALL
+    found = client("x", restore("x1", key="b", content=b"1"))
+    yield quarantined(scene("restorer, run that moves aside", found, t, before=past), taken_lies_aside("1")), _ALL
+    yield quarantined(scene("restorer, run that moves aside, purger", found, t, p, before=past)), _NO_FAULT
