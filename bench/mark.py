@@ -2,8 +2,8 @@
 uncommitted, exactly 1 M to find and to write out; Spark, local[2]. What the inputs are, bench/mark_inputs.py says. Not
 timed: generating them (the listing as the files that listing tasks write), and the start of the session.
 
-Twice over: with addresses that are numbers, through the whole planner, with reasons; and with foreign ones, which have
-to be compared as strings.
+Twice over, each through a whole planner, with reasons: with addresses that are numbers (a clean run), and with foreign
+ones, which have to be compared as strings (a run of an old layout, in which they are candidates).
 
 Each run is a session of its own with a first mark in it, which warms up JVM and workers, and a second. Memory is the
 sum of the peaks of driver, JVM and workers. Floor: DuckDB's anti-join over the same addresses as strings in Parquet

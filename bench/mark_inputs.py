@@ -36,9 +36,10 @@ from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
 from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Lake
-from lakebed.gc.keys import LISTED, by_bucket, write_keys
+from lakebed.gc.keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
 from lakebed.gc.packing import pack_numbered
 from lakebed.gc.parts import encode
+from lakebed.gc.planning_old_layout import HELD_MAX
 from lakebed.gc.read.listing import UNREFERENCED
 from lakebed.gc.tables import CANDIDATES
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
@@ -50,6 +51,7 @@ SLICES_TOGETHER = 100
 RANGES_TOGETHER = 100
 RANGES_OF_A_COMMIT = 20
 NOW_MS = 1_790_000_000_000
+WRITTEN_MS = 1_500_000_000_000
 FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
 _NEWER = 1 << 40
 
@@ -62,9 +64,11 @@ Integers = npt.NDArray[np.int64]
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What `mark_session` gets: all that a planner asks the server for, and what its listing finds."""
+    """What `mark_session` gets: all that a planner asks the server for, and what its listing finds: in slices, or
+    outside of them."""
 
     listed: handoff.Pieces
+    elsewhere: KeyFiles
     uncommitted: handoff.Manifest
     commits: handoff.Manifest
     garbage: int
@@ -77,6 +81,7 @@ class Made:
 
     parts: list[handoff.Part]
     ranges: list[RangeInfo]
+    keys: list[KeyFile]
 
 
 def lake_in(folder: Path) -> Lake:
@@ -96,10 +101,12 @@ def make(folder: Path, slices: int, *, foreign: bool) -> None:
         named = [pool.submit(make_uncommitted, folder, foreign, uncommitted_in, *stretch) for stretch in stretches]
         made = [pool.submit(make_ranges, folder, foreign, slices, *batch) for batch in batches]
         listed_parts = tuple(part for future in listed for part in future.result().parts)
+        listed_keys = tuple(file for future in listed for file in future.result().keys)
         named_parts = [part for future in named for part in future.result().parts]
         ranges_made = [info for future in made for info in future.result().ranges]
     inputs = Inputs(
         listed=handoff.Pieces(folder=listed_in, parts=listed_parts),
+        elsewhere=KeyFiles(folder=listed_in, files=listed_keys),
         uncommitted=handoff.manifest_of(handoff.UNCOMMITTED, uncommitted_in, named_parts),
         commits=asyncio.run(_make_commits(folder, run, ranges_made)),
         garbage=slices * len(GARBAGE),
@@ -109,19 +116,23 @@ def make(folder: Path, slices: int, *, foreign: bool) -> None:
 
 
 def make_listed(folder: Path, foreign: bool, into: str, first: int, behind: int) -> Made:
-    """One part of the listing (or a file of keys for each group), and its rows for the floor."""
+    """One part of the listing (or files of keys, as many in one as a listing holds), and its rows for the floor."""
     places = _places(range(first, behind), _sequences)
     noise = np.random.default_rng(first)
     sizes = noise.integers(1_000_000, 2_000_000, len(places[0]))
-    seen_ms = NOW_MS - noise.integers(0, 86_400_000, len(places[0]))
+    seen_ms = WRITTEN_MS - noise.integers(0, 86_400_000, len(places[0]))
     addresses = _addresses(*places, foreign=foreign)
     _write_floor(folder, f"stored-{first:06d}", addresses)
     if foreign:
-        rows = by_bucket({"key": addresses, "size_bytes": sizes, "seen_ms": seen_ms}, LISTED)
-        return Made(asyncio.run(_write_keys(folder, into, rows)), [])
+        files = []
+        for start in range(0, len(addresses), HELD_MAX):
+            part = slice(start, start + HELD_MAX)
+            columns = {"key": addresses[part], "size_bytes": sizes[part], "seen_ms": seen_ms[part]}
+            files.append(asyncio.run(_write_keys(folder, into, by_bucket(columns, LISTED))))
+        return Made([], [], files)
     packed = pack_numbered(*places, sizes, seen_ms, UNREFERENCED)
     name = f"slices-{first:06d}.parquet"
-    return Made([_write_part(folder, into, name, encode(CANDIDATES, packed), packed.num_rows)], [])
+    return Made([_write_part(folder, into, name, encode(CANDIDATES, packed), packed.num_rows)], [], [])
 
 
 def make_uncommitted(folder: Path, foreign: bool, into: str, first: int, behind: int) -> Made:
@@ -139,7 +150,7 @@ def make_uncommitted(folder: Path, foreign: bool, into: str, first: int, behind:
     data = handoff.encode_part(handoff.UNCOMMITTED, rows)
     part = _write_part(folder, into, f"part-{first:05d}.parquet", data, rows.num_rows)
     _write_floor(folder, f"uncommitted-{first:06d}", addresses)
-    return Made([part], [])
+    return Made([part], [], [])
 
 
 def make_ranges(folder: Path, foreign: bool, slices: int, first: int, behind: int) -> Made:
@@ -160,7 +171,7 @@ async def _make_ranges(folder: Path, foreign: bool, slices: int, first: int, beh
         texts.append(addresses)
     await store.close()
     _write_floor(folder, f"committed-{first:06d}", pa.chunked_array(texts))
-    return Made([], made)
+    return Made([], made, [])
 
 
 async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> handoff.Manifest:
@@ -243,11 +254,11 @@ def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> h
     return handoff.part_of(name, data, rows=rows)
 
 
-async def _write_keys(folder: Path, into: str, rows: pa.Table) -> list[handoff.Part]:
+async def _write_keys(folder: Path, into: str, rows: pa.Table) -> KeyFile:
     store = lake_in(folder).open()
-    parts = await write_keys(store, into, rows)
+    file = await write_keys(store, into, rows)
     await store.close()
-    return parts
+    return file
 
 
 def _write_floor(folder: Path, name: str, addresses: pa.Array | pa.ChunkedArray) -> None:

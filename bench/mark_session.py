@@ -1,10 +1,10 @@
 """One Spark session that marks twice: `python -m bench.mark_session FOLDER numbered|foreign` prints, as JSON, what each
 mark took.
 
-*Numbered*: the whole planner of a clean run of uncommitted data (`gc.planning_uncommitted`), with reasons, totals and
-what it keeps for the next run, on two cores; the server's answers and the listing are read from the files of
-`bench.mark_inputs`. *Foreign*: its jobs, with keys in place of numbers. CPU is that of this process, the JVM and the
-Python workers together, from when the session stands.
+Both are whole planners with reasons and totals, on two cores; the server's answers and the listing are read from the
+files of `bench.mark_inputs`. *Numbered*: that of a clean run of uncommitted data (`gc.planning_uncommitted`), with what
+it keeps for the next run. *Foreign*: that of old layouts (`gc.planning_old_layout`), with keys in place of numbers. CPU
+is that of this process, the JVM and the Python workers together, from when the session stands.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import pyarrow as pa
 
 from lakebed import handoff
 from lakebed.base import RunId, slice_name
-from lakebed.gc import SessionOptions, local_session, planning_uncommitted
+from lakebed.gc import SessionOptions, local_session, planning_old_layout, planning_uncommitted
 from lakebed.gc.api import silent
 from lakebed.gc.files import Files
-from lakebed.gc.history import metaranges_of_all
+from lakebed.gc.keys import KeyFiles
 from lakebed.gc.live_side import LiveSide
-from lakebed.gc.mark import mark_foreign
 from lakebed.gc.modes import Mode, UncommittedOptions
 from lakebed.gc.parts import rows_of_parts
-from lakebed.gc.read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
+from lakebed.gc.read import Found
 from lakebed.gc.runs import write_plan
-from lakebed.gc.workshop import Workshop, read_input
+from lakebed.gc.workshop import Workshop
 from lakebed.handoff import Manifest, PreparedCommits, RunKind, RunState, RunView, StartedRun
 
 from .http import family, peak_mib
@@ -83,8 +82,8 @@ def _nothing(table: handoff.Table, run_id: str) -> Manifest:
     return handoff.manifest_of(table, handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
 
 
-def plan(shop: Workshop, inputs: Inputs, run_id: str) -> tuple[int, int]:
-    """The whole planner of a clean run; rows and objects of its plan."""
+def plan(shop: Workshop, inputs: Inputs, run_id: str, mode: Mode) -> tuple[int, int]:
+    """The whole planner; rows and objects of its plan."""
     run = StartedRun(
         run_id=run_id,
         kind=RunKind.UNCOMMITTED,
@@ -96,40 +95,13 @@ def plan(shop: Workshop, inputs: Inputs, run_id: str) -> tuple[int, int]:
         uploads=_nothing(handoff.UNCOMMITTED, f"{run_id}-uploads"),
     )
     with Files(shop.lake) as files:
-        made = planning_uncommitted.plan_uncommitted(shop, run, files, UncommittedOptions(mode=Mode.CLEAN))
+        made = planning_uncommitted.plan_uncommitted(shop, run, files, UncommittedOptions(mode=mode))
         write_plan(files, made)
     return made.doomed.rows, made.totals.all.objects
 
 
-def mark_keys(shop: Workshop, inputs: Inputs, run_id: str) -> tuple[int, int]:
-    """What the planner does from the listing to the plan's parts, where nothing is a number."""
-    spark, lake, tasks = shop.spark, shop.lake, shop.tasks
-
-    def folder(name: str) -> str:
-        return handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), name)
-
-    with Files(lake) as files:
-        metaranges = metaranges_of_all(read_input(files, inputs.commits, handoff.COMMITS))
-    ranges = named_ranges(spark, lake, metaranges, tasks=tasks).toArrow()
-    committed = live_objects(spark, lake, ranges, tasks=tasks, keys_into=folder("keys"))
-    uncommitted = uncommitted_objects(spark, lake, inputs.uncommitted, tasks=tasks, keys_into=folder("keys"))
-    live = write_live(committed.unionByName(uncommitted), lake, folder=folder("live"))
-    manifest, totals = mark_foreign(
-        spark,
-        lake,
-        listed=inputs.listed,
-        live=[live],
-        keys_in=folder("keys"),
-        into=folder("doomed"),
-        cause=UNREFERENCED,
-        tasks=tasks,
-        now_ms=NOW_MS,
-    )
-    return manifest.rows, totals.all.objects
-
-
-def replace_listing(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
-    """Let the planner's listing find what lies in the inputs, as parts of each run's own folder."""
+def replace_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
+    """Let the planners' listings find what lies in the inputs, in slices as parts of each run's own folder."""
     for run_id in run_ids:
         into = root / handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
         into.mkdir(parents=True)
@@ -138,6 +110,11 @@ def replace_listing(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
     notes = [msgspec.json.encode(Found(objects=part.rows)) for part in inputs.listed.parts]
     listing = Listing(rows_of_parts(inputs.listed.parts, notes=notes))
     vars(planning_uncommitted)["list_slices"] = lambda *_, **__: listing
+
+    async def list_elsewhere(*_: object) -> tuple[KeyFiles, Found]:
+        return inputs.elsewhere, Found(objects=inputs.elsewhere.rows)
+
+    vars(planning_old_layout)["list_elsewhere"] = list_elsewhere
 
 
 def family_cpu_s() -> float:
@@ -154,14 +131,14 @@ def family_cpu_s() -> float:
 
 def main(folder: Path, *, foreign: bool) -> list[Took]:
     inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=Inputs)
-    lake, act, took = lake_in(folder), mark_keys if foreign else plan, []
-    replace_listing(folder / "bench" / "mark", inputs, RUNS)
+    lake, mode, took = lake_in(folder), Mode.OLD_LAYOUT if foreign else Mode.CLEAN, []
+    replace_listings(folder / "bench" / "mark", inputs, RUNS)
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         live_side = Recorded(inputs)
         shop = Workshop(spark=session.spark, live_side=live_side, lake=lake, tasks=TASKS, progress=silent)
         for run_id in RUNS:
             cpu, wall = family_cpu_s(), time.perf_counter()
-            rows, objects = act(shop, inputs, run_id)
+            rows, objects = plan(shop, inputs, run_id, mode)
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert rows == objects == inputs.garbage, (rows, objects, inputs.garbage)
             peak = sum(peak_mib(pid) for pid in family(os.getpid()))

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.blocks import BlockOptions, open_blocks
+from lakebed.blocks import BlockOptions, BlockStore, MemoryBlocks, open_blocks
 from lakebed.gc import keys as module
 from lakebed.gc.buckets import BUCKETS, buckets_of
 from lakebed.gc.keys import (
-    GROUPS,
     LISTED,
     NAMED,
+    SEGMENTS,
+    KeyFile,
+    KeyFiles,
+    KeySet,
+    Segment,
+    Share,
     by_bucket,
     files_of,
-    group_of,
     keep_unnamed,
     read_keys,
-    write_held,
+    shares_of,
     write_keys,
 )
-from lakebed.gc.mark import subtract
-from lakebed.gc.packing import LiveSet
 from lakebed.gc.places import Namespace
-from lakebed.gc.tables import CANDIDATES
 from lakebed.handoff import BadInput
 
+ALL = Share(0, BUCKETS)
 FOLDER = "_lakefs/retention/gc/uncommitted/run/live/"
-HERE = Namespace("local://lake/main")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
@@ -45,7 +49,17 @@ def named(*keys: str) -> pa.Table:
 
 
 def left_of(ours: list[pa.Table], theirs: list[pa.Table]) -> list[str]:
-    return sorted(key for group in range(GROUPS) for key in keep_unnamed(ours, theirs, group)["key"].to_pylist())
+    return sorted(keep_unnamed(ours, theirs, ALL)["key"].to_pylist())
+
+
+async def written(store: BlockStore, *tables: pa.Table) -> KeyFiles:
+    return KeyFiles(folder=FOLDER, files=tuple([await write_keys(store, FOLDER, table) for table in tables]))
+
+
+def counted(*rows: int) -> KeyFiles:
+    """Files of which only the numbers of rows matter, in the first segments."""
+    segments = tuple(Segment(count, count, "") for count in [*rows, *[0] * (SEGMENTS - len(rows))])
+    return KeyFiles(folder=FOLDER, files=(KeyFile(name="x", segments=segments),))
 
 
 @given(st.lists(texts, max_size=20))
@@ -80,89 +94,138 @@ def test_keys_of_one_hash_are_compared_as_strings(monkeypatch: pytest.MonkeyPatc
 def test_a_key_listed_twice_goes_once_and_as_it_was_seen_last() -> None:
     tables = [listed("data/a", "data/b", seen_ms=9), listed("data/a", seen_ms=5)]
 
-    rows = pa.concat_tables([keep_unnamed(tables, [named("data/b")], group) for group in range(GROUPS)]).to_pylist()
+    rows = keep_unnamed(tables, [named("data/b")], ALL).to_pylist()
 
     assert [(row["key"], row["seen_ms"]) for row in rows] == [("data/a", 9)]
 
 
-async def test_a_live_set_writes_its_keys_down_and_knows_their_files() -> None:
-    store = open_blocks("mem://lake", BlockOptions())
-    live = LiveSet()
-    live.add((5, 3))
+async def test_keys_are_written_as_one_file_and_held_no_longer() -> None:
+    store, keys = open_blocks("mem://lake", BlockOptions()), KeySet()
     many = [f"data/old/{number}" for number in range(500)]
-    live.add_addresses(pa.array([*many, "local://lake/main/data/far", "local://other/data/x"]), HERE)
+    keys.add(pa.array(many[:200]))
+    keys.add(pa.array([], pa.string()))
+    keys.add(pa.array(many[200:]))
+    assert keys.held == 500
 
-    await write_held(store, FOLDER, live, most=501)
-    assert live.keys_held == 501
-    await write_held(store, FOLDER, live, most=500)
+    row = await keys.write(store, FOLDER)
 
-    rows = live.rows()
-    assert live.keys_held == 0
-    assert [bucket for bucket in rows["bucket"].to_pylist() if bucket >= 0] == [5]
-    files = files_of(pa.concat_tables([rows, rows]))
-    assert len(files) == len({group_of(file) for file in files})
-    found = await read_keys(store, FOLDER, files, NAMED)
-    assert sorted(key for table in found for key in table["key"].to_pylist()) == sorted([*many, "data/far"])
-
-
-async def test_rows_of_keys_and_files_of_keys_travel_together_through_a_live_set() -> None:
-    store = open_blocks("mem://lake", BlockOptions())
-    first, second = LiveSet(), LiveSet()
-    first.add("data/a")
-    await write_held(store, FOLDER, first)
-    second.add_rows(first.rows())
-    second.add("data/b")
-
-    rows = second.rows()
-
-    assert [file.name for file in files_of(rows)] == [file.name for file in files_of(first.rows())]
-    assert rows["addresses"].to_pylist() == [["data/b"], []]
+    assert keys.held == 0
+    files = files_of(FOLDER, pa.concat_tables([row, row]))
+    assert (len(files.files), files.rows) == (1, 500)
+    found = await read_keys(store, files, ALL, NAMED)
+    assert sorted(key for table in found for key in table["key"].to_pylist()) == sorted(many)
 
 
 async def test_equal_keys_make_equal_files() -> None:
     store = open_blocks("mem://lake", BlockOptions())
 
-    once, again = [await write_keys(store, FOLDER, named("data/a", "data/b")) for _ in range(2)]
+    once, again = [await written(store, named("data/a", "data/b")) for _ in range(2)]
 
     assert once == again
 
 
-async def test_a_file_of_keys_that_differs_stops_the_run() -> None:
+@given(st.lists(st.sets(texts, max_size=20), max_size=3), st.lists(st.sets(texts, max_size=20), max_size=3), st.data())
+def test_a_join_in_shares_is_the_join_of_all(ours: list[set[str]], theirs: list[set[str]], data: st.DataObject) -> None:
+    async def join() -> list[str]:
+        store = open_blocks("mem://lake", BlockOptions())
+        left, right = (
+            await written(store, *(listed(*s) for s in ours)),
+            await written(store, *(named(*s) for s in theirs)),
+        )
+        shares = shares_of(left, [right], most=data.draw(st.integers(1, 30)))
+        found = []
+        for share in shares:
+            ours_, theirs_ = await read_keys(store, left, share, LISTED), await read_keys(store, right, share, NAMED)
+            found += keep_unnamed(ours_, theirs_, share)["key"].to_pylist()
+        return found
+
+    found = asyncio.run(join())
+
+    assert sorted(found) == sorted(set().union(*ours) - set().union(*theirs))
+
+
+def test_shares_hold_no_more_than_they_may_as_long_as_a_bucket_does_not() -> None:
+    width = BUCKETS // SEGMENTS
+
+    assert shares_of(counted(), [counted(9)], most=10) == []
+    assert shares_of(counted(3, 3, 3, 1), [counted(1), counted(0, 1)], most=8) == [
+        Share(0, 2 * width),
+        Share(2 * width, 4 * width),
+    ]
+    assert shares_of(counted(1, 0, 1), [], most=8) == [Share(0, width), Share(2 * width, 3 * width)]
+    halves = shares_of(counted(1, 12, 1), [counted(0, 4)], most=8)
+    assert halves == [
+        Share(0, width),
+        Share(width, width + width // 2),
+        Share(width + width // 2, 2 * width),
+        Share(2 * width, 3 * width),
+    ]
+    assert len(shares_of(counted(10**9), [], most=8)) == width
+
+
+async def test_a_share_reads_what_it_needs_and_no_more() -> None:
+    class Counting(MemoryBlocks):
+        octets = 0
+
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+            data = await super().get(key, start=start, end=end)
+            self.octets += len(data)
+            return data
+
+    store = Counting("mem://lake")
+    many = await written(store, named(*(f"data/old/{number}" for number in range(20_000))))
+    size_bytes = sum(segment.size_bytes for segment in many.files[0].segments)
+
+    tables = await read_keys(store, many, Share(0, BUCKETS // 4), NAMED)
+
+    assert sum(table.num_rows for table in tables) == sum(segment.rows for segment in many.files[0].segments[:16])
+    assert store.octets == sum(segment.size_bytes for segment in many.files[0].segments[:16]) < size_bytes / 3
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:200] + b"!" + data[201:]]
+)
+async def test_a_file_of_keys_that_differs_stops_the_run(damage: Callable[[bytes], bytes]) -> None:
     store = open_blocks("mem://lake", BlockOptions())
-    [part] = await write_keys(store, FOLDER, named("data/a"))
+    side = await written(store, named("data/a"))
+    key = FOLDER + side.files[0].name
 
     with pytest.raises(BadInput, match="other columns"):
-        await read_keys(store, FOLDER, [part], LISTED)
-    await store.put(FOLDER + part.name, b"something else")
+        await read_keys(store, side, ALL, LISTED)
+    await store.put(key, damage(await store.get(key)))
     with pytest.raises(BadInput, match="contradicts"):
-        await read_keys(store, FOLDER, [part], NAMED)
-    await store.delete([FOLDER + part.name])
+        await read_keys(store, side, ALL, NAMED)
+    await store.delete([key])
     with pytest.raises(BadInput, match="missing"):
-        await read_keys(store, FOLDER, [part], NAMED)
+        await read_keys(store, side, ALL, NAMED)
 
 
-@given(
-    st.lists(st.sampled_from(["data/x", "local://lake/main/data/y", "s3://lake/main/data/y", "LOCAL://lake/main/z"]))
-)
-def test_places_of_many_are_the_places_of_each(addresses: list[str]) -> None:
-    addresses = [
-        *addresses,
-        "data/0000000000000/00000012",
-        "data/000000000000w/00000012",
-        "data/no/such/slice/at/all/0",
-    ]
+ADDRESSES = [
+    "data/x",
+    "s3://other/data/y",
+    "S3A://lake/main/data/y",
+    "s3://lake/main/data/y",
+    "s3://lake/mainly/data/y",
+    "s3://other/s3://lake/main/z",
+    "s3://lake/main/data/0000000000000/00000012",
+    "s3n://lake/main/data/000000000000w/00000012",
+    "s3N://lake/main/data/000000000000v/00000013",
+    "s3://lake/main/data/abcdefghijk://lmnopqrst",
+    "s3://other/data/0000000000000/00000012",
+    "data/0000000000000/00000012",
+    "data/000000000000w/00000012",
+    "data/no/such/slice/at/all/0",
+    "s3://lake/main/ü/00000001",
+]
 
-    keys, numbers = HERE.places_of(pa.array(addresses, pa.string()))
 
-    places = [HERE.place_of(address) for address in addresses]
+@given(st.lists(st.sampled_from(ADDRESSES)), st.sampled_from(["s3://lake/main", "s3a://lake/main/"]))
+def test_places_of_many_are_the_places_of_each(addresses: list[str], uri: str) -> None:
+    here = Namespace(uri)
+
+    keys, numbers = here.places_of(pa.array(addresses, pa.string()))
+
+    places = [here.place_of(address) for address in addresses]
     assert sorted(keys.to_pylist()) == sorted(place for place in places if isinstance(place, str))
     assert sorted(numbers) == sorted(place for place in places if isinstance(place, tuple))
-
-
-async def test_who_would_overlook_files_of_keys_stops_the_run() -> None:
-    live = LiveSet()
-    live.add("data/a")
-    await write_held(open_blocks("mem://lake", BlockOptions()), FOLDER, live)
-
-    with pytest.raises(BadInput, match="files of their own"):
-        subtract(CANDIDATES.schema.empty_table(), live.rows())
+    assert sorted(here.numbers_of(pa.array(addresses, pa.string()))) == sorted(numbers)

@@ -11,7 +11,8 @@ from lakebed.base import slice_name
 from lakebed.blocks import BlockOptions, BlockStat, BlockStore, open_blocks
 from lakebed.blocks.drivers.memory import MemoryBlocks
 from lakebed.gc import planning_old_layout
-from lakebed.gc.keys import LISTED, read_keys
+from lakebed.gc.buckets import BUCKETS
+from lakebed.gc.keys import LISTED, Share, read_keys
 from lakebed.gc.planning_old_layout import NamespaceInside, list_elsewhere
 from tests.blocks.s3_servers import make_bucket, serve_moto
 
@@ -41,8 +42,8 @@ async def fill(blocks: BlockStore, keys: Sequence[str]) -> None:
 
 
 async def listed(blocks: BlockStore) -> set[str]:
-    pieces, found = await list_elsewhere(blocks, FOLDER)
-    tables = await read_keys(blocks, pieces.folder, pieces.parts, LISTED)
+    files, found = await list_elsewhere(blocks, FOLDER)
+    tables = await read_keys(blocks, files, Share(0, BUCKETS), LISTED)
     keys = [key for table in tables for key in table["key"].to_pylist()]
     assert len(keys) == len(set(keys)) == found.objects
     assert found.size_bytes == 4 * found.objects
@@ -93,10 +94,10 @@ async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept
     stray = f"data/{SLICES[0]}/\U0010ffff!"
     await fill(blocks, [f"data/{SLICES[0]}/00000001", stray, "data/zz"])
 
-    pieces, found = await list_elsewhere(blocks, FOLDER)
+    files, found = await list_elsewhere(blocks, FOLDER)
 
     assert found.strays == (stray,)
-    assert sum(part.rows for part in pieces.parts) == 1
+    assert files.rows == 1
 
 
 async def test_many_are_written_down_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,8 +242,8 @@ def test_the_committed_mark_equals_its_specification(
         ranges = named_ranges(spark, built.lake, judged.metaranges, tasks=2).toArrow()
         verdicts = mark_expired(
             expired_objects(spark, built.lake, ranges.filter(pc.invert(ranges["is_live"])), tasks=2),
-            live_objects(spark, built.lake, ranges.filter(ranges["is_live"]), tasks=2),
-            uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1),
+            live_objects(spark, built.lake, ranges.filter(ranges["is_live"]), tasks=2, with_keys=True),
+            uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1, with_keys=True),
             spark.createDataFrame(SETTLED.rows({"bucket": sorted(world.settled)}), SETTLED.spark),
         )
         return addresses_of(verdicts)
@@ -265,7 +265,11 @@ def test_the_uncommitted_mark_equals_its_specification(
     listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
     ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
     # What the tasks found is put together once by a shuffle, once by the driver.
-    works = [reading_live(built.lake.uri), reading_uncommitted(built.uncommitted, built.lake.uri)]
+    uri = built.lake.uri
+    works = [
+        reading_live(uri, with_keys=False),
+        reading_uncommitted(built.uncommitted, uri, with_keys=False),
+    ]
     inputs = [(ranges, RANGES), (rows_of_parts(built.uncommitted.parts), PARTS)]
     committed_live, uncommitted_live = (
         gather_live(spark, built.lake, work, *rows, folder=f"_lakefs/live-{most}/", tasks=2, bytes_here=most)
@@ -322,9 +326,7 @@ def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_n
 ) -> None:
     candidates = spark.createDataFrame(some_candidates(), CANDIDATES.spark)
     settled = spark.createDataFrame(SETTLED.rows({"bucket": SLICES}), SETTLED.spark)
-    broken = spark.createDataFrame(
-        [(None, b"\x02", [], "")], "bucket long, bitmap binary, addresses array<string>, part string"
-    )
+    broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
     lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
 
     with pytest.raises(Exception, match="null in column bucket"):
@@ -341,7 +343,7 @@ def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp
         files.write("_lakefs/listed/some.parquet", data)
     nothing = Pieces(folder="_lakefs/live/")
 
-    with pytest.raises(Exception, match=r"some\.parquet: a candidate is in no slice"):
+    with pytest.raises(Exception, match=r"some\.parquet holds objects that are in no slice"):
         mark_unreferenced(
             spark,
             lake,

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
-from lakebed.base import Entry, RepositoryUid
+from lakebed.base import Entry, RepositoryUid, to_row
 from lakebed.blocks import DeleteFailure
 from lakebed.gc import Mode, NoSavedState, UncommittedOptions, planning_uncommitted
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.modes import Choice, choose
+from lakebed.gc.packing import Cause, LiveSet, pack_foreign
+from lakebed.gc.parts import encode
 from lakebed.gc.saving import save
-from lakebed.handoff import Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved
+from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.handoff import Pieces, Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved, part_of
 from lakebed.retention import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.upkeep import Collector as PlainCollector
 from lakebed.upkeep import Upkeep
@@ -27,7 +31,9 @@ from tests.spark.lakeside import URI, Lakeside
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAVED = "_lakefs/retention/gc/uncommitted/*/saved.json"
+RUNS = "_lakefs/retention/gc/uncommitted/"
+SAVED = f"{RUNS}*/saved.json"
+OLD = Cause(reason="unreferenced")
 
 
 def collect(spark: SparkSession, lakeside: Lakeside, mode: Mode = Mode.AUTOMATIC) -> tuple[Plan, RunReport]:
@@ -84,6 +90,41 @@ def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSess
     lakeside.wait(lakeside.versions.clean())
     collect(spark, lakeside, Mode.OPTIMISED)
     assert lakeside.addresses() == set()
+
+
+def imported(lakeside: Lakeside, path: str, address: str) -> None:
+    """An entry as it comes with another system's metadata."""
+    entry = Entry(address=address, size_bytes=4, checksum="x", modified_ms=1)
+    lakeside.wait(lakeside.versions._write("main", path.encode(), 0, to_row(path.encode(), entry)))
+
+
+@pytest.mark.parametrize("here_max", [0, 1 << 20], ids=["jobs", "here"])
+def test_foreign_keys_are_nowhere_in_a_run_and_full_uris_of_slices_count(
+    spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch, here_max: int
+) -> None:
+    monkeypatch.setattr(planning_uncommitted, "FILES_HERE", here_max)
+    monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", here_max)
+    kept = {lakeside.upload(path) for path in ("a/1", "a/2", "a/3")}
+    for number, address in enumerate(sorted(kept)[:2]):
+        imported(lakeside, f"b/{number}", f"LOCAL{URI[5:]}/{address}")
+        if number == 0:
+            imported(lakeside, "c/1", "data/imported/1")
+            imported(lakeside, "c/2", "s3://elsewhere/data/1")
+            lakeside.commit()
+    for path in ("a/1", "a/2"):
+        lakeside.delete(path)
+    imported(lakeside, "c/3", "data/imported/3")
+    for mode in (Mode.CLEAN, Mode.OPTIMISED):
+        lakeside.upload("d")
+        lakeside.delete("d")
+
+        plan, _ = collect(spark, lakeside, mode)
+
+        assert lakeside.addresses() == kept
+        named = [*lakeside.files(f"{plan.folder}committed/*"), *lakeside.files(f"{plan.folder}uncommitted.live/*")]
+        rows = [pq.read_table(file).to_pylist() for file in named]
+        assert all(row["bucket"] >= 0 and row["addresses"] == [] for file in rows for row in file)
+        assert not lakeside.files(f"{plan.folder}keys/*")
 
 
 class Both:
@@ -208,6 +249,32 @@ def of_another_run(file: Path) -> None:
     file.write_bytes(encode_saved(msgspec.structs.replace(saved, run_id="other")))
 
 
+def with_foreign(piece: str) -> Callable[[Path], None]:
+    """Whoever made it named a foreign key there."""
+
+    def damage(file: Path) -> None:
+        saved = decode_saved(file.read_bytes(), file.parent.name)
+        pieces = saved.failed if piece == "failed" else getattr(saved.keeps, piece)
+        live = LiveSet()
+        live.add("data/old")
+        table, rows = (
+            (LIVE, live.rows()) if piece == "committed" else (CANDIDATES, pack_foreign(["data/old"], [1], [1], OLD))
+        )
+        data = encode(table, rows)
+        path = file.parent / piece / "foreign-1.parquet"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        folder = f"{RUNS}{file.parent.name}/{piece}/"
+        pieces = Pieces(folder=folder, parts=(*pieces.parts, part_of(path.name, data, rows=rows.num_rows)))
+        if piece == "failed":
+            saved = msgspec.structs.replace(saved, failed=pieces)
+        else:
+            saved = msgspec.structs.replace(saved, keeps=msgspec.structs.replace(saved.keeps, **{piece: pieces}))
+        file.write_bytes(encode_saved(saved))
+
+    return damage
+
+
 DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("saved.json", Path.unlink, "no run has saved its state"),
     ("saved.json", cut, "unreadable"),
@@ -222,6 +289,9 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
     ("ranges/*", flip, "ranges/.* contradicts"),
     ("slices/*", Path.unlink, "slices/.* is missing"),
     ("commits/*", flip, "commits/.* contradicts"),
+    ("saved.json", with_foreign("kept"), "kept/ holds objects that are in no slice"),
+    ("saved.json", with_foreign("failed"), "failed/ holds objects that are in no slice"),
+    ("saved.json", with_foreign("committed"), "committed/ holds objects that are in no slice"),
 ]
 
 

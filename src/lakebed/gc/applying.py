@@ -63,7 +63,7 @@ from .grace import let_readers_finish
 from .history import newly_kept
 from .mark import mark_expired
 from .quarantine import begin_quarantine
-from .read import live_objects, named_ranges, uncommitted_objects
+from .read import live_objects, read_ranges, uncommitted_objects
 from .recording import Ledger, Swept
 from .rereading import reread
 from .runs import Plan, Total, read_plan
@@ -198,13 +198,13 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
     new, old = newly_kept(_kept_by(files, plan), now)
     # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
-    ranges = named_ranges(shop.spark, shop.lake, either, tasks=shop.tasks).toArrow()
+    ranges = read_ranges(shop.spark, shop.lake, either, tasks=shop.tasks)
     fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
     shop.progress(f"rechecking {plan.doomed.rows} objects against {fresh.num_rows} new ranges and what is staged")
     verdicts = mark_expired(
         doomed_again(shop.spark, shop.lake, plan.doomed, tasks=shop.tasks),
-        live_objects(shop.spark, shop.lake, fresh, tasks=shop.tasks),
-        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks),
+        live_objects(shop.spark, shop.lake, fresh, tasks=shop.tasks, with_keys=True),
+        uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, with_keys=True),
         shop.settled(answer.settled_slices),
     )
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")

@@ -5,34 +5,41 @@ of them, and a fifth of it where the table fits into a core's own cache. So keys
 all their bytes, the same on both sides of the join, and only what shares a bucket is compared. The hash decides nothing
 else: two keys with one hash are two keys.
 
-Where they are many, neither side crosses Spark's shuffle. A task writes the keys it found into the run's folder, a file
-for each *group* of buckets, in the order of buckets; whoever joins a group reads its files of both sides. Such a file
-is an Arrow IPC stream with LZ4 (a third of what Parquet takes to write and to read), it is named by its group and its
-digest, and is checked against them like every part of a run.
+Where they are many, neither side crosses Spark's shuffle. A task writes the keys it found into the run's folder, as
+*segments* of one file: each holds a stretch of buckets, and is an Arrow IPC stream with LZ4 (a third of what Parquet
+takes to write and to read). Whoever joins some buckets reads the segments that have them, a request for each file, and
+checks each against its digest. How many buckets that are is only decided when both sides are written down and counted
+(`shares_of`): as few as it takes for a task to hold no more than KEYS_MAX keys, were there ever so many in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
+from lakebed.base import NotFound
 from lakebed.blocks import BlockStore
 from lakebed.handoff import BadInput, Part
 
 from .buckets import BUCKETS, buckets_of
-from .packing import LiveSet
-from .parts import read_part
+from .parts import rows_of_parts
 
-GROUPS: Final = 32
+SEGMENTS: Final = 64
 HELD_MAX: Final = 500_000
-"""How many keys a task holds before it writes them down, as 32 files of 16,000 keys: with more of them, bringing them
+"""How many keys a task holds before it writes them down, as 64 segments of 8,000 keys: with more of them, bringing them
 into order takes twice as long, for they no longer fit a shared cache."""
+
+KEYS_MAX: Final = 2_500_000
+"""How many keys of both sides a task holds when it joins some: 200 to 300 MB. More only if one bucket has more, which
+takes a thousand times as many in all."""
 
 NAMED: Final = pa.schema([pa.field("bucket", pa.int16(), nullable=False), pa.field("key", pa.string(), nullable=False)])
 """Keys that something names."""
@@ -46,8 +53,44 @@ LISTED: Final = pa.schema(
 )
 """Keys that were found in the namespace."""
 
-_PER_GROUP: Final = BUCKETS // GROUPS
-_PREFIX: Final = "foreign-"
+_WIDTH: Final = BUCKETS // SEGMENTS
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """What a file has of so many buckets. Without rows it has no bytes."""
+
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class KeyFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, with its SEGMENTS segments one behind the other."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+
+class KeyFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a join. `folder` is relative to the namespace and ends with a slash."""
+
+    folder: str
+    files: tuple[KeyFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+class Share(NamedTuple):
+    """Some buckets: from `first` to before `behind`."""
+
+    first: int
+    behind: int
 
 
 def by_bucket(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
@@ -59,59 +102,136 @@ def _in_order(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.argsort(rows["bucket"].to_numpy(), kind="stable")))
 
 
-async def write_keys(store: BlockStore, folder: str, rows: pa.Table) -> list[Part]:
-    """Store rows that are in the order of buckets, and return the parts. Equal rows make equal files of one name."""
-    parts = []
-    ends = _ends_of(rows, range(_PER_GROUP, BUCKETS + 1, _PER_GROUP))
-    for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        if start < end:
-            data = _encode(rows.slice(start, end - start))
-            part = handoff.part_of(_PREFIX, data, rows=end - start)
-            name = f"{_PREFIX}{group:02d}-{part.sha256[:24]}.arrow"
-            parts.append(Part(name=name, rows=part.rows, size_bytes=part.size_bytes, sha256=part.sha256))
-            await store.put(folder + name, data)
-    return parts
+class KeySet:
+    """Keys that a task found to be named, until it writes them down."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Array] = []
+        self._buckets: list[npt.NDArray[np.int16]] = []
+        self.held = 0
+
+    def add(self, keys: pa.Array) -> None:
+        # Hashed here, for the keys of one range are still in the core's cache.
+        self._buckets.append(buckets_of(keys))
+        self._keys.append(keys)
+        self.held += len(keys)
+
+    async def write(self, store: BlockStore, folder: str) -> pa.Table:
+        """Store them as one file, and hold none. A row of PARTS, from which `files_of` makes a KeyFile."""
+        columns = {"bucket": np.concatenate(self._buckets), "key": pa.concat_arrays(self._keys)}
+        self._keys, self._buckets, self.held = [], [], 0
+        return row_of(await write_keys(store, folder, _in_order(pa.table(columns, schema=NAMED))))
 
 
-async def write_held(store: BlockStore, folder: str, live: LiveSet, *, most: int = 0) -> None:
-    """Store the foreign keys that a live set holds, if they are more than `most`; from then on it knows their files."""
-    if live.keys_held > most:
-        keys, buckets = live.take_keys()
-        rows = _in_order(pa.table({"bucket": buckets, "key": keys}, schema=NAMED))
-        for part in await write_keys(store, folder, rows):
-            live.add_part(part, group=group_of(part))
+async def write_keys(store: BlockStore, folder: str, rows: pa.Table) -> KeyFile:
+    """Store rows that are in the order of buckets. Equal rows make equal files of one name."""
+    pieces = [_encode(rows.slice(start, end - start)) for start, end in _stretches(rows)]
+    counts = [end - start for start, end in _stretches(rows)]
+    segments = tuple(
+        Segment(count, len(data), hashlib.sha256(data).hexdigest()) for count, data in zip(counts, pieces, strict=True)
+    )
+    together = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
+    file = KeyFile(name=f"foreign-{together[:24]}.arrow", segments=segments)
+    await store.put(folder + file.name, b"".join(pieces))
+    return file
 
 
-def group_of(part: Part) -> int:
-    return int(part.name[len(_PREFIX) :].partition("-")[0])
+def _stretches(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    ends = _ends_of(rows, range(0, BUCKETS + 1, _WIDTH))
+    return pairwise(ends)
 
 
-def files_of(live: pa.Table) -> list[Part]:
-    """Of LIVE the files that it names, each once, also where two tasks wrote the same."""
-    texts = sorted({text for text in live["part"].to_pylist() if text})
-    return [msgspec.json.decode(text, type=Part) for text in texts]
+def row_of(file: KeyFile) -> pa.Table:
+    """A row of PARTS that says all of it."""
+    size_bytes = sum(segment.size_bytes for segment in file.segments)
+    part = Part(name=file.name, rows=file.rows, size_bytes=size_bytes, sha256="")
+    return rows_of_parts([part], notes=[msgspec.json.encode(file)])
 
 
-async def read_keys(store: BlockStore, folder: str, parts: Iterable[Part], schema: pa.Schema) -> list[pa.Table]:
-    """A table for each part.
+def files_of(folder: str, rows: pa.Table) -> KeyFiles:
+    """Of PARTS that `row_of` made, each file once, also where two tasks wrote the same."""
+    found = {file.name: file for note in rows["note"].to_pylist() for file in [msgspec.json.decode(note, type=KeyFile)]}
+    return KeyFiles(folder=folder, files=tuple(found[name] for name in sorted(found)))
+
+
+def shares_of(listed: KeyFiles, named: Iterable[KeyFiles], *, most: int = KEYS_MAX) -> list[Share]:
+    """All buckets in which anything was listed, in stretches of at most `most` keys of both sides; or of one bucket.
+
+    A segment with more keys than that is read several times, each time for some of its buckets.
+    """
+    counts = _counts(listed) + sum(map(_counts, named), np.zeros(SEGMENTS, np.int64))
+    shares: list[Share] = []
+    open_, held = False, 0
+    for segment in np.flatnonzero(_counts(listed)).tolist():
+        first, count = segment * _WIDTH, int(counts[segment])
+        if open_ and held + count <= most and shares[-1].behind == first:
+            shares[-1] = Share(shares[-1].first, first + _WIDTH)
+            held += count
+            continue
+        width = _WIDTH
+        while width > 1 and count * width > most * _WIDTH:
+            width //= 2
+        shares += [Share(at, at + width) for at in range(first, first + _WIDTH, width)]
+        open_, held = width == _WIDTH, count
+    return shares
+
+
+def _counts(side: KeyFiles) -> npt.NDArray[np.int64]:
+    rows = [[segment.rows for segment in file.segments] for file in side.files]
+    counts: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(len(rows), SEGMENTS).sum(axis=0)
+    return counts
+
+
+async def read_keys(store: BlockStore, side: KeyFiles, share: Share, schema: pa.Schema) -> list[pa.Table]:
+    """Of each file what it has of these buckets, as tables in the order of buckets.
 
     Raises:
-        BadInput: a part is missing, differs, or holds something else.
+        BadInput: a file is missing or short, a segment differs, or holds something else.
     """
-    return [_decode(await read_part(store, folder, part), part, schema) for part in parts]
+    tables = [await _read_file(store, side.folder, file, share, schema) for file in side.files]
+    return [table for table in tables if table.num_rows]
 
 
-def keep_unnamed(listed: Sequence[pa.Table], named: Sequence[pa.Table], group: int) -> pa.Table:
-    """Of tables of LISTED the rows of this group whose key is in no table of NAMED, each key once. All these tables are
-    in the order of buckets."""
-    edges = range(group * _PER_GROUP, (group + 1) * _PER_GROUP + 1)
+async def _read_file(store: BlockStore, folder: str, file: KeyFile, share: Share, schema: pa.Schema) -> pa.Table:
+    ends = [0, *accumulate(segment.size_bytes for segment in file.segments)]
+    numbers = range(share.first // _WIDTH, -(-share.behind // _WIDTH))
+    start, end = ends[numbers.start], ends[numbers.stop]
+    if start == end:
+        return schema.empty_table()
+    try:
+        data = await store.get(folder + file.name, start=start, end=end)
+    except NotFound as error:
+        raise BadInput(f"{folder}{file.name} is missing", part=file.name) from error
+    found = []
+    for number in numbers:
+        segment = file.segments[number]
+        piece = data[ends[number] - start : ends[number + 1] - start]
+        if hashlib.sha256(piece).hexdigest() != segment.sha256:
+            raise BadInput(f"{folder}{file.name} contradicts its size or digest", part=file.name)
+        if segment.rows:
+            rows = _decode(piece, file.name, segment, schema)
+            # Copied where only some of it is wanted, for the rest shall not stay in memory.
+            is_whole = share.first <= number * _WIDTH and (number + 1) * _WIDTH <= share.behind
+            found.append(rows if is_whole else rows.filter(_is_in(rows, share)))
+    return pa.concat_tables([schema.empty_table(), *found])
+
+
+def _is_in(rows: pa.Table, share: Share) -> pa.Array:
+    buckets = rows["bucket"]
+    return pc.and_(pc.greater_equal(buckets, share.first), pc.less(buckets, share.behind))
+
+
+def keep_unnamed(listed: Sequence[pa.Table], named: Sequence[pa.Table], share: Share) -> pa.Table:
+    """Of tables of LISTED the rows of these buckets whose key is in no table of NAMED, each key once. All these tables
+    are in the order of buckets."""
+    edges = range(share.first, share.behind + 1)
     ours, theirs = [(table, _ends_of(table, edges)) for table in listed], [(t, _ends_of(t, edges)) for t in named]
     left = [LISTED.empty_table()]
-    for bucket in range(_PER_GROUP):
-        rows = pa.concat_tables([LISTED.empty_table(), *_stretches(ours, bucket)])
+    for bucket in range(share.behind - share.first):
+        rows = pa.concat_tables([LISTED.empty_table(), *_of_bucket(ours, bucket)])
         if not rows.num_rows:
             continue
-        keys = pa.concat_tables([NAMED.empty_table(), *_stretches(theirs, bucket)])["key"]
+        keys = pa.concat_tables([NAMED.empty_table(), *_of_bucket(theirs, bucket)])["key"]
         left.append(_seen_last(rows.filter(pc.invert(pc.is_in(rows["key"], value_set=keys)))))
     return pa.concat_tables(left).combine_chunks()
 
@@ -126,7 +246,7 @@ def _seen_last(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.concat_arrays([is_last, pa.array([True])]))
 
 
-def _stretches(tables: Iterable[tuple[pa.Table, list[int]]], bucket: int) -> list[pa.Table]:
+def _of_bucket(tables: Iterable[tuple[pa.Table, list[int]]], bucket: int) -> list[pa.Table]:
     return [table.slice(ends[bucket], ends[bucket + 1] - ends[bucket]) for table, ends in tables]
 
 
@@ -137,6 +257,8 @@ def _ends_of(rows: pa.Table, buckets: range) -> list[int]:
 
 
 def _encode(rows: pa.Table) -> bytes:
+    if not rows.num_rows:
+        return b""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(rows)
@@ -144,11 +266,11 @@ def _encode(rows: pa.Table) -> bytes:
     return data
 
 
-def _decode(data: bytes, part: Part, schema: pa.Schema) -> pa.Table:
+def _decode(data: bytes, name: str, segment: Segment, schema: pa.Schema) -> pa.Table:
     try:
         rows = pa.ipc.open_stream(data).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{part.name} holds no keys: {error}", part=part.name) from error
-    if not rows.schema.equals(schema) or rows.num_rows != part.rows:
-        raise BadInput(f"{part.name} holds other columns or rows than it should", part=part.name)
+        raise BadInput(f"{name} holds no keys: {error}", part=name) from error
+    if not rows.schema.equals(schema) or rows.num_rows != segment.rows:
+        raise BadInput(f"{name} holds other columns or rows than it should", part=name)
     return rows

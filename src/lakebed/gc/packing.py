@@ -11,15 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.handoff import Part
-
-from .buckets import BUCKETS, buckets_of
+from .buckets import buckets_of
 from .places import Namespace, Place
 from .tables import CANDIDATES, LIVE
 
@@ -128,13 +125,13 @@ def _candidates(
 
 
 class LiveSet:
-    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter."""
+    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter.
+
+    Keys that are to be compared by the million do not come here, but into files (keys.py)."""
 
     def __init__(self) -> None:
         self._words: dict[int, npt.NDArray[np.uint64]] = {}
         self._keys: list[pa.Array] = []
-        self._buckets: list[npt.NDArray[np.int16]] = []
-        self._parts: list[tuple[int, str]] = []
 
     def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
         """The slice's bitmap, at least so many 64-bit words long, to set bits in. Good until the next call."""
@@ -161,21 +158,24 @@ class LiveSet:
             case (slice_, sequence):
                 self.add_numbers(np.array([slice_]), np.array([sequence]))
             case str(key):
-                self._add_keys(pa.array([key], pa.string()))
+                self._keys.append(pa.array([key], pa.string()))
             case None:
                 pass
 
     def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
         """Foreign addresses, as entries have them."""
         keys, numbers = namespace.places_of(addresses)
-        self._add_keys(keys)
-        for place in numbers:
-            self.add(place)
-
-    def _add_keys(self, keys: pa.Array) -> None:
-        # Here, for the keys of one range are still in the core's cache.
-        self._buckets.append(buckets_of(keys))
         self._keys.append(keys)
+        self._add_places(numbers)
+
+    def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
+        """Of foreign addresses those that are a slice and a sequence, spelt otherwise; the keys are left out."""
+        self._add_places(namespace.numbers_of(addresses))
+
+    def _add_places(self, places: Sequence[tuple[int, int]]) -> None:
+        if places:
+            slices, sequences = np.array(places, np.int64).T
+            self.add_numbers(slices, sequences)
 
     def add_rows(self, live: pa.Table) -> None:
         """LIVE rows, without nulls."""
@@ -183,43 +183,31 @@ class LiveSet:
             if bucket >= 0:
                 bits = np.frombuffer(bitmap, np.uint8)
                 self.room(bucket, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
-        for keys in pc.list_flatten(live["addresses"]).chunks:
-            self._add_keys(keys)
-        labelled = zip(live["bucket"].to_pylist(), live["part"].to_pylist(), strict=True)
-        self._parts += [(bucket, part) for bucket, part in labelled if part]
+        self._keys += pc.list_flatten(live["addresses"]).chunks
 
     @property
     def keys_held(self) -> int:
         return sum(map(len, self._keys))
 
-    def take_keys(self) -> tuple[pa.Array, npt.NDArray[np.int16]]:
-        """The foreign keys so far and their buckets (0 and up), in no order, some several times; they are held no
-        longer."""
-        held = pa.concat_arrays([pa.array([], pa.string()), *self._keys])
-        buckets = np.concatenate([np.empty(0, np.int16), *self._buckets])
-        self._keys, self._buckets = [], []
-        return held, buckets
-
-    def add_part(self, part: Part, *, group: int) -> None:
-        """A file of foreign keys, too many for rows (keys.py). Its row is of a bucket that is its group's own."""
-        self._parts.append((-1 - BUCKETS - group, msgspec.json.encode(part).decode()))
-
-    def rows(self) -> pa.Table:
-        """LIVE: one row a bucket, and one for each file of keys."""
+    def take_keys(self) -> pa.Table:
+        """LIVE: the keys so far, one row a bucket. They are held no longer."""
         keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys])).sort()
+        self._keys = []
         buckets = -1 - buckets_of(keys).astype(np.int64)
         order = np.argsort(buckets, kind="stable")
         starts = _starts(buckets[order])
-        in_rows = _live(buckets[order][starts], addresses=_lists(keys, order, starts))
-        labels, parts = zip(*self._parts, strict=True) if self._parts else ((), ())
+        return _live(buckets[order][starts], addresses=_lists(keys, order, starts))
+
+    def rows(self) -> pa.Table:
+        """LIVE: one row a bucket. The keys are held no longer."""
         slices = sorted(self._words)
         bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
-        return pa.concat_tables([in_rows, _live(labels, part=parts), _live(slices, bitmap=bitmaps)])
+        return pa.concat_tables([self.take_keys(), _live(slices, bitmap=bitmaps)])
 
 
 def _live(buckets: Any, **columns: Any) -> pa.Table:
     """LIVE rows with one of their columns, the others being empty."""
-    nothing: dict[str, Any] = {"bitmap": b"", "addresses": [], "part": ""}
+    nothing: dict[str, Any] = {"bitmap": b"", "addresses": []}
     empty = {name: [value] * len(buckets) for name, value in nothing.items()}
     return LIVE.rows({"bucket": buckets, **empty, **columns})
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -62,6 +63,15 @@ def decode(table: Table, data: bytes, part: handoff.Part) -> pa.Table:
     if rows.num_rows != part.rows:
         raise handoff.BadInput(f"{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
     return rows
+
+
+def check_numbered(packed: pa.Table, name: str) -> None:
+    """
+    Raises:
+        BadInput: CANDIDATES or LIVE hold a foreign key, where only slices can be judged.
+    """
+    if not pc.all(pc.greater_equal(packed["bucket"], 0), min_count=0).as_py():
+        raise handoff.BadInput(f"{name} holds objects that are in no slice", part=name)
 
 
 def rows_of_parts(parts: Sequence[handoff.Part], notes: Sequence[bytes] = ()) -> pa.Table:

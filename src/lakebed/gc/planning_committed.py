@@ -19,7 +19,7 @@ from lakebed.retention import Rules, check_rules
 from .files import Files
 from .history import Judged, check_live, judge
 from .mark import mark_expired
-from .read import expired_objects, live_objects, named_ranges
+from .read import expired_objects, live_objects, read_ranges
 from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import find_strays
@@ -47,13 +47,13 @@ def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommi
     refs = read_input(files, prepared.refs, handoff.REFS)
     judged = judge(commits, refs, rules, now_ms=run.now_ms)
     shop.progress(f"{int(judged.expired.sum())} of {commits.num_rows} commits expired; reading their ranges")
-    ranges = named_ranges(shop.spark, shop.lake, judged.metaranges, tasks=shop.tasks).toArrow()
+    ranges = read_ranges(shop.spark, shop.lake, judged.metaranges, tasks=shop.tasks)
     live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
     check_live(judged.metaranges, live.num_rows)
     shop.progress(f"marking {expired.num_rows} expired ranges against {live.num_rows} live ones")
     verdicts = mark_expired(
         expired_objects(shop.spark, shop.lake, expired, tasks=shop.tasks),
-        live_objects(shop.spark, shop.lake, live, tasks=shop.tasks),
+        live_objects(shop.spark, shop.lake, live, tasks=shop.tasks, with_keys=True),
         shop.spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark),
         shop.settled(run.settled_slices),
     )

@@ -29,17 +29,17 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import Conflict, inner_namespace
 from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import Part, Pieces, PreparedCommits, RunMode, StartedRun
+from lakebed.handoff import PreparedCommits, RunMode, StartedRun
 from lakebed.retention import DAY_MS, slice_of
 
 from .clocks import store_clock_ms
 from .files import Files
 from .history import check_live, metaranges_of_all
-from .keys import LISTED, by_bucket, write_keys
+from .keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
 from .mark.foreign import mark_foreign
 from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
-from .read import UNREFERENCED, Found, live_objects, named_ranges, uncommitted_objects, write_live
+from .read import UNREFERENCED, Found, named_keys, read_ranges, uncommitted_keys
 from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import strays_of
@@ -63,7 +63,7 @@ class _Committed:
     prepared: PreparedCommits
     commits: pa.Table
     ranges: int
-    live: Pieces
+    keys: KeyFiles
 
 
 def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: UncommittedOptions) -> Plan:
@@ -82,16 +82,14 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: _read_commits(shop, run, files, answer)
     )
     commits, prepared = committed.commits, committed.prepared
-    by_others = uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, keys_into=keys_in)
     doomed, totals = mark_foreign(
         shop.spark,
         shop.lake,
         listed=listed,
-        live=[
-            committed.live,
-            write_live(by_others, shop.lake, folder=f"{run.folder}uncommitted.live/"),
+        named=[
+            committed.keys,
+            uncommitted_keys(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, folder=keys_in),
         ],
-        keys_in=keys_in,
         into=f"{run.folder}{DOOMED_ELSEWHERE}/",
         cause=UNREFERENCED,
         tasks=shop.tasks,
@@ -117,22 +115,21 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
 def _read_commits(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommits) -> _Committed:
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     metaranges = metaranges_of_all(commits)
-    ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    ranges = read_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks)
     check_live(metaranges, ranges.num_rows)
     shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
-    rows = live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, keys_into=f"{run.folder}keys/")
-    live = write_live(rows, shop.lake, folder=f"{run.folder}committed/")
-    return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, live=live)
+    keys = named_keys(shop.spark, shop.lake, ranges, tasks=shop.tasks, folder=f"{run.folder}keys/")
+    return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, keys=keys)
 
 
-async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]:
+async def list_elsewhere(store: BlockStore, folder: str) -> tuple[KeyFiles, Found]:
     """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each.
 
     Raises:
         NamespaceInside: a key may be that of a namespace inside this one.
     """
     held: list[BlockStat] = []
-    parts: list[Part] = []
+    files: list[KeyFile] = []
     found, start_after, ahead = Found(), "", ""
     while True:
         async with aclosing(_stats(store, start_after)) as stats:
@@ -143,12 +140,12 @@ async def list_elsewhere(store: BlockStore, folder: str) -> tuple[Pieces, Found]
                 _check_outside(store, stat.key)
                 held.append(stat)
                 if len(held) >= HELD_MAX:
-                    found = found.plus(await _flush(store, folder, held, parts))
+                    found = found.plus(await _flush(store, folder, held, files))
             else:
                 break
         start_after = ahead
-    found = found.plus(await _flush(store, folder, held, parts))
-    return Pieces(folder=folder, parts=tuple(parts)), found
+    found = found.plus(await _flush(store, folder, held, files))
+    return KeyFiles(folder=folder, files=tuple(files)), found
 
 
 async def _stats(store: BlockStore, start_after: str) -> AsyncGenerator[BlockStat, None]:
@@ -172,7 +169,7 @@ def _behind_ours(key: str) -> str:
     return "" if name is None else f"{handoff.DATA_PREFIX}{name}/{_BEHIND}"
 
 
-async def _flush(store: BlockStore, folder: str, held: list[BlockStat], parts: list[Part]) -> Found:
+async def _flush(store: BlockStore, folder: str, held: list[BlockStat], files: list[KeyFile]) -> Found:
     """Write down what is held, and hold nothing. What no plan may take is told as stray."""
     ours: list[BlockStat] = []
     strays: list[BlockStat] = []
@@ -183,7 +180,8 @@ async def _flush(store: BlockStore, folder: str, held: list[BlockStat], parts: l
         "size_bytes": [stat.size_bytes for stat in ours],
         "seen_ms": [stat.modified_ms for stat in ours],
     }
-    parts += await write_keys(store, folder, by_bucket(columns, LISTED))
+    if ours:
+        files.append(await write_keys(store, folder, by_bucket(columns, LISTED)))
     held.clear()
     return Found(
         objects=len(ours),

@@ -9,6 +9,10 @@ A *clean* run lists every settled slice and reads every commit. An *optimised* o
 saved: it lists slices that are new, reads commits whose ids and ranges that are new, and looks again at what was kept
 (docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
 What an optimised run has to read is mostly a few files: then the driver reads them, and no job is started.
+
+Candidates are addresses of slices, and nothing else: what was listed, kept, or could not be deleted. So foreign keys
+that something names are left out where they are read, were there ever so many; the full URI of an address of a slice
+is none. A candidate that is a foreign key stops the run (mark/uncommitted.py).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from lakebed.base import RunId, slice_name, slice_opened_at_ms
 from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
-from .here import BYTES_HERE, FILES_HERE, METARANGES_HERE, run_here
+from .here import BYTES_HERE, FILES_HERE, run_here
 from .history import check_live, metaranges_of_all
 from .mark import Live, Places, mark_unreferenced
 from .modes import Mode, UncommittedOptions, choose
@@ -39,8 +43,7 @@ from .read import (
     list_slices,
     listing_into,
     live_objects,
-    named_ranges,
-    read_metaranges,
+    read_ranges,
     reading_live,
     reading_uncommitted,
 )
@@ -181,7 +184,7 @@ def _issued(desk: Desk, slices: list[int]) -> Issued:
 def _read_uncommitted(desk: Desk, manifest: Manifest) -> Pieces:
     """LIVE of what is staged, uploaded or copied."""
     shop, folder = desk.shop, desk.folder("uncommitted.live")
-    work, parts = reading_uncommitted(manifest, shop.lake.uri), rows_of_parts(manifest.parts)
+    work, parts = reading_uncommitted(manifest, shop.lake.uri, with_keys=False), rows_of_parts(manifest.parts)
     if manifest.size_bytes > BYTES_HERE:
         return gather_live(shop.spark, shop.lake, work, parts, PARTS, folder=folder, tasks=shop.tasks)
     return write_piece(desk.files, folder, "bucket-all.parquet", LIVE, run_here(shop.lake, work, parts, LIVE))
@@ -192,10 +195,7 @@ def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
     commits = read_input(desk.files, prepared.commits, handoff.COMMITS)
     new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
     metaranges = metaranges_of_all(new)
-    if metaranges.num_rows <= METARANGES_HERE:
-        ranges = run_here(shop.lake, read_metaranges, metaranges, RANGES)
-    else:
-        ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
+    ranges = read_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks)
     check_live(metaranges, ranges.num_rows)
     if base is not None:
         ranges = ranges.filter(pc.invert(pc.is_in(ranges["range_id"], value_set=base.ranges)))
@@ -208,14 +208,14 @@ def _live_of(desk: Desk, ranges: pa.Table) -> Pieces:
     """LIVE of what these ranges name, and of what the base's commits do."""
     shop, folder = desk.shop, desk.folder("committed")
     if desk.base is None:
-        work = reading_live(shop.lake.uri)
+        work = reading_live(shop.lake.uri, with_keys=False)
         return gather_live(shop.spark, shop.lake, work, ranges, RANGES, folder=folder, tasks=shop.tasks)
     live = LiveSet()
     live.add_rows(desk.base.committed)
     if ranges.num_rows <= FILES_HERE:
-        live.add_rows(run_here(shop.lake, reading_live(shop.lake.uri), ranges, LIVE))
+        live.add_rows(run_here(shop.lake, reading_live(shop.lake.uri, with_keys=False), ranges, LIVE))
     else:
-        live.add_rows(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks).toArrow())
+        live.add_rows(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, with_keys=False).toArrow())
     return write_piece(desk.files, folder, "bucket-all.parquet", LIVE, live.rows())
 
 

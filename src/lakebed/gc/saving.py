@@ -37,7 +37,7 @@ from lakebed.handoff import (
 
 from .files import Files
 from .packing import pack_numbered
-from .parts import decode, encode
+from .parts import check_numbered, decode, encode
 from .read import UNREFERENCED
 from .recording import failed, only
 from .tables import CANDIDATES, LIVE, RANGE_IDS, SETTLED, Table
@@ -93,18 +93,17 @@ def _check_same(saved: Saved, view: RunView, run: StartedRun) -> None:
 
 def _read(files: Files, saved: Saved, run: StartedRun) -> Base:
     keeps = saved.keeps
-    committed = _rows(files, keeps.committed, LIVE)
+    committed = _numbered(files, keeps.committed, LIVE)
     commits = read_input(files, keeps.commits, handoff.COMMITS)
     slices = np.sort(_rows(files, keeps.slices, SETTLED)["bucket"].to_numpy())
     for pieces in (keeps.kept, saved.failed):
-        for part in pieces.parts:
-            _checked(files, pieces.folder, part)
+        _numbered(files, pieces, CANDIDATES)
     lost = set(slices.tolist()).difference(slice_numbers(run.settled_slices))
     if lost:
         raise BadInput(f"{len(lost)} slices of run {saved.run_id} are not settled any more", input="saved")
     return Base(
         saved=saved,
-        committed=committed.filter(pc.greater_equal(committed["bucket"], 0)),
+        committed=committed,
         commits=commits["id"].filter(pc.invert(commits["swept"])).combine_chunks(),
         ranges=_rows(files, keeps.ranges, RANGE_IDS)["range_id"].combine_chunks(),
         slices=slices,
@@ -114,6 +113,13 @@ def _read(files: Files, saved: Saved, run: StartedRun) -> Base:
 def _rows(files: Files, pieces: Pieces, table: Table) -> pa.Table:
     read = [decode(table, _checked(files, pieces.folder, part), part) for part in pieces.parts]
     return pa.concat_tables([table.schema.empty_table(), *read])
+
+
+def _numbered(files: Files, pieces: Pieces, table: Table) -> pa.Table:
+    """Rows of slices alone, for of foreign keys nothing is saved: not of what commits name, and so none may go."""
+    rows = _rows(files, pieces, table)
+    check_numbered(rows, pieces.folder)
+    return rows
 
 
 def _checked(files: Files, folder: str, part: Part) -> bytes:

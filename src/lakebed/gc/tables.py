@@ -132,7 +132,6 @@ LIVE: Final = Table(
         ("bucket", pa.int64()),
         ("bitmap", pa.binary()),  # bit s % 8 of byte s // 8 is sequence s; empty in a foreign bucket
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
-        ("part", pa.string()),  # JSON of a Part: a file with more of them (keys.py); its row says nothing else
     ),
 )
 

@@ -35,7 +35,7 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
         BadInput: a null, arrays that do not run in parallel, a sequence that no address has.
     """
     check_whole(candidates, "candidates")
-    check_live(live)
+    check_whole(live, "live objects")
     is_foreign = pc.less(candidates["bucket"], 0)
     found = [VERDICTS.schema.empty_table()]
     if pc.any(is_foreign).as_py():
@@ -45,16 +45,6 @@ def subtract(candidates: pa.Table, live: pa.Table) -> pa.Table:
         objects = unpack(candidates)
         found.append(verdicts_of(objects, ~named_by(live, objects)))
     return pa.concat_tables(found)
-
-
-def check_live(live: pa.Table) -> None:
-    """
-    Raises:
-        BadInput: a null, or keys that are in files of their own, and were not read.
-    """
-    check_whole(live, "live objects")
-    if pc.any(pc.not_equal(live["part"], "")).as_py():
-        raise BadInput("live objects: some keys are in files of their own, and were not read", input="live objects")
 
 
 def _subtract_foreign(candidates: pa.Table, live: pa.Table) -> pa.Table:

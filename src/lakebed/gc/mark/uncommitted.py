@@ -20,15 +20,15 @@ from lakebed.blocks import BlockStore
 from lakebed.gc.failures import marked
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.here import run_here
-from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.parts import check_numbered, decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
 from lakebed.gc.read import SIZE_UNKNOWN, read_live
 from lakebed.gc.runs import Totals
 from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS, check_whole
 from lakebed.gc.verdicts import sum_parts, write_portions
-from lakebed.handoff import BadInput, Manifest, Part, Pieces
+from lakebed.handoff import Manifest, Part, Pieces
 
 from .keeping import kept_of
-from .subtract import check_live, subtract, verdicts_of
+from .subtract import subtract, verdicts_of
 from .unpacking import Unpacked, named_by, unpack
 
 _KEPT: Final = msgspec.json.encode("kept")
@@ -71,7 +71,8 @@ def mark_unreferenced(
     now_ms: int,
     young_since_ms: int | None = None,
 ) -> Marked:
-    """What of the candidates (CANDIDATES, all there are of an object in one part) nothing names.
+    """What of the candidates (CANDIDATES of slices, all there are of an object in one part) nothing names. `live` need
+    not have foreign keys.
 
     What was written at or after `young_since_ms` stays for its age. Reading, subtracting and writing are one task's
     work: neither what was listed nor what is doomed crosses a shuffle, or passes through the JVM. A part that is
@@ -99,8 +100,8 @@ def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> 
 
         async def verdicts() -> AsyncIterator[pa.Table]:
             committed, uncommitted = [await read_live(store, named) for named in (live.committed, live.uncommitted)]
-            check_live(committed)
-            check_live(uncommitted)
+            check_whole(committed, "live objects")
+            check_whole(uncommitted, "live objects")
             for part in parts_of(whole(share)):
                 objects = _unpack(decode(CANDIDATES, await read_part(store, "", part), part), part)
                 by_commits, by_others = named_by(committed, objects), named_by(uncommitted, objects)
@@ -128,8 +129,7 @@ def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
             not told apart here.
     """
     check_whole(candidates, part.name)
-    if pc.any(pc.less(candidates["bucket"], 0)).as_py():
-        raise BadInput(f"{part.name}: a candidate is in no slice", part=part.name)
+    check_numbered(candidates, part.name)
     return unpack(candidates)
 
 

@@ -4,8 +4,8 @@ from lakebed.handoff import Found
 
 from .listing import SIZE_UNKNOWN, UNREFERENCED, Issued, list_slices, listing_into
 from .live import gather_live, read_live, write_live
-from .ranges import expired_objects, live_objects, named_ranges, read_metaranges, reading_live
-from .uncommitted import check_table, reading_uncommitted, uncommitted_objects
+from .ranges import expired_objects, live_objects, named_keys, named_ranges, read_ranges, reading_live
+from .uncommitted import check_table, reading_uncommitted, uncommitted_keys, uncommitted_objects
 
 __all__ = [
     "SIZE_UNKNOWN",
@@ -18,11 +18,13 @@ __all__ = [
     "list_slices",
     "listing_into",
     "live_objects",
+    "named_keys",
     "named_ranges",
     "read_live",
-    "read_metaranges",
+    "read_ranges",
     "reading_live",
     "reading_uncommitted",
+    "uncommitted_keys",
     "uncommitted_objects",
     "write_live",
 ]

@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark c
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
 from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
-from lakebed.gc.keys import HELD_MAX, write_held
+from lakebed.gc.here import METARANGES_HERE, run_here
+from lakebed.gc.keys import HELD_MAX, KeyFiles, KeySet, files_of
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign, pack_numbered
 from lakebed.gc.parts import spread
 from lakebed.gc.places import Namespace, may_be_deleted
-from lakebed.gc.tables import CANDIDATES, LIVE, METARANGES, RANGES
+from lakebed.gc.tables import CANDIDATES, LIVE, METARANGES, PARTS, RANGES
 from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
@@ -61,13 +62,25 @@ def named_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks
     return RANGES.of(each.select("range_id", "count", "file_bytes", "is_live", "newest.*"))
 
 
-def live_objects(
-    spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int, keys_into: str | None = None
-) -> DataFrame:
-    """LIVE: everything that the ranges (RANGES) name, whether marked live or not. Foreign keys are in the rows, or are
-    written as files into the folder `keys_into` (gc/keys.py)."""
+def read_ranges(spark: SparkSession, lake: Lake, metaranges: pa.Table, *, tasks: int) -> pa.Table:
+    """The same, read: by the driver itself where the metaranges are few."""
+    if metaranges.num_rows <= METARANGES_HERE:
+        return run_here(lake, read_metaranges, metaranges, RANGES)
+    return named_ranges(spark, lake, metaranges, tasks=tasks).toArrow()
+
+
+def live_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int, with_keys: bool) -> DataFrame:
+    """LIVE: all that the ranges (RANGES) name, whether marked live or not; foreign keys only if they are wanted."""
     named = spread(spark, RANGES, ranges, tasks=tasks)
-    return LIVE.of(named.mapInArrow(in_tasks(lake, reading_live(lake.uri, keys_into), LIVE), LIVE.spark))
+    work = reading_live(lake.uri, with_keys=with_keys)
+    return LIVE.of(named.mapInArrow(in_tasks(lake, work, LIVE), LIVE.spark))
+
+
+def named_keys(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int, folder: str) -> KeyFiles:
+    """Run the job: the foreign keys alone that the ranges (RANGES) name, written into `folder` (gc/keys.py)."""
+    named = spread(spark, RANGES, ranges, tasks=tasks)
+    work = in_tasks(lake, _reading_keys(lake.uri, folder), PARTS)
+    return files_of(folder, named.mapInArrow(work, PARTS.spark).toArrow())
 
 
 def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks: int) -> DataFrame:
@@ -105,8 +118,10 @@ async def _get_range(store: BlockStore, id_: RangeId, *, start: int = 0) -> byte
         raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
 
 
-def reading_live(uri: str, keys_into: str | None = None) -> Work:
-    """The work of `live_objects`: from RANGES to LIVE, a bucket of the share in one row."""
+def reading_live(uri: str, *, with_keys: bool) -> Work:
+    """The work of `live_objects`: from RANGES to LIVE, a slice of the share in one row. A task holds a bitmap for each
+    slice, and HELD_MAX keys if they are wanted; an address that is a slice and a sequence in another spelling is found
+    in either case."""
     namespace = Namespace(uri)
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
@@ -116,23 +131,50 @@ def reading_live(uri: str, keys_into: str | None = None) -> Work:
         live = LiveSet()
 
         async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
-            id_ = RangeId(name)
-            end = await read_end(id_, sizes[name], lambda start: _get_range(store, id_, start=start))
-            summary = summary_of(id_, end)
-            return summary, await _foreign_addresses(store, id_) if summary.foreign else None
+            summary = await _summary(store, RangeId(name), sizes[name])
+            return summary, await _foreign_addresses(store, RangeId(name)) if summary.foreign else None
 
         async for _, (summary, addresses) in ahead(ids, read):
             for bitmap in summary.bitmaps:
                 bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
-            if addresses is not None:
+            if addresses is not None and with_keys:
                 live.add_addresses(addresses, namespace)
-                if keys_into is not None:
-                    await write_held(store, keys_into, live, most=HELD_MAX)
-        if keys_into is not None:
-            await write_held(store, keys_into, live)
+                if live.keys_held >= HELD_MAX:
+                    yield live.take_keys()
+            elif addresses is not None:
+                live.add_numbers_among(addresses, namespace)
         yield live.rows()
 
     return work
+
+
+def _reading_keys(uri: str, folder: str) -> Work:
+    """The work of `named_keys`: from RANGES to PARTS."""
+    namespace = Namespace(uri)
+
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        table = whole(share)
+        ids = table["range_id"].to_pylist()
+        sizes = dict(zip(ids, table["file_bytes"].to_pylist(), strict=True))
+        keys = KeySet()
+
+        async def read(name: str) -> pa.Array | None:
+            summary = await _summary(store, RangeId(name), sizes[name])
+            return await _foreign_addresses(store, RangeId(name)) if summary.foreign else None
+
+        async for _, addresses in ahead(ids, read):
+            if addresses is not None:
+                keys.add(namespace.places_of(addresses)[0])
+                if keys.held >= HELD_MAX:
+                    yield await keys.write(store, folder)
+        if keys.held:
+            yield await keys.write(store, folder)
+
+    return work
+
+
+async def _summary(store: BlockStore, id_: RangeId, file_bytes: int) -> SliceSummary:
+    return summary_of(id_, await read_end(id_, file_bytes, lambda start: _get_range(store, id_, start=start)))
 
 
 async def _foreign_addresses(store: BlockStore, id_: RangeId) -> pa.Array:

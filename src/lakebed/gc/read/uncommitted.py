@@ -16,7 +16,8 @@ from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE
 from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, in_tasks, whole
-from lakebed.gc.keys import HELD_MAX, write_held
+from lakebed.gc.here import BYTES_HERE, run_here
+from lakebed.gc.keys import HELD_MAX, KeyFiles, KeySet, files_of
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.parts import parts_of, read_part, rows_of_parts, spread
 from lakebed.gc.places import Namespace
@@ -24,17 +25,31 @@ from lakebed.gc.tables import LIVE, PARTS
 
 
 def uncommitted_objects(
-    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, keys_into: str | None = None
+    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, with_keys: bool
 ) -> DataFrame:
-    """LIVE: every address in the input, relative or absolute. `keys_into`: as for `live_objects`.
+    """LIVE: every address in the input, relative or absolute; foreign keys only if they are wanted.
 
     Raises:
         BadInput: as `reading_uncommitted`. Parts that differ from the manifest stop the job.
     """
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
-    return LIVE.of(
-        named.mapInArrow(in_tasks(lake, reading_uncommitted(manifest, lake.uri, keys_into), LIVE), LIVE.spark)
-    )
+    work = reading_uncommitted(manifest, lake.uri, with_keys=with_keys)
+    return LIVE.of(named.mapInArrow(in_tasks(lake, work, LIVE), LIVE.spark))
+
+
+def uncommitted_keys(
+    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, folder: str
+) -> KeyFiles:
+    """The foreign keys alone that the input names, written into `folder` (gc/keys.py). A job, unless it is small.
+
+    Raises:
+        BadInput: as `uncommitted_objects`.
+    """
+    rows, work = rows_of_parts(manifest.parts), _reading_keys(manifest, lake.uri, folder)
+    if manifest.size_bytes <= BYTES_HERE:
+        return files_of(folder, run_here(lake, work, rows, PARTS))
+    named = spread(spark, PARTS, rows, tasks=tasks)
+    return files_of(folder, named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow())
 
 
 def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
@@ -42,8 +57,8 @@ def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
         raise handoff.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
 
 
-def reading_uncommitted(manifest: handoff.Manifest, uri: str, keys_into: str | None = None) -> Work:
-    """The work of `uncommitted_objects`: from PARTS of the input to LIVE.
+def reading_uncommitted(manifest: handoff.Manifest, uri: str, *, with_keys: bool) -> Work:
+    """The work of `uncommitted_objects`: from PARTS of the input to LIVE. A task holds what `reading_live` does.
 
     Raises:
         BadInput: the manifest is not one of the table UNCOMMITTED, or of a version not known here.
@@ -51,32 +66,45 @@ def reading_uncommitted(manifest: handoff.Manifest, uri: str, keys_into: str | N
     check_table(manifest, handoff.UNCOMMITTED)
 
     async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        live = LiveSet()
+        live, namespace = LiveSet(), Namespace(uri)
         for part in parts_of(whole(share)):
-            data = await read_part(store, manifest.folder, part)
-            rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["slice", "sequence"])
-            if pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
-                # Texts are most of the bytes, and only foreign addresses need theirs.
-                rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data)
-            add_named(live, rows, Namespace(uri))
-            if keys_into is not None:
-                await write_held(store, keys_into, live, most=HELD_MAX)
-        if keys_into is not None:
-            await write_held(store, keys_into, live)
+            rows, addresses = await _read(store, manifest, part)
+            numbered = rows.filter(pc.not_equal(rows["slice"], FOREIGN_SLICE))
+            live.add_numbers(numbered["slice"].to_numpy(), numbered["sequence"].to_numpy())
+            if not with_keys:
+                live.add_numbers_among(addresses, namespace)
+                continue
+            live.add_addresses(addresses, namespace)
+            if live.keys_held >= HELD_MAX:
+                yield live.take_keys()
         yield live.rows()
 
     return work
 
 
-def add_named(live: LiveSet, rows: pa.Table, namespace: Namespace) -> None:
-    """Add what `rows` (columns slice, sequence, address as entries have them) name inside the namespace. The address
-    is asked for only where a slice is foreign."""
-    slices = rows["slice"].to_numpy()
-    numbered = slices != FOREIGN_SLICE
-    live.add_numbers(slices[numbered], rows["sequence"].to_numpy()[numbered])
-    if numbered.all():
-        return
-    addresses = rows["address"]
-    if numbered.any():
-        addresses = addresses.filter(pa.array(~numbered))
-    live.add_addresses(addresses.combine_chunks(), namespace)
+def _reading_keys(manifest: handoff.Manifest, uri: str, folder: str) -> Work:
+    check_table(manifest, handoff.UNCOMMITTED)
+
+    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+        keys, namespace = KeySet(), Namespace(uri)
+        for part in parts_of(whole(share)):
+            _, addresses = await _read(store, manifest, part)
+            keys.add(namespace.places_of(addresses)[0])
+            if keys.held >= HELD_MAX:
+                yield await keys.write(store, folder)
+        if keys.held:
+            yield await keys.write(store, folder)
+
+    return work
+
+
+async def _read(store: BlockStore, manifest: handoff.Manifest, part: handoff.Part) -> tuple[pa.Table, pa.Array]:
+    """The numbers of all rows (FOREIGN_SLICE in place of a slice where there are none), and the addresses of those."""
+    data = await read_part(store, manifest.folder, part)
+    rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["slice", "sequence"])
+    is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
+    if not pc.any(is_foreign).as_py():
+        # Texts are most of the bytes, and only foreign addresses need theirs.
+        return rows, pa.array([], pa.string())
+    texts = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["address"])["address"]
+    return rows, texts.filter(is_foreign).combine_chunks()
