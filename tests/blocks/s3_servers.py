@@ -1,7 +1,16 @@
-"""S3 servers on 127.0.0.1 for tests: moto's, or the one that LAKEBED_TEST_S3_ENDPOINT names, and one that fails."""
+"""S3 servers for tests: moto's on 127.0.0.1, or a real one, and one that fails.
+
+LAKEBED_TEST_S3_ENDPOINT                      the real one; its tests make buckets lakebed-test-… and remove them
+LAKEBED_TEST_S3_REGION                        us-east-1 where it is missing
+LAKEBED_TEST_S3_ACCESS_KEY_ID, …_SECRET_ACCESS_KEY, …_SESSION_TOKEN       or AWS's own variables
+LAKEBED_TEST_S3_PLANNER_ACCESS_KEY_ID, …_SECRET_ACCESS_KEY, …_SESSION_TOKEN
+                                              a key that may do everything in these buckets but delete objects
+LAKEBED_TEST_S3_PLANNER_PRINCIPAL             where only a bucket's policy can give that key what it may: its name
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -9,12 +18,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import boto3
+import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -38,13 +49,12 @@ class AtomicConditions:
 PLANNER: Final = "planner"
 """The access key of one who may do everything but delete objects."""
 
-DENIED: Final = b"""<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"""
+DENIED: Final = "<Code>AccessDenied</Code><Message>Access Denied</Message>"
 
 
 class Permissions:
-    """DeleteObject and DeleteObjects are refused to PLANNER, as a policy without s3:DeleteObject does. To give up an
-    unfinished upload of one's own is another permission.
+    """Deletes are refused to PLANNER as under a policy without s3:DeleteObject: one of many keys with the status of
+    success, and an error for each key. To give up an unfinished upload of one's own is another permission.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
@@ -52,31 +62,70 @@ class Permissions:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        deletes = environ["REQUEST_METHOD"] == "DELETE" and "uploadId" not in query
-        deletes |= environ["REQUEST_METHOD"] == "POST" and "delete" in query
-        if deletes and f"Credential={PLANNER}/" in environ.get("HTTP_AUTHORIZATION", ""):
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
-            return [DENIED]
-        return self._app(environ, start_response)
+        one = environ["REQUEST_METHOD"] == "DELETE" and "uploadId" not in query
+        many = environ["REQUEST_METHOD"] == "POST" and "delete" in query
+        if not (one or many) or f"Credential={PLANNER}/" not in environ.get("HTTP_AUTHORIZATION", ""):
+            return self._app(environ, start_response)
+        keys = keys_in(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+        errors = "".join(f"<Error><Key>{key}</Key>{DENIED}</Error>" for key in keys)
+        answer = (f"<DeleteResult>{errors}</DeleteResult>" if many else f"<Error>{DENIED}</Error>").encode()
+        headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(answer)))]
+        start_response("200 OK" if many else "403 Forbidden", headers)
+        return [answer]
+
+
+_VARIABLES: Final = "LAKEBED_TEST_S3_"
+_MADE: Final[list[str]] = []
+"""Buckets that are to be removed again."""
+
+
+def real_endpoint() -> str | None:
+    return os.environ.get(f"{_VARIABLES}ENDPOINT")
 
 
 @contextmanager
 def serve_s3() -> Iterator[BlockOptions]:
-    """Options for a server: moto's here, or a real one that LAKEBED_TEST_S3_ENDPOINT, LAKEBED_TEST_S3_REGION,
-    LAKEBED_TEST_S3_ACCESS_KEY_ID and LAKEBED_TEST_S3_SECRET_ACCESS_KEY name.
-    """
-    given = os.environ.get("LAKEBED_TEST_S3_ENDPOINT")
-    if given:
-        yield options_for(
-            given,
-            region=os.environ.get("LAKEBED_TEST_S3_REGION", "us-east-1"),
-            access_key_id=os.environ["LAKEBED_TEST_S3_ACCESS_KEY_ID"],
-            secret_access_key=os.environ["LAKEBED_TEST_S3_SECRET_ACCESS_KEY"],
-        )
+    """Options for a server: moto's here, or the real one. No buckets that tests made are left there."""
+    given = real_endpoint()
+    if given is None:
+        with serve_moto() as options:
+            yield options
         return
-    with serve_moto() as options:
+    region = os.environ.get(f"{_VARIABLES}REGION", "us-east-1")
+    family = _VARIABLES if f"{_VARIABLES}ACCESS_KEY_ID" in os.environ else "AWS_"
+    options = replace(options_for(given, region=region), **_key_of(family))
+    made_before = len(_MADE)
+    try:
         yield options
+    finally:
+        for bucket in _MADE[made_before:]:
+            _remove_bucket(options, bucket)
+        del _MADE[made_before:]
+
+
+def planner_of(options: BlockOptions) -> BlockOptions:
+    """The same server for one who may not delete. Skips the test where a real server has no such key for us."""
+    if real_endpoint() is None:
+        return replace(options, s3_access_key_id=PLANNER)
+    if f"{_VARIABLES}PLANNER_ACCESS_KEY_ID" not in os.environ:
+        pytest.skip(f"{_VARIABLES}PLANNER_ACCESS_KEY_ID names no key that may not delete")
+    return replace(options, **_key_of(f"{_VARIABLES}PLANNER_"))
+
+
+def _key_of(family: str) -> dict[str, Any]:
+    return {
+        "s3_access_key_id": os.environ[f"{family}ACCESS_KEY_ID"],
+        "s3_secret_access_key": os.environ[f"{family}SECRET_ACCESS_KEY"],
+        "s3_session_token": os.environ.get(f"{family}SESSION_TOKEN"),
+    }
+
+
+def _remove_bucket(options: BlockOptions, bucket: str) -> None:
+    client = client_of(options)
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for found in page.get("Contents", []):
+            client.delete_object(Bucket=bucket, Key=found["Key"])
+    client.delete_bucket(Bucket=bucket)
 
 
 @contextmanager
@@ -110,13 +159,33 @@ def client_of(options: BlockOptions) -> Any:
         region_name=options.s3_region,
         aws_access_key_id=options.s3_access_key_id,
         aws_secret_access_key=options.s3_secret_access_key,
+        aws_session_token=options.s3_session_token,
     )
 
 
 def make_bucket(options: BlockOptions) -> str:
-    bucket = f"lakebed-test-{uuid.uuid4().hex[:12]}"
-    client_of(options).create_bucket(Bucket=bucket)
+    bucket, client = f"lakebed-test-{uuid.uuid4().hex[:12]}", client_of(options)
+    client.create_bucket(Bucket=bucket)
+    if real_endpoint() is not None:
+        _MADE.append(bucket)
+        principal = os.environ.get(f"{_VARIABLES}PLANNER_PRINCIPAL")
+        if principal:
+            client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_planners_policy(bucket, principal)))
     return bucket
+
+
+def _planners_policy(bucket: str, principal: str) -> dict[str, Any]:
+    """What docs/guide/object-stores.md gives to who only plans."""
+    may = {"Effect": "Allow", "Principal": {"AWS": [principal]}}
+    here = f"arn:aws:s3:::{bucket}"
+    objects = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            may | {"Action": ["s3:ListBucket"], "Resource": [here]},
+            may | {"Action": objects, "Resource": [f"{here}/*"]},
+        ],
+    }
 
 
 @contextmanager

@@ -184,6 +184,18 @@ async def test_signed_urls_read_and_write_without_credentials(blocks: BlockStore
     assert await asyncio.to_thread(fetch, "GET", get) == b"by anybody"
 
 
+@pytest.mark.parametrize("size_bytes", [LARGE_BYTES - 1, LARGE_BYTES])
+async def test_what_is_too_large_for_a_copy_is_copied_through_this_process(
+    blocks: BlockStore, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    monkeypatch.setattr("lakebed.blocks.drivers.s3.COPY_BYTES_MAX", LARGE_BYTES - 1)
+    await blocks.put("a/x", large_body(size_bytes))
+    await blocks.put("b/y", b"is replaced")
+    await blocks.copy("a/x", "b/y")
+    assert await md5_of(blocks.stream("b/y")) == await md5_of(large_body(size_bytes))
+    assert await keys_of(blocks) == ["a/x", "b/y"]
+
+
 async def test_an_object_replaced_while_it_streams_is_never_mixed(blocks: BlockStore) -> None:
     await blocks.put("x", b"a" * (4 << 20))
     chunks = blocks.stream("x")

@@ -162,6 +162,39 @@ async def test_what_lies_outside_the_namespace_is_not_shown() -> None:
         assert await blocks.level() == Level(keys=["a"], folders=[])
 
 
+async def test_a_service_that_goes_away_in_the_middle_of_a_listing_does_not_end_it() -> None:
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str] | None:
+        return None if asked(path, "continuation-token") else page(contents(["ns/a", "ns/b"]), token="more")
+
+    with serve_failures(answer) as options, pytest.raises(BlocksUnavailable):
+        await keys_of(open_blocks("s3://bucket/ns", options))
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_a_service_that_is_busy_is_asked_again(status: int) -> None:
+    """`options_for` gives one second chance; without any, or where it stays busy, the error says what it answered."""
+    requests: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str]:
+        requests.append(method)
+        if len(requests) % 2 or asked(path, "prefix") == "ns/busy/":
+            return status, "<Error><Code>SlowDown</Code><Message>Please reduce your request rate</Message></Error>"
+        if method == "POST":
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys_in(body))
+            return 200, f"<DeleteResult>{deleted}</DeleteResult>"
+        return page(contents(["ns/a"]))
+
+    with serve_failures(answer) as options:
+        blocks = open_blocks("s3://bucket/ns", options)
+        assert await keys_of(blocks) == ["a"]
+        assert not await blocks.delete(["a", "b"])
+        await blocks.put("x", b"")
+        assert (await blocks.stat("x")).key == "x"
+        assert requests == ["GET", "GET", "POST", "POST", "PUT", "PUT", "HEAD", "HEAD"]
+        with pytest.raises(BlocksUnavailable, match=str(status)):
+            await keys_of(blocks, "busy/")
+
+
 # --- copies and deletes
 
 

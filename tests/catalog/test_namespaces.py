@@ -14,7 +14,7 @@ from lakebed.catalog import MARKER_KEY, Catalog, CatalogOptions, NamespaceInUse,
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.kv import open_store
 from lakebed.versions import Options, TreeCache, Trees, Versions
-from tests.blocks.s3_servers import make_bucket, serve_moto
+from tests.blocks.s3_servers import make_bucket, serve_s3
 
 SLICE = slice_name(7)
 
@@ -133,7 +133,7 @@ async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_re
 
 
 async def test_in_s3_it_is_the_same() -> None:
-    with serve_moto() as options:
+    with serve_s3() as options:
         uri = f"s3://{make_bucket(options)}/a"
         inner = open_blocks(f"{uri}/b/c", options)
         await inner.put(MARKER_KEY, b"theirs")

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import lakefs
 import pytest
 from lakefs.client import Client
-from moto.server import ThreadedMotoServer
+
+from lakebed.blocks import BlockOptions, environment_of
+from tests.blocks.s3_servers import make_bucket, serve_s3
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -27,34 +28,17 @@ serve(options_of(Path(sys.argv[1]), os.environ), port=0, on_ready=lambda url: pr
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[dict[str, str]]:
-    """An S3 service on this machine, as environment variables; its bucket is `lake`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "LAKEBED_BLOCKSTORE": "s3",
-        "LAKEBED_S3_ENDPOINT": f"http://{host}:{port}",
-        "LAKEBED_S3_REGION": "us-east-1",
-        "LAKEBED_S3_ACCESS_KEY_ID": "test",
-        "LAKEBED_S3_SECRET_ACCESS_KEY": "test",
-    }
-    boto3.client(
-        "s3",
-        endpoint_url=environment["LAKEBED_S3_ENDPOINT"],
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    ).create_bucket(Bucket="lake")
-    yield environment
-    server.stop()
+def options() -> Iterator[BlockOptions]:
+    with serve_s3() as options:
+        yield options
 
 
 @pytest.fixture(scope="module")
-def s3_client(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def s3_client(options: BlockOptions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder: Path = tmp_path_factory.mktemp("lakebed-s3")
+    environment = {**os.environ, **environment_of(options), "LAKEBED_BLOCKSTORE": "s3"}
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder)], stdout=subprocess.PIPE, text=True, env={**os.environ, **store}
+        [sys.executable, "-c", _SERVE, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     try:
@@ -67,15 +51,16 @@ def s3_client(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         assert process.wait(30) == 0
 
 
-def test_objects_go_straight_to_the_store_and_back(s3_client: Any) -> None:
+def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: BlockOptions) -> None:
     assert s3_client.storage_config.pre_sign_support
-    repository = lakefs.Repository("lake", client=s3_client).create(storage_namespace="s3://lake/one")
+    namespace = f"s3://{make_bucket(options)}/one"
+    repository = lakefs.Repository("lake", client=s3_client).create(storage_namespace=namespace)
     main = repository.branch("main")
     target = main.object("a/b c")
 
     target.upload(b"hello", metadata={"k": "v"}, pre_sign=True)
 
-    assert target.stat().physical_address.startswith("s3://lake/one/data/")
+    assert target.stat().physical_address.startswith(f"{namespace}/data/")
     assert (target.stat().size_bytes, target.stat().metadata) == (5, {"k": "v"})
     with target.reader("rb", pre_sign=True) as reader:
         assert reader.read() == b"hello"
@@ -84,6 +69,6 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any) -> None:
     main.commit("m")
     signed = next(iter(main.objects(presign=True))).physical_address
     assert httpx.get(signed).content == b"hello"
-    assert signed.startswith("http://")
+    assert signed.startswith(str(options.s3_endpoint))
     signed_stat = target.stat(pre_sign=True).physical_address
     assert httpx.get(signed_stat).content == b"hello"

@@ -14,7 +14,7 @@ from lakebed.gc import planning_old_layout
 from lakebed.gc.buckets import BUCKETS
 from lakebed.gc.keys import LISTED, Share, read_keys
 from lakebed.gc.planning_old_layout import NamespaceInside, list_elsewhere
-from tests.blocks.s3_servers import make_bucket, serve_moto
+from tests.blocks.s3_servers import make_bucket, serve_s3
 
 SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
 ELSEWHERE = [
@@ -58,7 +58,7 @@ async def test_in_a_folder_it_is_everything_outside_slices(tmp_path: Path) -> No
 
 
 async def test_in_s3_it_is_everything_outside_slices() -> None:
-    with serve_moto() as options:
+    with serve_s3() as options:
         blocks = open_blocks(f"s3://{make_bucket(options)}/a/repo", options)
         await fill(blocks, [*ELSEWHERE, *OURS])
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
+from lakebed.blocks import BlockOptions, environment_of
 from lakebed.cli.tree import app
 from lakebed.client import Client, Credentials
 
@@ -57,7 +58,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(tmp_path: Path) -> Iterator[Served]:
+def serving(
+    tmp_path: Path, *, uri: str = f"local://lake/{REPOSITORY}", store: BlockOptions | None = None
+) -> Iterator[Served]:
+    """`store` says where another namespace than a local one lies."""
+    options = {} if store is None else {"LAKEBED_BLOCKSTORE": "s3", **environment_of(store)}
     command = [
         sys.executable,
         "-m",
@@ -71,7 +76,9 @@ def serving(tmp_path: Path) -> Iterator[Served]:
         "json",
     ]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **options}
+        )
     try:
         assert process.stdout is not None
         said = ""
@@ -86,6 +93,7 @@ def serving(tmp_path: Path) -> Iterator[Served]:
         objects = tmp_path / "server" / "objects"
         environ = {
             **os.environ,
+            **options,
             "LAKEBED_CONFIG": str(tmp_path / "config.toml"),
             "LAKEBED_ENDPOINT": endpoint,
             "LAKEBED_ACCESS_KEY_ID": credentials.access_key_id,
@@ -93,7 +101,7 @@ def serving(tmp_path: Path) -> Iterator[Served]:
             "LAKEBED_BLOCKS_LOCAL_ROOT": str(objects),
         }
         with Client(endpoint, credentials) as client:
-            client.repositories.create(REPOSITORY, storage_namespace=f"local://lake/{REPOSITORY}")
+            client.repositories.create(REPOSITORY, storage_namespace=uri)
             yield Served(client=client, objects=objects, environ=environ)
     finally:
         process.send_signal(signal.SIGTERM)

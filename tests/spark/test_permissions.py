@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.gc import Collector
 from lakebed.handoff import RunKind, RunState
-from tests.blocks.s3_servers import PLANNER, make_bucket, serve_moto
+from tests.blocks.s3_servers import make_bucket, planner_of, serve_s3
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
-    with serve_moto() as options, Lakeside(tmp_path, uri=f"s3://{make_bucket(options)}/repo", options=options) as found:
+    with serve_s3() as options, Lakeside(tmp_path, uri=f"s3://{make_bucket(options)}/repo", options=options) as found:
         yield found
 
 
-def planner_of(lakeside: Lakeside) -> Collector:
-    return replace(lakeside.collector, blocks=replace(lakeside.options, s3_access_key_id=PLANNER))
+def planner_at(lakeside: Lakeside) -> Collector:
+    return replace(lakeside.collector, blocks=planner_of(lakeside.options))
 
 
 def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_it_deletes_nothing(
@@ -40,7 +40,7 @@ def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_i
     lakeside.rules(1)
     garbage = {lakeside.upload("b/1")}
     lakeside.delete("b/1")
-    powerless = planner_of(lakeside)
+    powerless = planner_at(lakeside)
 
     plans = {kind: powerless.plan(spark, kind) for kind in RunKind}
     kinds = (RunKind.UNCOMMITTED, RunKind.COMMITTED)

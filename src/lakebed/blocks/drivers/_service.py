@@ -26,6 +26,9 @@ T = TypeVar("T")
 _ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
+_DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
+"""Of a key in a bulk delete, which itself succeeds; of a listing."""
+
 _PANIC: Final = "RustPanic"
 
 
@@ -107,6 +110,8 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
     except BaseError as error:
+        if _DENIED.search(str(error)):
+            raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
         if conditional and not _REFUSED.search(str(error)):
             raise BlockOutcomeUnknown(f"{key!r} may be stored or not: {brief(error)}", key=key) from error
         raise BlocksUnavailable(brief(error), key=key) from error

@@ -1,0 +1,75 @@
+"""What the S3 driver says to who may not: a key that may not delete, a wrong secret, a key that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from lakebed.blocks import BlockOptions, BlocksUnavailable, open_blocks
+from lakebed.testing.contracts.blocks import keys_of, large_body, md5_of, put_many
+
+from .s3_servers import make_bucket, planner_of, real_endpoint, serve_s3
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[BlockOptions]:
+    with serve_s3() as options:
+        yield options
+
+
+@pytest.fixture
+def uri(options: BlockOptions) -> str:
+    return f"s3://{make_bucket(options)}/a/repo"
+
+
+async def test_who_may_not_delete_reads_writes_and_lists(options: BlockOptions, uri: str) -> None:
+    blocks = open_blocks(uri, planner_of(options))
+    await blocks.put("small", b"s", if_absent=True)
+    await blocks.put("large", large_body(), if_absent=True)
+    await blocks.copy("small", "copy")
+    assert await keys_of(blocks) == ["copy", "large", "small"]
+    assert await md5_of(blocks.stream("large")) == await md5_of(large_body())
+    assert (await blocks.level()).keys == ["copy", "large", "small"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 1200])
+async def test_each_key_that_one_may_not_delete_is_returned(options: BlockOptions, uri: str, count: int) -> None:
+    keys = [f"data/{n:04d} &<é>" for n in range(count)]
+    powerful, powerless = open_blocks(uri, options), open_blocks(uri, planner_of(options))
+    await put_many(powerful, keys[:30])
+
+    failures = await powerless.delete(keys)
+
+    assert [failure.key for failure in failures] == keys
+    assert all("refused" in failure.reason for failure in failures)
+    assert await keys_of(powerful) == keys[:30]
+    assert not await powerful.delete(keys)
+    assert await keys_of(powerful) == []
+
+
+@pytest.mark.parametrize("wrong", [{"s3_secret_access_key": "wrong"}, {"s3_access_key_id": "nobody-at-all"}])
+async def test_wrong_credentials_are_refused_in_every_method(
+    options: BlockOptions, uri: str, wrong: dict[str, str]
+) -> None:
+    if real_endpoint() is None:
+        pytest.skip("the server of these tests looks at no signatures")
+    await open_blocks(uri, options).put("x", b"")
+    blocks = open_blocks(uri, replace(options, **wrong))
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.get("x")
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.stat("x")
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.put("x", b"")
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.put("y", b"", if_absent=True)
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.copy("x", "y")
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await keys_of(blocks)
+    with pytest.raises(BlocksUnavailable, match="refused"):
+        await blocks.level()
+    assert [failure.key for failure in await blocks.delete(["x"])] == ["x"]
+    assert await keys_of(open_blocks(uri, options)) == ["x"]
