@@ -9,30 +9,63 @@ import pyarrow as pa
 
 from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, parse_address
-from lakebed.blocks import BlockStore
+from lakebed.blocks import BlockNotFound, BlockStat, BlockStore, BlocksUnavailable, MemoryBlocks
 
 FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
 SEEN = datetime(2026, 1, 1, tzinfo=UTC)
+SEEN_MS = int(SEEN.timestamp() * 1000)
+
+
+class Dated(MemoryBlocks):
+    """What is put is dated with `ms`. Cannot be asked about some keys."""
+
+    def __init__(self) -> None:
+        super().__init__("mem://dated", now_ms=lambda: self.ms)
+        self.ms = SEEN_MS
+        self.unknown: set[str] = set()
+        self.asked: list[str] = []
+
+    async def stat(self, key: str) -> BlockStat:
+        self.asked.append(key)
+        if key in self.unknown:
+            raise BlocksUnavailable("gone fishing")
+        return await super().stat(key)
 
 
 async def plan_of(
-    store: BlockStore, keys: Sequence[str], *, part: str = PART, with_paths: bool = True, folder: str = FOLDER
+    store: BlockStore,
+    keys: Sequence[str],
+    *,
+    part: str = PART,
+    with_paths: bool = True,
+    folder: str = FOLDER,
+    as_found: bool = True,
 ) -> handoff.Manifest:
-    """Every object has 4 bytes, was seen at SEEN, and has the path `events/<its place>` or none."""
+    """Every object has 4 bytes, was seen at SEEN, and has the path `events/<its place>` or none. `as_found`: it is as
+    it lies there, if it does."""
+    facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     rows = pa.table(
         {
             "address": list(keys),
             "slice": [place[0] for place in places],
             "sequence": [place[1] for place in places],
-            "size_bytes": [4] * len(keys),
+            "size_bytes": [size_bytes for size_bytes, _ in facts],
             "reason": ["expired"] * len(keys),
             "rule": ["main: 1 days"] * len(keys),
-            "last_seen_at": [SEEN] * len(keys),
+            "last_seen_at": [seen_at for _, seen_at in facts],
             "path": [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )
     data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))
     await store.put(folder + part, data)
     return handoff.manifest_of(handoff.DOOMED, folder, [handoff.part_of(part, data, rows=len(keys))])
+
+
+async def _facts(store: BlockStore, key: str) -> tuple[int, datetime]:
+    try:
+        stat = await store.stat(key)
+    except BlockNotFound:
+        return 4, SEEN
+    return stat.size_bytes, datetime.fromtimestamp(stat.modified_ms / 1000, UTC)

@@ -6,33 +6,17 @@ import pytest
 
 from lakebed import handoff
 from lakebed.base import slice_name
-from lakebed.blocks import BlockStat, BlocksUnavailable, MemoryBlocks
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.sweep import sweep_part
 from lakebed.handoff import Quarantine
-from tests.gc.doomed import PART, SEEN, plan_of
+from tests.gc.doomed import PART, Dated, plan_of
 
 FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 KEYS = ["data/flat", "t/a", "t/b"]
-SEEN_MS = int(SEEN.timestamp() * 1000)
 
 both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
-
-
-class Dated(MemoryBlocks):
-    """What is put is dated with `ms`. Cannot be asked about some keys."""
-
-    def __init__(self) -> None:
-        super().__init__("mem://dated", now_ms=lambda: self.ms)
-        self.ms = SEEN_MS
-        self.unknown: set[str] = set()
-
-    async def stat(self, key: str) -> BlockStat:
-        if key in self.unknown:
-            raise BlocksUnavailable("gone fishing")
-        return await super().stat(key)
 
 
 @pytest.fixture
@@ -44,7 +28,7 @@ async def store() -> Dated:
 
 
 async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
-    plan = await plan_of(store, keys, folder=FOLDER)
+    plan = await plan_of(store, keys, folder=FOLDER, as_found=False)
     return await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine)
 
 

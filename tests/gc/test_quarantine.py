@@ -87,7 +87,7 @@ async def test_objects_are_moved_and_not_deleted(store: Mortal) -> None:
 
     assert await keys_in(store) == ["data/kept"]
     assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
-    assert (swept.objects_quarantined, swept.bytes_quarantined, swept.objects_deleted) == (3, 12, 0)
+    assert (swept.objects_quarantined, swept.bytes_quarantined, swept.objects_deleted) == (3, 18, 0)
     rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
     assert {(row["state"], row["kept_until"].timestamp()) for row in rows} == {("quarantined", 2.0)}
 
@@ -140,7 +140,7 @@ async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(sto
 
     assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
     assert await keys_in(store) == ["data/kept"]
-    assert (swept.objects_deleted, swept.bytes_deleted) == (3, 12)
+    assert (swept.objects_deleted, swept.bytes_deleted) == (3, 18)
     assert await states_in(store, LEDGER.purge_key(PART)) == dict.fromkeys(GARBAGE, "purged")
     assert await states_in(store, LEDGER.key(PART)) == dict.fromkeys(GARBAGE, "quarantined")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -17,6 +18,15 @@ from lakebed.ranges import table_from_rows
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NAMESPACE = Namespace("local://lake/repo")
 paths = st.lists(st.sampled_from(["a", "a/", "a/1", "a/b/1", "a0", "b/1", "b/2", "c", "ü/1"]), min_size=1, unique=True)
+
+
+NUMBERED = pc.field("bucket") >= 0
+FOREIGN = pc.field("bucket") < 0
+ADDRESSES = [format_address(SLICE, 1), f"local://lake/repo/{format_address(SLICE, 2)}", "data/old/1", "data/old/2"]
+
+
+def seen(found: pa.Table, which: pc.Expression) -> set[int]:
+    return {n for row in found.filter(which)["seen_ms"].to_pylist() for n in np.frombuffer(row, "<i8").tolist()}
 
 
 def packed(entries: dict[str, str]) -> pa.Table:
@@ -59,6 +69,22 @@ def test_what_lies_in_the_namespace_may_go_however_it_is_written(address: str, k
     assert (row["bucket"] if isinstance(kept_as, int) else row["addresses"]) == (
         kept_as if isinstance(kept_as, int) else [kept_as]
     )
+
+
+@pytest.mark.parametrize(("modified_ms", "seen_ms"), [(900, 900), (1_100, 1_000), (0, 0), (-5, -5)])
+def test_a_key_outside_slices_was_seen_when_it_was_written_and_not_after_the_commit(
+    modified_ms: int, seen_ms: int
+) -> None:
+    entries = {
+        address: Entry(address=address, size_bytes=4, checksum="", modified_ms=modified_ms) for address in ADDRESSES
+    }
+    keys = sorted(address.encode() for address in entries)
+    rows = table_from_rows(keys, [to_row(key, entries[key.decode()]) for key in keys])
+
+    found = pa.concat_tables(_pack(rows, Cause(reason="expired"), 1_000, NAMESPACE))
+
+    assert seen(found, FOREIGN) == {seen_ms}
+    assert seen(found, NUMBERED) == {1_000}
 
 
 def test_every_object_comes_with_its_path_wherever_it_lies() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakebed import handoff
+from lakebed.base import format_address
 from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep_part
@@ -43,6 +44,11 @@ async def ledger_of(store: StubbornBlocks, plan: handoff.Manifest) -> dict[str, 
     return dict(zip(rows["address"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
 
+async def fill(store: StubbornBlocks) -> None:
+    for key in ("data/a", "data/b", "data/c"):
+        await store.put(key, b"1234")
+
+
 async def keys_in(store: StubbornBlocks) -> set[str]:
     return {stat.key async for page in store.list("data/") for stat in page}
 
@@ -60,7 +66,7 @@ async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornBlo
 
 
 async def test_keys_are_deleted_in_batches(store: StubbornBlocks) -> None:
-    plan = await plan_of(store, [f"data/{n:05d}" for n in range(2 * BATCH_KEYS + 1)])
+    plan = await plan_of(store, [format_address(7, n) for n in range(2 * BATCH_KEYS + 1)])
 
     await sweep_part(store, plan, plan.parts[0], LEDGER)
 
@@ -69,6 +75,7 @@ async def test_keys_are_deleted_in_batches(store: StubbornBlocks) -> None:
 
 async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornBlocks) -> None:
     store.refuses = {"data/b"}
+    await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
 
     swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
@@ -80,6 +87,7 @@ async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornBl
 
 async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: StubbornBlocks) -> None:
     store.out_of_reach = True
+    await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
 
     swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
@@ -101,6 +109,7 @@ async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: Stubborn
 
 async def test_only_what_failed_is_tried_again(store: StubbornBlocks) -> None:
     store.refuses = {"data/b"}
+    await fill(store)
     plan = await plan_of(store, ["data/a", "data/b", "data/c"])
     await sweep_part(store, plan, plan.parts[0], LEDGER)
     store.refuses = set()
@@ -123,7 +132,7 @@ async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornBloc
 
 @pytest.mark.parametrize("key", ["_lakefs/dummy", "x", "data/../_lakefs/dummy"])
 async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store: StubbornBlocks, key: str) -> None:
-    plan = await plan_of(store, [key])
+    plan = await plan_of(store, [key], as_found=False)
 
     swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
 

@@ -207,7 +207,7 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
         amount = f"{count_of(report.objects_quarantined, 'object')}, {human_size(report.bytes_quarantined)}"
         facts.insert(2, ("moved aside", f"{amount}, until {human_time(report.quarantined_until_ms // 1000)}"))
     if report.objects_kept:
-        facts.append(("kept, for they changed since the plan", f"{report.objects_kept:,}"))
+        facts.append(("kept, for they changed since", f"{report.objects_kept:,}"))
     yield "<h2>What came of it</h2>"
     yield from _facts(facts)
 

@@ -142,7 +142,7 @@ def _gone(report: RunReport) -> str:
         aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
         gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
     if report.objects_kept:
-        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since the plan"
+        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since"
     return gone
 
 

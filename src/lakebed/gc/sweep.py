@@ -13,10 +13,11 @@ A key that could not be deleted is counted as failed, whatever the reason; nothi
 hold, and never a key outside `data/` or the run's quarantine; of a plan of metadata, never one that is not the file of
 a range, a metarange or a run; of one of an old layout, never one in a slice, below `_lakefs/` or in a namespace inside.
 
-Keys of an old layout are not ours, and whoever wrote one may have written it again since the plan. So each is looked at
-first, a request a key, and one of another size or date than the plan's is kept: not failed, for it is no garbage now.
-Between that look and the delete lies the time that a batch takes; who writes there just then loses what he wrote, so
-nobody should (docs/guide/retention.md).
+Keys that are no address of a slice are not ours, and whoever wrote one may have written it again since the plan, or
+since it was committed. So each is looked at first, a request a key, and what is not the plan's is kept: not failed, for
+it is no garbage now. Of an old layout that is one of another size or date than was listed; of a plan of committed data,
+one of another size than the entry says, or younger. Between that look and the delete lies the time that a batch takes;
+who writes there just then loses what he wrote, so nobody should (docs/guide/retention.md).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from lakebed import handoff
-from lakebed.base import LakebedError
+from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.blocks import BlockNotFound, BlockStore, is_block_key
 from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
 
@@ -142,8 +143,9 @@ async def sweep_part(
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
         may_go = _rule_of(plan.folder)
-        if may_go is is_elsewhere:
-            act = _if_unchanged(store, quarantine, objects, act)
+        foreign = objects.filter(pc.equal(objects["slice"], FOREIGN_SLICE))
+        if foreign.num_rows and may_go is not _is_metadata:
+            act = _if_unchanged(store, quarantine, foreign, act, or_older=may_go is not is_elsewhere)
         outcomes = await _each(objects, act, may_go=may_go)
         until_ms = None if quarantine is None else quarantine.until_ms
         return ledger_rows(
@@ -312,8 +314,10 @@ async def _lies_aside(store: BlockStore, quarantine: Quarantine, key: str) -> bo
     return True
 
 
-def _if_unchanged(store: BlockStore, quarantine: Quarantine | None, objects: pa.Table, act: Act) -> Act:
-    """`act`, but only on those of a batch that are still what these rows (DOOMED) say."""
+def _if_unchanged(
+    store: BlockStore, quarantine: Quarantine | None, objects: pa.Table, act: Act, *, or_older: bool
+) -> Act:
+    """`act`, but on those of a batch that are among these rows (DOOMED) only if they still are what the rows say."""
     slots = asyncio.Semaphore(COPIES_AT_ONCE)
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
@@ -322,25 +326,27 @@ def _if_unchanged(store: BlockStore, quarantine: Quarantine | None, objects: pa.
     async def look(key: str) -> LedgerState | str | None:
         async with slots:
             try:
-                return await _changed(store, quarantine, key, *planned[key])
+                return await _changed(store, quarantine, key, *planned[key], or_older=or_older)
             except LakebedError as error:
                 return str(error) or type(error).__name__
 
     async def act_on_rest(batch: list[str]) -> Outcomes:
-        found = dict(zip(batch, await asyncio.gather(*(look(key) for key in batch)), strict=True))
+        asked = [key for key in batch if key in planned]
+        found = dict(zip(asked, await asyncio.gather(*(look(key) for key in asked)), strict=True))
         states = {key: state for key, state in found.items() if isinstance(state, LedgerState)}
         errors = {key: error for key, error in found.items() if error is not None and key not in states}
-        done = await act([key for key, state in found.items() if state is None])
+        done = await act([key for key in batch if found.get(key) is None])
         return Outcomes(errors=errors | dict(done.errors), states=states | dict(done.states))
 
     return act_on_rest
 
 
 async def _changed(
-    store: BlockStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int
+    store: BlockStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
 ) -> LedgerState | None:
     """None: what lies there is what was planned for. Else what became of that; the key is left alone, also where there
-    is nothing, for what is written under it from now on is new.
+    is nothing, for what is written under it from now on is new. `or_older`: what was seen is dated by who named it, and
+    so not before it was written.
     """
     try:
         stat = await store.stat(key)
@@ -348,7 +354,8 @@ async def _changed(
         otherwise = LedgerState.DELETED
     else:
         # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.
-        if stat.size_bytes == size_bytes and stat.modified_ms // 1000 == seen_ms // 1000:
+        found_s, seen_s = stat.modified_ms // 1000, seen_ms // 1000
+        if stat.size_bytes == size_bytes and (found_s == seen_s or (or_older and found_s < seen_s)):
             return None
         otherwise = LedgerState.KEPT
     is_aside = quarantine is not None and await _lies_aside(store, quarantine, key)

@@ -196,10 +196,18 @@ def _read_expired(uri: str) -> Work:
             if rows.num_rows != fact["count"]:
                 raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
             cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
-            for packed in _pack(rows, cause, fact["seen_ms"], namespace):
+            for packed in _pack(_with_dates(rows, name, data), cause, fact["seen_ms"], namespace):
                 yield packed
 
     return work
+
+
+def _with_dates(rows: pa.Table, name: str, data: bytes) -> pa.Table:
+    """Also the column modified_ms, if there are foreign addresses: for no other ones it is wanted."""
+    if not pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
+        return rows
+    dates = decode_range(RangeId(name), data, ["modified_ms"])
+    return rows.append_column("modified_ms", dates["modified_ms"])
 
 
 def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
@@ -221,17 +229,22 @@ def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> I
             named if own.all() else named.filter(pa.array(own)),
         )
         if not own.all():
-            foreign = rows.select(["address", "size_bytes"]).slice(start, stop - start).append_column("path", named)
-            yield from _pack_foreign(foreign.filter(pa.array(~own)), seen_ms, cause, prefix, namespace)
+            facts = rows.select(["address", "size_bytes", "modified_ms"]).slice(start, stop - start)
+            foreign = facts.append_column("path", named).filter(pa.array(~own))
+            yield from _pack_foreign(foreign, seen_ms, cause, prefix, namespace)
 
 
 def _pack_foreign(rows: pa.Table, seen_ms: int, cause: Cause, prefix: str, namespace: Namespace) -> Iterator[pa.Table]:
+    """Others may write such a key again, so it was last seen when its entry says that it was written: what lies there
+    and is younger is something else (sweep.py). Later than the commit it was not."""
     addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
-    places = [(namespace.place_of(address), *fact) for address, *fact in zip(addresses, sizes, paths, strict=True)]
+    written_ms = np.minimum(rows["modified_ms"].to_numpy(), seen_ms).tolist()
+    facts = zip(sizes, paths, written_ms, strict=True)
+    places = [(namespace.place_of(address), *fact) for address, fact in zip(addresses, facts, strict=True)]
     keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
     if keys:
-        names, bytes_, texts = zip(*keys, strict=True)
-        yield pack_foreign(names, bytes_, [seen_ms] * len(keys), cause, prefix, pa.array(texts, pa.string()))
+        names, bytes_, texts, dates = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, dates, cause, prefix, pa.array(texts, pa.string()))
     numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
     if numbers:
         named = pa.array([number[3] for number in numbers], pa.string())

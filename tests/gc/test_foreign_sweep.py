@@ -1,0 +1,97 @@
+"""The sweep of committed data that lies in no slice: what somebody wrote again since it was committed stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed import handoff
+from lakebed.base import format_address
+from lakebed.gc.recording import Ledger, Swept
+from lakebed.gc.sweep import sweep_part
+from lakebed.handoff import Quarantine
+from tests.gc.doomed import PART, Dated, plan_of
+
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+OURS = format_address(7, 1)
+KEYS = [OURS, "data/imported/a", "data/imported/b"]
+
+both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
+
+
+@pytest.fixture
+async def store() -> Dated:
+    store = Dated()
+    for key in KEYS:
+        await store.put(key, b"1234")
+    return store
+
+
+async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
+    plan = await plan_of(store, keys, as_found=False)
+    return await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine)
+
+
+async def left(store: Dated) -> list[str]:
+    return [stat.key async for page in store.list("data/") for stat in page]
+
+
+@both_ways
+@pytest.mark.parametrize("earlier_ms", [0, 1, 60_000])
+async def test_what_is_as_it_was_committed_goes(store: Dated, quarantine: Quarantine | None, earlier_ms: int) -> None:
+    store.ms -= earlier_ms
+    await store.put("data/imported/a", b"1234")
+
+    found = await swept(store, quarantine)
+
+    assert await left(store) == []
+    assert (found.all.objects, found.objects_kept, found.objects_failed) == (3, 0, 0)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("data", "later_ms"), [(b"12345", 0), (b"12345", -60_000), (b"5678", 1_000), (b"1234", 60_000)]
+)
+async def test_what_was_written_again_since_it_was_committed_stays_and_is_no_failure(
+    store: Dated, quarantine: Quarantine | None, data: bytes, later_ms: int
+) -> None:
+    store.ms += later_ms
+    await store.put("data/imported/a", data)
+
+    found = await swept(store, quarantine)
+    again = await swept(store, quarantine)
+
+    assert await left(store) == ["data/imported/a"]
+    assert await store.get("data/imported/a") == data
+    assert (found.objects_kept, found.bytes_kept, found.objects_failed, found.all.objects) == (1, 4, 0, 3)
+    assert (again.objects_kept, again.parts_skipped) == (1, 1)
+    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    assert [row["address"] for row in rows if row["state"] == "kept"] == ["data/imported/a"]
+
+
+async def test_addresses_of_slices_go_without_a_look(store: Dated) -> None:
+    store.ms += 60_000
+    await store.put(OURS, b"12345")
+
+    found = await swept(store, None)
+
+    assert (await left(store), found.objects_kept) == ([], 0)
+    assert store.asked == ["data/imported/a", "data/imported/b"]
+
+
+async def test_what_cannot_be_looked_at_stays_and_counts_as_failed(store: Dated) -> None:
+    store.unknown = {"data/imported/a"}
+
+    found = await swept(store, None)
+
+    assert (found.objects_failed, found.errors) == (1, ("data/imported/a: gone fishing",))
+    assert await left(store) == ["data/imported/a"]
+
+
+async def test_what_lies_outside_data_is_refused_whatever_the_plan_says(store: Dated) -> None:
+    await store.put("imported/a.csv", b"1234")
+
+    found = await swept(store, None, ["imported/a.csv"])
+
+    assert found.errors == ("imported/a.csv: not an object that may be deleted",)
+    assert await store.get("imported/a.csv") == b"1234"
