@@ -63,6 +63,14 @@ def _is_reset(before: BranchRecord, after: BranchRecord) -> bool:
     return after.staging_token != before.staging_token and not after.sealed
 
 
+def _is_freeze(before: BranchRecord, after: BranchRecord) -> bool:
+    return after.sealed != before.sealed and any(one.stands_for for one in after.sealed[:1])
+
+
+def _is_touch(before: BranchRecord, after: BranchRecord) -> bool:
+    return after.touched != before.touched
+
+
 # Committers
 
 
@@ -266,6 +274,18 @@ MOVE_MUTANTS: Final = (
         "a branch is deleted as it was read",
         ("writer, committer, deleter that creates again",),
         patches(Versions, delete_branch=_delete_branch_blindly),
+    ),
+    mutant(
+        "freeze-blind",
+        "a freeze ends in a set_if",
+        ("freezer that cleans, run", "writer, committer, freezer"),
+        patches(Versions, _set_branch=_blindly(_is_freeze)),
+    ),
+    mutant(
+        "touch-blind",
+        "a touch is one set_if",
+        ("committer, run",),
+        patches(Versions, _set_branch=_blindly(_is_touch)),
     ),
     mutant(
         "claim-dropped",
