@@ -8,12 +8,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown
+from lakebed.base import Entry, OutcomeUnknown, RunId
 from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import (
+    Condemned,
+    CopyRecord,
+    CopyState,
     PathExists,
     PathNotFound,
+    RunKind,
+    RunRecord,
+    RunState,
     SliceRecord,
     SliceState,
     UncommittedChanges,
@@ -21,6 +27,8 @@ from lakebed.versions import (
     UploadState,
     Versions,
     decode_record,
+    encode_record,
+    keys,
 )
 from tests.clocks import TurnableClock
 
@@ -126,6 +134,65 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
     await repo.reset_object("main", b"k")
 
     assert (await repo.get("main", b"k")).size_bytes == len(b"merged")
+
+
+async def seal_what_replaces_what_is_committed(repo: Versions) -> Entry:
+    await repo.upload("main", b"k", body(repo.blocks, b"committed"))
+    await repo.commit("main", message="m", committer="c")
+    committed = await repo.get("main", b"k")
+    await repo.upload("main", b"k", body(repo.blocks, b"staged"))
+    await repo._seal("main")  # a committer that died
+    return committed
+
+
+async def copies(repo: Versions) -> list[CopyRecord]:
+    return [record async for _, record in repo._records(CopyRecord, keys.COPY)]
+
+
+async def test_what_an_object_reset_puts_on_top_of_a_commit_under_way_is_tracked_until_it_is_there(
+    repo: Versions, store: HookedStore
+) -> None:
+    committed = await seal_what_replaces_what_is_committed(repo)
+    tracked: list[CopyRecord] = []
+
+    async def look() -> None:
+        tracked.extend(await copies(repo))
+
+    store.before("set_if", b"k", look)
+    await repo.reset_object("main", b"k")
+
+    assert [(record.state, record.address) for record in tracked] == [(CopyState.PENDING, committed.address)]
+    assert [record.state for record in await copies(repo)] == [CopyState.DONE]
+    assert await repo.get("main", b"k") == committed
+
+
+async def test_an_object_reset_whose_copy_was_given_up_starts_again(repo: Versions, store: HookedStore) -> None:
+    committed = await seal_what_replaces_what_is_committed(repo)
+
+    async def give_up() -> None:
+        [key] = [key async for key, _ in repo._records(CopyRecord, keys.COPY)]
+        await repo.give_up(CopyRecord, key)
+
+    store.before("set_if", b"k", give_up)
+    await repo.reset_object("main", b"k")
+
+    assert await repo.get("main", b"k") == committed
+    assert {record.state for record in await copies(repo)} == {CopyState.DONE}
+
+
+async def test_an_object_reset_does_not_put_back_what_a_collection_is_about_to_take(repo: Versions) -> None:
+    await seal_what_replaces_what_is_committed(repo)
+    run = RunId("run1")
+    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+    await repo.store.set(repo.partition, keys.RUN + run.encode(), encode_record(record))
+    head = (await repo.get_branch("main")).commit_id
+    await repo.store.set(keys.condemned_partition(repo.uid, run), head.encode(), b"")
+
+    with pytest.raises(Condemned, match="run1"):
+        await repo.reset_object("main", b"k")
+
+    assert (await repo.get("main", b"k")).size_bytes == len(b"staged")
+    assert await copies(repo) == []
 
 
 async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(

@@ -2,7 +2,8 @@
 
 A reset claims the token and the sealed tokens, then replaces the record by one with a fresh token and none sealed: a
 commit that was about to take them finds itself overtaken. A hard reset also names a commit, so it first writes a hold
-where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset").
+where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset"). The reset
+of one object may have to name what the branch's commit has there: that is a copy (tracking.py), and tracked like one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable
+from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable, from_row, key_inside
 from lakebed.kv import PredicateFailed
 
 from . import keys
 from .cells import TOMBSTONE, TOMBSTONE_ROW
 from .committing import find_mine
-from .errors import UncommittedChanges
+from .errors import Condemned, UncommittedChanges, UploadRefused
 from .merging import Merging
-from .records import BranchRecord, HoldRecord
+from .records import BranchRecord, CopyState, HoldRecord
 from .repo import Patience, Seen
+from .runs import says_who_took
 from .staging import ANY
 
 
@@ -66,6 +68,9 @@ class Resetting(Merging):
         """What is staged at this path is given up; no error if nothing is.
 
         Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
+
+        Raises:
+            Condemned: a commit under way has the path sealed, and a collection is about to take the branch's commit.
         """
         removed_from: set[StagingToken] = set()
         patience = Patience()
@@ -74,9 +79,15 @@ class Resetting(Merging):
             if await self._may_be_committing(seen.record, key, removed_from):
                 # A commit under way may or may not go through with it. On top goes what the branch's commit says, which
                 # is no change if the commit fails, and undoes this path if it succeeds.
-                row = await self.trees.lookup(await self._metarange(seen.record.commit_id), key)
-                flags, row = (TOMBSTONE, TOMBSTONE_ROW) if row is None else (0, row)
-                await self._set_cell(seen.record, key, flags, row, ANY)
+                try:
+                    await self._stage_head(branch, seen.record, key)
+                except UploadRefused:
+                    continue
+                except Condemned:
+                    # The branch may have left that commit meanwhile: then it is another one that counts.
+                    if (await self._fresh(branch)).is_same(seen):
+                        raise
+                    continue
             else:
                 removed_from.add(seen.record.staging_token)
                 try:
@@ -88,6 +99,34 @@ class Resetting(Merging):
                     continue
             if (await self._fresh(branch)).is_same(seen):
                 return
+
+    @says_who_took
+    async def _stage_head(self, branch: str, record: BranchRecord, key: bytes) -> None:
+        """Set the cell to what the branch's commit has at `key`. A tracked copy like any other: before the cell is
+        there the branch may leave that commit, and a collection take it.
+
+        Raises:
+            Condemned: a collection gave that commit up.
+            UploadRefused: the copy took too long and was given up.
+        """
+        row = await self.trees.lookup(await self._metarange(record.commit_id), key)
+        if row is None:
+            await self._set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
+            return
+        address = from_row(row).address
+        if key_inside(address, self.blocks.uri) is None:
+            await self._set_cell(record, key, 0, row, ANY)
+            return
+        copy_key, pending, held = await self._begin_copy(address, branch)
+        try:
+            await self.check_not_condemned([record.commit_id])
+        except Condemned:
+            # Where that fails the cleaner does it.
+            with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
+                await self.store.delete_if(self.partition, copy_key, held.predicate)
+            raise
+        await self._set_cell(record, key, 0, row, ANY)
+        await self._finish_copy(copy_key, replace(pending, state=CopyState.DONE), held)
 
     async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
         """Whether a sealed token has this path, or had it until we took it away: its committer may have read it."""

@@ -206,15 +206,7 @@ class Tracking(Staging):
             source = await self._find_source(source_ref, source_key)
             entry = from_row(source.row)
             await self._fresh(branch)
-            copy_key = keys.COPY + self.world.ids.fresh().encode()
-            pending = CopyRecord(
-                state=CopyState.PENDING,
-                address=entry.address,
-                branch=branch,
-                started_ms=self.world.clock.now_ms(),
-                attempt=self.world.ids.fresh(),
-            )
-            predicate = await self._new_record(copy_key, encode_record(pending))
+            copy_key, pending, predicate = await self._begin_copy(entry.address, branch)
             if await self._hold_source(source_ref, source_key, source):
                 break
             await self.store.delete_if(self.partition, copy_key, predicate.predicate)
@@ -272,6 +264,18 @@ class Tracking(Staging):
             except (PredicateFailed, OutcomeUnknown):
                 return False
         return True
+
+    async def _begin_copy(self, address: str, branch: str) -> tuple[bytes, CopyRecord, Held]:
+        """Say where collections look that this address is about to be named on this branch, which was read before."""
+        copy_key = keys.COPY + self.world.ids.fresh().encode()
+        pending = CopyRecord(
+            state=CopyState.PENDING,
+            address=address,
+            branch=branch,
+            started_ms=self.world.clock.now_ms(),
+            attempt=self.world.ids.fresh(),
+        )
+        return copy_key, pending, await self._new_record(copy_key, encode_record(pending))
 
     async def _new_record(self, key: bytes, value: bytes) -> Held:
         """Write under a fresh key; nobody else can have written there."""

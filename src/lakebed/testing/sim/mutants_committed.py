@@ -10,13 +10,14 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId
+from lakebed.base import RunId, from_row
 from lakebed.handoff import RunState
 from lakebed.kv import PredicateFailed
 from lakebed.upkeep.commits import Snapshot, read_snapshot
 from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.rules import RuleBook
 from lakebed.versions import (
+    CopyState,
     HoldRecord,
     RefState,
     RunKind,
@@ -26,6 +27,8 @@ from lakebed.versions import (
     keys,
 )
 from lakebed.versions import RunState as StoredState
+from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW
+from lakebed.versions.staging import ANY
 
 from .collecting import SimCollector
 from .planting import mutant, patches
@@ -100,6 +103,29 @@ _real_check_unused: Any = Versions._check_unused  # noqa: SLF001  # the real one
 
 async def _drop_what_is_current_too(self: Repo, branch: str, operation: str, attempt: int, **of: Any) -> Any:
     return await self._drop_staged(branch, operation, attempt, seen=of["seen"], commit_id=of["commit_id"])
+
+
+def _staging_head(order: str) -> Any:
+    """The reset of one object whose steps come in another order, or with one left out: r(ecord), c(heck), s(et)."""
+
+    async def stage_head(self: Repo, branch: str, record: Any, key: bytes) -> None:
+        row = await self.trees.lookup(await self._metarange(record.commit_id), key)
+        if row is None:
+            await self._set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
+            return
+        copy: Any = None
+        for letter in order:
+            match letter:
+                case "r":
+                    copy = await self._begin_copy(from_row(row).address, branch)
+                case "c":
+                    await self.check_not_condemned([record.commit_id])
+                case "s":
+                    await self._set_cell(record, key, 0, row, ANY)
+        if copy:
+            await self._finish_copy(copy[0], replace(copy[1], state=CopyState.DONE), copy[2])
+
+    return stage_head
 
 
 async def _activate_unchecked(self: Repo, key: bytes, held: Any, active: Any, _: Any) -> None:
@@ -188,6 +214,7 @@ async def _delete_branch_unclaimed(self: Repo, name: str) -> None:
 _BRANCH = ("brancher, committed run",)
 _HARD = ("hard resetter, committed run",)
 _GENTLE = ("writer, gentle hard resetter",)
+_RESET = ("resetter of an object, committer that runs",)
 
 
 COMMITTED_MUTANTS: Final = (
@@ -211,6 +238,19 @@ COMMITTED_MUTANTS: Final = (
         _GENTLE,
         patches(Versions, _drop_unused=_drop_what_is_current_too),
     ),
+    mutant(
+        "reset-untracked",
+        "what the reset of one object names has a record",
+        _RESET,
+        patches(Versions, _stage_head=_staging_head("cs")),
+    ),
+    mutant(
+        "reset-unchecked",
+        "what the reset of one object names is not condemned",
+        _RESET,
+        patches(Versions, _stage_head=_staging_head("rs")),
+    ),
+    mutant("reset-late", "the record before the check", _RESET, patches(Versions, _stage_head=_staging_head("crs"))),
     mutant(
         "ref-unchecked",
         "creating, then the check, then active",

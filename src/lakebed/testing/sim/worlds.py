@@ -23,6 +23,7 @@ from .deeds import (
     issue,
     link_issued,
     read_bytes,
+    reset_object,
     revert,
     run,
     run_by_rules,
@@ -207,6 +208,13 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past),
         _ALL,
     )
+    # A reset of one object names what the branch's commit has there, and that commit goes.
+    resetter, sealed = client("s", reset_object("s1", "a")), [upload("w2", "a", "2")]
+    goes = client("r", commit("c1"), committed_run("r1"), commit("c2"))
+    one = "resetter of an object, committer that runs"
+    yield scene(one, resetter, goes, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NO_LOSS
+    one = "resetter of an object, committer, committed run"
+    yield scene(one, resetter, c, t, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NONE
     # Without force: what is staged meanwhile is refused or kept.
     gentle = client("h", hard_reset("h1", "main~1", force=False))
     late_w = write("w3", "a", "3")
