@@ -160,7 +160,9 @@ def local_spark(session: Session) -> Iterator[LocalSession]:
     file, and one line of it to the terminal.
     """
     from lakebed.gc import local_session, session_options, unforeseen
+    from lakebed.runtime import leave_pandas_out
 
+    leave_pandas_out()
     options = session_options(session.environment)
     session.note("starting Spark")
     with (

@@ -44,6 +44,7 @@ from lakebed.gc import (
 )
 from lakebed.handoff import RunKind, RunReport
 from lakebed.retention import Rules, read_rules
+from lakebed.runtime import leave_pandas_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,7 @@ FORCED: Final = 1
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    leave_pandas_out()
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.action == "why":

@@ -13,10 +13,12 @@ from pyspark.daemon import manager
 from pyspark.sql.pandas import serializers
 
 from lakebed.gc import mark, planning, read, sweep, verdicts
+from lakebed.runtime import leave_pandas_out
 
 LOADED = (mark, planning, read, serializers, sweep, verdicts, worker)
 
 if __name__ == "__main__":
+    leave_pandas_out()
     # Workers collect cycles behind every task. What was imported stays, and looking through it takes 25 ms each time.
     gc.collect()
     gc.freeze()

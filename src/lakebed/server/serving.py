@@ -30,6 +30,7 @@ import uvicorn
 import uvloop
 
 from lakebed.base import Invalid, Unavailable
+from lakebed.runtime import leave_pandas_out
 
 from .app import ServerOptions, create_app, opened
 from .folder import prepare_folder
@@ -135,6 +136,7 @@ async def serve_here(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set."""
+    leave_pandas_out()
     stop = stop or asyncio.Event()
     with _signals(stop.set):
         async with opened(options) as state:
