@@ -351,3 +351,9 @@ def test_completion_without_a_server_offers_nothing_and_says_nothing(shell: Shel
     nowhere = Shell(environment={**shell.environment, "LAKEBED_ENDPOINT": "http://127.0.0.1:9"})
 
     assert completed(nowhere, "lakebed repo show lakefs://a") == []
+
+
+def test_the_help_of_a_noun_says_whole_sentences_in_a_narrow_terminal(shell: Shell) -> None:
+    for noun in ("gc", "object", "branch", "auth", "config"):
+        told = shell.ok(noun, "--help").out
+        assert "..." not in told.partition("Commands:")[2], told

@@ -225,3 +225,23 @@ def test_what_does_not_exist_is_named(shell: Shell, lake: str, command: list[str
     assert outcome.err.startswith("error: ")
     assert "not found" in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_of_several_things_the_one_that_is_not_there_is_named(shell: Shell, lake: str) -> None:
+    for command in (
+        ("tag", "create", f"{lake}/t", "nope"),
+        ("branch", "revert", f"{lake}/main", "nope", "--yes"),
+        ("branch", "cherry-pick", f"{lake}/main", "nope"),
+    ):
+        outcome = shell(*command)
+        assert (outcome.code, outcome.err) == (3, f"error: {lake}/nope: not found\n"), command
+    copied = shell("object", "cp", f"{lake}/main/nope", f"{lake}/main/other")
+    assert (copied.code, copied.err) == (3, f"error: {lake}/main/nope: not found\n")
+
+
+def test_a_taken_tag_is_named(shell: Shell, lake: str) -> None:
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+
+    outcome = shell("tag", "create", f"{lake}/v1", "main")
+
+    assert (outcome.code, outcome.err) == (4, f"error: {lake}/v1 exists already\n")

@@ -78,10 +78,20 @@ def test_counts_agree_with_their_noun() -> None:
 
 
 def test_tables_are_aligned_without_trailing_spaces() -> None:
-    assert list(table(("name", "commit"), [("a", "1"), ("longer", "2")])) == [
+    assert list(table(("name", "commit"), [("a", "1f"), ("longer", "2")])) == [
         "NAME    COMMIT",
-        "a       1",
+        "a       1f",
         "longer  2",
+    ]
+
+
+def test_amounts_stand_below_one_another() -> None:
+    rows = [("1", "1,234", "1.5 KiB", "7 B?"), ("20", "7", "999 B", "7 B")]
+
+    assert list(table(("version", "objects", "size", "why"), rows)) == [
+        "VERSION  OBJECTS     SIZE  WHY",
+        "1          1,234  1.5 KiB  7 B?",
+        "20             7    999 B  7 B",
     ]
 
 

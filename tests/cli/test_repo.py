@@ -37,7 +37,7 @@ def test_a_taken_name_is_a_conflict(shell: Shell, lake: str) -> None:
     outcome = shell("repo", "create", lake, "local://elsewhere")
 
     assert outcome.code == 4
-    assert outcome.err == "error: error creating repository: not unique\n"
+    assert outcome.err == f"error: {lake} exists already\n"
 
 
 def test_a_namespace_in_use_is_refused(shell: Shell, lake: str) -> None:
@@ -53,3 +53,9 @@ def test_nothing_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, l
     assert outcome.code == 2
     assert "--yes" in outcome.err
     shell.ok("repo", "show", lake)
+
+
+def test_a_namespace_that_is_no_uri_is_misuse(shell: Shell) -> None:
+    outcome = shell("repo", "create", "lakefs://nowhere", "nonsense")
+
+    assert (outcome.code, "say where its data lies" in outcome.err) == (2, True)

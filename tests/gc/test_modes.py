@@ -65,3 +65,17 @@ def test_the_entry_for_spark_submit_refuses_the_same(capsys: pytest.CaptureFixtu
 
     assert ended.value.code == 2
     assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", [{"clean": True}, {"clean_every": 3}, {"clean_after": "7d"}, {"token_expiry": "1h"}])
+def test_how_uncommitted_data_is_looked_for_is_not_said_of_other_data(way: dict[str, object]) -> None:
+    with pytest.raises(Misuse, match=f"--{next(iter(way)).replace('_', '-')} is for uncommitted data"):
+        asked(committed=True, **way)
+    with pytest.raises(SystemExit):
+        main(["plan", "lakefs://lake", "--metadata", f"--{next(iter(way)).replace('_', '-')}", *_value(way)], {})
+
+    assert asked(**way) == asked(committed=True, uncommitted=True, **way)
+
+
+def _value(way: dict[str, object]) -> list[str]:
+    return [str(value) for value in way.values() if value is not True]

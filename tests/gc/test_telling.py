@@ -173,7 +173,9 @@ def test_what_is_beyond_the_first_names_is_summed() -> None:
     lines = [*bars("folder", sums, width=100)]
 
     assert len(lines) == 12
-    assert lines[-1].startswith("(5 more)  5 ")
+    assert [word for word in lines[-1].split() if "█" not in word] == ["(5", "more)", "5", "5", "B"]
+    assert "█" in lines[-2]
+    assert "█" not in lines[-1], "beside a bar of all the others those of the names would be as nothing"
 
 
 def test_ages_are_told_youngest_first_and_names_without_control_characters() -> None:
@@ -304,7 +306,7 @@ def test_a_difference_is_told_by_objects_bytes_and_commits() -> None:
 
     text = "\n".join(diff_text(found))
 
-    assert "only the second, r2  2        2.0 KiB  4" in text
+    assert "only the second, r2        2  2.0 KiB        4" in text
     assert "main: 1d" in text
     assert "\x1b" not in text
 
@@ -442,4 +444,4 @@ def test_a_change_of_rules_is_told_with_what_it_would_take() -> None:
 
     assert "default           7d      2d" in text
     assert "r1 is by the rules before, r2 by those after" in text
-    assert "only the second, r2  2        2.0 KiB  3" in text
+    assert "only the second, r2        2  2.0 KiB        3" in text

@@ -50,7 +50,8 @@ async def revoke(store: Store, kind: bytes, holder: tuple[str, str], granted: st
         NotGranted: the holder does not have it.
     """
     if granted not in await grants_of(store, kind, holder):
-        raise NotGranted(f"{holder[0]!r} does not have {granted!r}", holder=holder[0], granted=granted)
+        lacks = "is not in group" if kind == USER_GROUPS else "does not have policy"
+        raise NotGranted(f"{holder[0]} {lacks} {granted}", holder=holder[0], granted=granted)
     await store.delete(PARTITION, grant_key(kind, holder[0], granted))
 
 

@@ -11,7 +11,7 @@ from lakebed.wire import Ref
 
 from .arguments import BranchArgument, LimitOption, PrefixOption, RepositoryArgument, YesOption
 from .completion import complete_ref
-from .failures import Misuse
+from .failures import Misuse, being_there
 from .output import table
 from .session import Session, command
 from .tree import noun
@@ -108,7 +108,8 @@ def revert(
     branch = parse_ref(uri)
     undone = ref_in(branch.repository, commit)
     session.confirm(f"Undo {undone} on {branch}?", yes=yes)
-    session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
+    with being_there(str(RefUri(branch.repository, undone))):
+        session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
     session.show(
         session.client.branches.get(branch.repository, branch.ref),
         lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}",
@@ -127,9 +128,9 @@ def cherry_pick(
 ) -> None:
     """Repeat on a branch what a commit changed elsewhere."""
     branch = parse_ref(uri)
-    picked = session.client.branches.cherry_pick(
-        branch.repository, branch.ref, ref=ref_in(branch.repository, commit), parent_number=parent
-    )
+    wanted = ref_in(branch.repository, commit)
+    with being_there(str(RefUri(branch.repository, wanted))):
+        picked = session.client.branches.cherry_pick(branch.repository, branch.ref, ref=wanted, parent_number=parent)
     session.show(picked, lambda made: f"{made.id[:12]} on {branch}: {made.message}")
 
 

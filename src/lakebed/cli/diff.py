@@ -29,7 +29,7 @@ def diff(
     session: Session,
     uri: RefArgument,
     right: Annotated[
-        str, typer.Argument(metavar="[REF]", help="Compare with this ref.", autocompletion=complete_ref)
+        str, typer.Argument(metavar="REF", help="Compare with this ref.", autocompletion=complete_ref)
     ] = "",
     two_dot: Annotated[
         bool, typer.Option("--two-dot", help="All that differs, not only what the second changed since they parted.")

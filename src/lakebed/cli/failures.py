@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lakebed.base import AlreadyExists, ExitCode, Invalid, LakebedError
+from lakebed.base import AlreadyExists, ExitCode, Invalid, LakebedError, NotFound
 
 OK: Final = ExitCode.OK
 FAILED: Final = ExitCode.FAILED
@@ -19,6 +19,10 @@ CONFLICT: Final = ExitCode.CONFLICT
 UNAVAILABLE: Final = ExitCode.UNAVAILABLE
 INTERRUPTED: Final = ExitCode.INTERRUPTED
 PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
+
+
+NAMELESS: Final = "not found"
+"""All that servers say of most things that are not there."""
 
 
 class Misuse(Invalid):
@@ -32,14 +36,14 @@ class Declined(LakebedError):
 def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
     """One line. Messages of servers may have several: the rest of them is schema dumps, for machines.
 
-    Servers say only `not found` of most things; `uris`, what the command is about, are then named.
+    What servers only say to be NAMELESS is named: `uris`, what the command is about.
     """
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else type(error).__name__
-    return f"{' or '.join(uris)}: {line}" if uris and line == "not found" else line
+    return f"{' or '.join(uris)}: {line}" if uris and line == NAMELESS else line
 
 
 @contextlib.contextmanager
@@ -49,3 +53,14 @@ def being_new(what: str) -> Iterator[None]:
         yield
     except AlreadyExists as error:
         raise AlreadyExists(f"{what} exists already", **error.facts) from error
+
+
+@contextlib.contextmanager
+def being_there(what: str) -> Iterator[None]:
+    """Of several things that a command is about it is this one that may be missing and has no name."""
+    try:
+        yield
+    except NotFound as error:
+        if str(error) != NAMELESS:
+            raise
+        raise NotFound(f"{what}: {NAMELESS}", **error.facts) from error

@@ -57,10 +57,6 @@ if TYPE_CHECKING:
 app = noun("Find and delete what nobody can reach any more.")
 app.add_typer(rules, name="rules")
 app.add_typer(jobs, name="job")
-app.command("why")(command(why))
-app.command("purge")(command(purge))
-app.command("restore")(command(restore))
-app.command("ledger")(command(ledger))
 
 
 class NothingToAbandon(Conflict):
@@ -246,6 +242,13 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
         raise no_such_run(collector, run)
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
     session.show(collector.abandon(run), view_text)
+
+
+# Here, for the help has the commands in this order
+app.command("why")(command(why))
+app.command("purge")(command(purge))
+app.command("restore")(command(restore))
+app.command("ledger")(command(ledger))
 
 
 def _show_reports(session: Session, reports: list[RunReport]) -> None:

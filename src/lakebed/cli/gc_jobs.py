@@ -44,8 +44,8 @@ def start(
     session: Session,
     uri: RepositoryArgument,
     action: ActionArgument,
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="With `apply`: the run to apply.")] = "",
-    kind: Annotated[str, typer.Option("--kind", help="committed, uncommitted, …; default: one after the other.")] = "",
+    run: Annotated[str, typer.Argument(metavar="RUN", help="With `apply`: the run to apply.")] = "",
+    kind: Annotated[str, typer.Option("--kind", help="committed, uncommitted or metadata; default: all.")] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(

@@ -81,6 +81,8 @@ class Looking:
         asked = [mode for mode, is_asked in flags.items() if is_asked]
         if len(asked) > 1:
             raise Misuse(f"--{asked[0]} and --{asked[1]} do not go together")
+        if (self.committed or self.metadata) and not self.uncommitted and (how := self._how()):
+            raise Misuse(f"--{how[0]} is for uncommitted data: say --uncommitted too, or neither kind")
         if self.old_layout and not self.uncommitted:
             raise Misuse("--old-layout is for uncommitted data: say --uncommitted too")
         if self.older_than is not None and not self.old_layout:
@@ -92,3 +94,8 @@ class Looking:
             token_expiry=self.token_expiry,
             older_than=self.older_than,
         )
+
+    def _how(self) -> list[str]:
+        """The options given that say how uncommitted data is looked for."""
+        names = ("clean", "optimised", "clean_every", "clean_after", "token_expiry")
+        return [name.replace("_", "-") for name in names if getattr(self, name)]

@@ -37,9 +37,9 @@ p { margin: .3rem 0; } .dim { color: var(--dim); }
 table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; font-size: .92rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th[scope=row] { font-weight: 400; overflow-wrap: anywhere; max-width: 24rem; }
+th[scope=row] { font-weight: 400; max-width: 24rem; } .bars th[scope=row] { overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.bar { width: 44%; padding-right: 0; vertical-align: middle; }
+td.bar { width: 44%; padding: .55rem 0 0; }
 .bars { table-layout: fixed; } .bars .number { width: 7.5rem; }
 code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6rem; display: inline-block; }
 .key { display: inline-block; width: .7rem; height: .7rem; margin-right: .4rem; }
@@ -47,6 +47,7 @@ code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6r
 svg { display: block; width: 100%; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .goes { fill: var(--bar); } .stays { fill: var(--stays); } svg .dim { fill: var(--dim); }
 svg .axis { stroke: var(--line); }
+@media (max-width: 40rem) { .bars .number { width: 5rem; } td.bar { width: 16%; } body { padding: 1rem; } }
 @media print { body { max-width: none; } h2 { break-after: avoid; } }
 """
 
@@ -146,9 +147,6 @@ def _ways(plan: Plan) -> Iterator[str]:
 def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
     rows = [(name or "(none)", total.objects, total.size_bytes) for name, total in sums.items()]
     shown, rest = rows[:TOP], rows[TOP:]
-    if rest:
-        counted = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
-        shown.append((f"({count_of(len(rest), 'other')})", *counted))
     largest = max(size for _, _, size in shown) or 1
     yield f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>'
     yield f'<th scope="col">{text(title)}</th><th scope="col" class="number">objects</th>'
@@ -158,6 +156,13 @@ def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
         yield (
             f'<tr><th scope="row">{text(name)}</th><td class="number">{objects:,}</td>'
             f'<td class="number">{text(human_size(size))}</td><td class="bar">{drawn}</td></tr>'
+        )
+    if rest:
+        # Without a bar: beside that of all others those of the names would be as nothing.
+        objects, size = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
+        yield (
+            f'<tr><th scope="row">({text(count_of(len(rest), "other"))})</th><td class="number">{objects:,}</td>'
+            f'<td class="number">{text(human_size(size))}</td><td></td></tr>'
         )
     yield "</tbody></table>"
 
@@ -217,6 +222,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
     if plan.listing is not None:
         listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
+        facts.append(("looked at", f"{plan.mode.value}: {plan.mode_note}" if plan.mode_note else plan.mode.value))
     if plan.rules is not None:
         facts.append(("rules", _rules(plan)))
     yield from _facts(facts)
@@ -225,6 +231,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
         "refs": plan.refs,
         "uncommitted": plan.uncommitted,
         "condemned": plan.condemned,
+        "leftovers": plan.leftovers,
         "doomed": plan.doomed,
     }
     yield '<table><caption>Files, each known by its digest</caption><thead><tr><th scope="col">input</th>'

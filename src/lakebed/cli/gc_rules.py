@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lakebed.handoff import RulesVersion
     from lakebed.retention import Rules
 
+SAVE: Final = "Save these rules?"
 app = noun("How long committed data stays after it has been replaced, and what stays regardless.")
 
 DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
@@ -249,11 +250,13 @@ def apply_rules(
         return
     told = changes_text(changes)
     if plan:
+        session.check_can_ask(SAVE, yes=yes)
+        _check_may_write(session, repository)
         told = planned_text(planned_change(session, uri, (found.rules, wanted), local_root))
     for line in told:
         session.note(line)
     if plan:
-        session.confirm("Save these rules?", yes=yes)
+        session.confirm(SAVE, yes=yes)
     _write(session, repository, found, wanted, f"{uri}: the rules are those of {file}")
 
 
@@ -268,6 +271,16 @@ def _read(session: Session, repository: str, version: int | None = None) -> Rule
 
     path = api_path("repositories", repository, "gc", "rules", "full")
     return convert(session.client.call("GET", path, query={"version": version}), RulesVersion)
+
+
+def _check_may_write(session: Session, repository: str) -> None:
+    """
+    Raises:
+        Denied: who asks may not set rules.
+    """
+    from lakebed.client import api_path
+
+    session.client.call("GET", api_path("repositories", repository, "gc", "rules", "set_allowed"))
 
 
 def _is_version(text: str) -> bool:

@@ -36,10 +36,10 @@ def planned_change(
     from lakebed.retention import FOREVER, Rules, diff_rules
 
     collector = checked_collector(session, uri, local_root)
+    supposed = [rules or Rules(default=FOREVER) for rules in pair]
+    collector.check_planning([RunKind.COMMITTED], rules=supposed[0])
     with local_spark(session) as local:
-        before, after = (
-            collector.plan(local.spark, RunKind.COMMITTED, rules=rules or Rules(default=FOREVER)) for rules in pair
-        )
+        before, after = (collector.plan(local.spark, RunKind.COMMITTED, rules=rules) for rules in supposed)
     diff = collector.diff(before.run_id, after.run_id, limit=limit)
     return PlannedChange(changes=diff_rules(*pair), plan=diff)
 

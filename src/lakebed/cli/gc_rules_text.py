@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .output import count_of, fields, human_time, printable, table
 
@@ -71,13 +71,21 @@ def history_text(versions: Iterable[RulesVersion]) -> Iterator[str]:
     yield from table(("version", "changed", "by", "what"), rows) if rows else ()
 
 
+_WORDS: Final[dict[str, str]] = {"keep_last": "keep last", "tags_pin": "tags keep commits"}
+"""What a change is of, where the word for programs is none for people."""
+
+
 def _change_words(change: RuleChange) -> str:
-    what = f"{change.what} of {change.pattern}" if change.pattern else change.what
+    what = f"{_what(change)} of {change.pattern}" if change.pattern else _what(change)
     if change.before is None:
         return f"{what}: {change.after}"
     return f"{what}: {change.before} → {change.after or 'none'}"
 
 
+def _what(change: RuleChange) -> str:
+    return _WORDS.get(change.what, change.what)
+
+
 def changes_text(changes: Iterable[RuleChange]) -> Iterator[str]:
-    rows = [(change.what, change.pattern, change.before or "-", change.after or "-") for change in changes]
+    rows = [(_what(change), change.pattern, change.before or "-", change.after or "-") for change in changes]
     yield from table(("what", "pattern", "before", "after"), rows) if rows else ("no difference",)

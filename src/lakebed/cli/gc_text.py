@@ -79,23 +79,21 @@ def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
 
 
 def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:
-    """A table of totals, each with a bar of its bytes as long as there is room for; none in a narrow terminal."""
-    shown = list(sums.items())
-    if len(shown) > TOP:
-        rest = shown[TOP:]
-        counted = sum(total.objects for _, total in rest), sum(total.size_bytes for _, total in rest)
-        rows = [(name, total.objects, total.size_bytes) for name, total in shown[:TOP]]
-        rows.append((f"({len(rest):,} more)", *counted))
-    else:
-        rows = [(name, total.objects, total.size_bytes) for name, total in shown]
+    """A table of totals, each with a bar of its bytes as long as there is room for; none in a narrow terminal, and none
+    for the sum of those that are not shown, beside which the others would be as nothing."""
+    rows = [(name, total.objects, total.size_bytes) for name, total in sums.items()]
+    rest = rows[TOP:]
+    largest = max(size for _, _, size in rows[:TOP]) or 1
+    if rest:
+        counted = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
+        rows = [*rows[:TOP], (f"({len(rest):,} more)", *counted)]
     cells = [(shortened(name), f"{objects:,}", human_size(size)) for name, objects, size in rows]
     header = (title, "objects", "size")
     used = sum(max(len(row[column]) for row in [header, *cells]) + 2 for column in range(3))
     room = min(BAR_MAX, (width or terminal_width()) - used)
     if room < BAR_MIN:
         return (yield from table(header, cells))
-    largest = max(size for _, _, size in rows) or 1
-    drawn = [bar(size / largest, room) for _, _, size in rows]
+    drawn = [bar(size / largest, room) if place < TOP else "" for place, (_, _, size) in enumerate(rows)]
     yield from table((*header, ""), [(*cell, line) for cell, line in zip(cells, drawn, strict=True)])
     return None
 

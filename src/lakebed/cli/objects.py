@@ -15,7 +15,7 @@ from lakebed.wire import ObjectStats
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta
 from .branch import same_repository
 from .completion import complete_object
-from .failures import Misuse
+from .failures import Misuse, being_there
 from .output import count_of, fields, human_size, human_time, printable
 from .progress import bar
 from .session import Session, command
@@ -177,7 +177,7 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
     if recursive:
         place = parse_prefix(uri)
         folder = folder_of(place.path)
-        session.confirm(f"Delete all objects below {place.repository}/{place.ref}/{folder}?", yes=yes)
+        session.confirm(f"Delete all objects below {ObjectUri(place.repository, place.ref, folder)}?", yes=yes)
         deleted = _delete_below(session, place, folder)
         session.done(f"deleted {count_of(deleted, 'object')} below {place}", deleted=deleted)
         return
@@ -195,9 +195,10 @@ def cp(session: Session, source: ObjectArgument, destination: ObjectArgument) ->
     """Copy an object within a repository, on the server."""
     here, there = parse_object(source), parse_object(destination)
     repository = same_repository(RefUri(here.repository, here.ref), RefUri(there.repository, there.ref))
-    made = session.client.objects.copy(
-        repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
-    )
+    with being_there(source):
+        made = session.client.objects.copy(
+            repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
+        )
     session.show(made, lambda _: f"copied {here} to {there}")
 
 

@@ -7,12 +7,14 @@ on each line, written as it arrives.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(_SIZE_UNITS)}))?")
 
 
 def human_size(size_bytes: int) -> str:
@@ -58,11 +60,19 @@ def count_of(number: int, noun: str, plural: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Lines with aligned columns, two spaces apart, the header first. No trailing spaces."""
-    lines = [[cell.upper() for cell in header], *[list(row) for row in rows]]
+    """Lines with aligned columns, two spaces apart, the header first: amounts to the right, but for the first column,
+    which has names. No trailing spaces.
+    """
+    body = [list(row) for row in rows]
+    lines = [[cell.upper() for cell in header], *body]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    aligned = [
+        str.rjust if column and body and all(_AMOUNT.fullmatch(line[column]) for line in body) else str.ljust
+        for column in range(len(header))
+    ]
     for line in lines:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        cells = zip(line, widths, aligned, strict=True)
+        yield "  ".join(align(cell, width) for cell, width, align in cells).rstrip()
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:

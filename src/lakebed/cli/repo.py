@@ -10,6 +10,7 @@ import typer
 from lakebed.wire import Repository
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, YesOption
+from .failures import Misuse, being_new
 from .output import fields, human_time, table
 from .session import Session, command
 from .tree import noun
@@ -30,7 +31,10 @@ def create(
 ) -> None:
     """Create a repository over a storage namespace that nobody uses yet."""
     name = parse_repository(uri)
-    created = session.client.repositories.create(name, namespace, default_branch=default_branch)
+    if "://" not in namespace:
+        raise Misuse(f"{namespace!r} is no storage namespace: say where its data lies, such as s3://bucket/folder")
+    with being_new(f"{SCHEME}{name}"):
+        created = session.client.repositories.create(name, namespace, default_branch=default_branch)
     session.show(created, lambda _: f"created {SCHEME}{name} over {created.storage_namespace}")
 
 

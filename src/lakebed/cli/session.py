@@ -107,6 +107,15 @@ class Session:
         """Say something that is no result."""
         typer.echo(message, err=True)
 
+    def check_can_ask(self, question: str, *, yes: bool) -> None:
+        """Before something slow that ends in a question.
+
+        Raises:
+            Misuse: there is nobody to ask, and `--yes` was not given.
+        """
+        if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise Misuse(f"{question} Nobody is there to ask: give --yes")
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Return if the answer to something destructive is yes.
 
@@ -114,11 +123,8 @@ class Session:
             Misuse: there is nobody to ask, and `--yes` was not given.
             Declined: the answer is no.
         """
-        if yes:
-            return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Misuse(f"{question} Nobody is there to ask: give --yes")
-        if not typer.confirm(question, err=True):
+        self.check_can_ask(question, yes=yes)
+        if not yes and not typer.confirm(question, err=True):
             raise Declined("nothing was done")
 
 

@@ -9,9 +9,10 @@ import typer
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, TagArgument, YesOption
 from .branch import ref_in, ref_table
 from .completion import complete_ref
+from .failures import being_new, being_there
 from .session import Session, command
 from .tree import noun
-from .uris import parse_repository, parse_tag
+from .uris import RefUri, parse_repository, parse_tag
 
 app = noun("Create, list, show and delete tags.")
 
@@ -30,7 +31,9 @@ def create(
 ) -> None:
     """Name a commit for ever."""
     tag = parse_tag(uri)
-    made = session.client.tags.create(tag.repository, tag.ref, ref=ref_in(tag.repository, ref))
+    named = ref_in(tag.repository, ref)
+    with being_new(str(tag)), being_there(str(RefUri(tag.repository, named))):
+        made = session.client.tags.create(tag.repository, tag.ref, ref=named)
     session.show(made, lambda _: f"created {tag} at {made.commit_id[:12]}")
 
 

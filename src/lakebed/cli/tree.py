@@ -34,7 +34,20 @@ COMMANDS: Final = {
 """Command to file, in the order of the help: set-up first, then from repositories down to objects."""
 
 
-class LazyGroup(TyperGroup):
+_WHOLE: Final = 1000
+
+
+class Group(TyperGroup):
+    """A group whose help has the whole first sentence of each command, on as many lines as that takes."""
+
+    # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            commands: dict[str, Any] = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+            formatter.write_dl([(name, found.get_short_help_str(limit=_WHOLE)) for name, found in commands.items()])
+
+
+class LazyGroup(Group):
     """A group whose commands are the applications of the files in `COMMANDS`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +66,6 @@ class LazyGroup(TyperGroup):
             typer.echo("error: nothing was answered", err=True)
             sys.exit(FAILED)
 
-    # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         return list(COMMANDS)
 
@@ -77,7 +89,7 @@ def _one_line(error: Any) -> str:
 
 def noun(help_text: str) -> typer.Typer:
     """An application with the manners of all of ours."""
-    return typer.Typer(help=help_text, add_completion=False, **_MANNERS)
+    return typer.Typer(cls=Group, help=help_text, add_completion=False, **_MANNERS)
 
 
 _MANNERS: Final[dict[str, Any]] = {

@@ -63,6 +63,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         _place(parser, options)
     if getattr(options, "mode", None) is Mode.OLD_LAYOUT and options.kind != [RunKind.UNCOMMITTED.value]:
         parser.error("--old-layout goes with --uncommitted alone")
+    if _says_how(options) and options.kind and RunKind.UNCOMMITTED not in _kinds(options):
+        parser.error("how uncommitted data is looked for goes with --uncommitted, or without a kind")
     if getattr(options, "rules", None) is not None and RunKind.METADATA in _kinds(options):
         parser.error("--rules does not go with --metadata, which goes by no rules")
     if options.attended:
@@ -86,6 +88,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except LakebedError as error:
         _note(f"error: {error}")
         return exit_code(error)
+
+
+def _says_how(options: argparse.Namespace) -> bool:
+    """Whether it is said how uncommitted data is to be looked for."""
+    if options.action not in {"plan", "run"}:
+        return False
+    ways = (options.clean_every, options.clean_after, options.token_expiry)
+    return options.mode is not Mode.AUTOMATIC or any(way is not None for way in ways)
 
 
 def _credentials(environ: Mapping[str, str]) -> Credentials | Token:
