@@ -39,6 +39,8 @@ from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_unreference
 from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.parts import decode, encode, parts_of, rows_of_parts
 from lakebed.gc.read import (
+    SIZE_UNKNOWN,
+    UNREFERENCED,
     expired_objects,
     gather_live,
     list_slices,
@@ -353,6 +355,38 @@ def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp
             tasks=1,
             now_ms=0,
         )
+
+
+@pytest.mark.parametrize("doomed", [{NUMBERED[0]}, set()])
+def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_its_address(
+    spark: SparkSession, tmp_path: Path, doomed: set[str]
+) -> None:
+    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    slices, sequences, unknown, long_ago = (
+        np.array(column, np.int64) for column in ([SLICES[0]] * 2, [0, 1], [SIZE_UNKNOWN] * 2, [0, 0])
+    )
+    data = encode(CANDIDATES, pack_numbered(slices, sequences, unknown, long_ago, UNREFERENCED))
+    with Files(lake) as files:
+        files.write("_lakefs/listed/some.parquet", data)
+        files.write(NUMBERED[0], b"bytes")
+        written_ms = files.act(lambda store: store.stat(NUMBERED[0])).modified_ms
+    listed = Pieces(folder="_lakefs/listed/", parts=(handoff.part_of("some.parquet", data, rows=1),))
+    nothing = Pieces(folder="_lakefs/live/")
+
+    marked = mark_unreferenced(
+        spark,
+        lake,
+        candidates=[listed],
+        live=Live(committed=nothing, uncommitted=nothing),
+        into=Places(doomed="_lakefs/doomed/", kept="_lakefs/kept/", bytes_here=1 << 20),
+        tasks=1,
+        now_ms=NOW_MS,
+        young_since_ms=written_ms + 1 if doomed else written_ms,
+    )
+
+    assert addresses_of(doomed_objects(spark, lake, marked.doomed, tasks=1)) == doomed
+    assert marked.totals.all.size_bytes == 5 * len(doomed)
+    assert kept_in(lake, marked) == {NUMBERED[0]} - doomed, "a later run looks again at what is young"
 
 
 @pytest.mark.parametrize("broken", ["listed", "live"])

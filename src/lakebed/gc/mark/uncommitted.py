@@ -7,16 +7,18 @@ settled slices were listed, and before anything else was read: what a later uplo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockStore
+from lakebed.blocks import BlockStat, BlockStore
 from lakebed.gc.failures import marked
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.here import run_here
@@ -105,14 +107,14 @@ def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> 
             for part in parts_of(whole(share)):
                 objects = _unpack(decode(CANDIDATES, await read_part(store, "", part), part), part)
                 by_commits, by_others = named_by(committed, objects), named_by(uncommitted, objects)
+                objects, unnamed = await _looked_for(store, objects, ~(by_commits | by_others))
                 stays = kept_of(objects, by_commits, by_others, young_since_ms=young_since_ms)
                 if stays.num_rows:
                     name = part.name.rpartition("/")[2]
                     data = encode(CANDIDATES, stays)
                     kept.append(await write_part(store, into.kept, name, data, rows=stays.num_rows, note="kept"))
-                found = verdicts_of(objects, ~(by_commits | by_others))
-                found = found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
-                yield await _with_sizes(store, found)
+                found = verdicts_of(objects, unnamed)
+                yield found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
 
         async for row in write_portions(store, into.doomed, verdicts(), now_ms=now_ms):
             yield row
@@ -133,21 +135,27 @@ def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
     return unpack(candidates)
 
 
-async def _with_sizes(store: BlockStore, verdicts: pa.Table) -> pa.Table:
-    """Those whose size is not known because nothing lay there when it was looked: they are looked for once more."""
-    is_known = pc.not_equal(verdicts["size_bytes"], SIZE_UNKNOWN)
-    if pc.all(is_known, min_count=0).as_py():
-        return verdicts
-    unknown = verdicts.filter(pc.invert(is_known))
-    sizes = [size async for _, size in ahead(unknown["address"].to_pylist(), lambda key: _size_of(store, key))]
-    place = unknown.schema.get_field_index("size_bytes")
-    told = unknown.set_column(place, unknown.schema.field("size_bytes"), pa.array(sizes, pa.int64()))
-    return pa.concat_tables([verdicts.filter(is_known), told.filter(pc.is_valid(told["size_bytes"]))])
+async def _looked_for(
+    store: BlockStore, objects: Unpacked, unnamed: npt.NDArray[np.bool_]
+) -> tuple[Unpacked, npt.NDArray[np.bool_]]:
+    """Of what nothing names, what did not lie there when its slice was listed is looked for once more: it has the size
+    and the date that it has now, and is left out where it is still not there."""
+    unknown = np.flatnonzero(unnamed & (objects.sizes == SIZE_UNKNOWN))
+    if not len(unknown):
+        return objects, unnamed
+    sizes, seen_ms, unnamed = objects.sizes.copy(), objects.seen_ms.copy(), unnamed.copy()
+    places = iter(unknown.tolist())
+    async for _, stat in ahead(objects.addresses(unknown), lambda key: _find(store, key)):
+        place = next(places)
+        unnamed[place] = stat is not None
+        if stat is not None:
+            sizes[place], seen_ms[place] = stat.size_bytes, stat.modified_ms
+    return replace(objects, sizes=sizes, seen_ms=seen_ms), unnamed
 
 
-async def _size_of(store: BlockStore, key: str) -> int | None:
+async def _find(store: BlockStore, key: str) -> BlockStat | None:
     try:
-        return (await store.stat(key)).size_bytes
+        return await store.stat(key)
     except NotFound:
         return None
 

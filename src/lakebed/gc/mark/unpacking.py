@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.base import format_address
 from lakebed.gc.packing import is_set
 from lakebed.handoff import BadInput
 
@@ -35,6 +36,12 @@ class Unpacked:
     def ends(self) -> npt.NDArray[np.int64]:
         """For each row where its objects end."""
         return np.cumsum(self.counts)
+
+    def addresses(self, places: npt.NDArray[np.int64]) -> list[str]:
+        """Of the objects at these positions."""
+        rows = np.searchsorted(self.ends, places, side="right")
+        slices = self.candidates["bucket"].to_numpy()[rows].tolist()
+        return [format_address(*place) for place in zip(slices, self.sequences[places].tolist(), strict=True)]
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """For each row its slice's number, and which objects are its own."""
