@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
+from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 from lakebed.gc.packing import Cause
 from lakebed.gc.places import Namespace
+from lakebed.gc.read import ranges, reading_live
 from lakebed.gc.read.ranges import PREFIXES_MAX, _pack, _prefixes
-from lakebed.ranges import table_from_rows
+from lakebed.gc.tables import RANGES
+from lakebed.ranges import encode_range, range_key, table_from_rows
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NAMESPACE = Namespace("local://lake/repo")
@@ -100,3 +103,43 @@ def test_every_object_comes_with_its_path_wherever_it_lies() -> None:
 )
 def test_what_lies_elsewhere_may_not(address: str) -> None:
     assert packed({"a": address, "b": format_address(SLICE, 1)})["addresses"].to_pylist() == [[]]
+
+
+async def ranges_in(store: BlockStore, entries: list[list[str]]) -> pa.Table:
+    """RANGES: one for each list of addresses."""
+    rows = []
+    for number, addresses in enumerate(entries):
+        keys = [f"p{number}/{at}".encode() for at in range(len(addresses))]
+        made = [Entry(address=address, size_bytes=4, checksum="", modified_ms=0) for address in addresses]
+        info, data = encode_range(
+            table_from_rows(keys, [to_row(key, entry) for key, entry in zip(keys, made, strict=True)])
+        )
+        await store.put(range_key(info.id), data)
+        same = {"is_live": True, "seen_ms": 0, "reason": "", "rule": "", "branch": ""}
+        rows.append({"range_id": info.id, "count": info.count, "file_bytes": info.file_bytes, **same})
+    return pa.Table.from_pylist(rows, RANGES.schema)
+
+
+def held_by(tables: list[pa.Table]) -> list[list[str]]:
+    """Of each table the keys that are in its rows."""
+    return [[key for keys in table["addresses"].to_pylist() for key in keys] for table in tables]
+
+
+async def test_a_task_holds_no_more_keys_than_it_may_before_it_hands_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "HELD_MAX", 4)
+    store = open_blocks("mem://lake/repo", BlockOptions())
+    keys = [f"data/old/{number}" for number in range(10)]
+    named = [keys[start : start + 2] for start in range(0, 10, 2)]
+    uris = [f"mem://lake/repo/{format_address(SLICE, number)}" for number in (3, 5)]
+    rows = await ranges_in(store, [*named, [*uris, "s3://elsewhere/x"]])
+
+    found = [t async for t in reading_live(store.uri, with_keys=True)(store, iter(rows.to_batches()))]
+    bare = [t async for t in reading_live(store.uri, with_keys=False)(store, iter(rows.to_batches()))]
+    written = [t async for t in ranges._reading_keys(store.uri, "_lakefs/keys/")(store, iter(rows.to_batches()))]
+
+    assert [sorted(held) for held in held_by(found)] == [keys[:4], keys[4:8], keys[8:]]
+    assert [len(held) for held in held_by(bare)] == [0]
+    for tables in (found, bare):
+        bitmaps = [row["bitmap"] for row in tables[-1].to_pylist() if row["bucket"] == SLICE]
+        assert bitmaps == [bytes([1 << 3 | 1 << 5])]
+    assert [table["rows"].to_pylist() for table in written] == [[4], [4], [2]]

@@ -35,9 +35,10 @@ from lakebed.base import (
 from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
-from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_unreferenced
+from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_foreign, mark_unreferenced
 from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.parts import decode, encode, parts_of, rows_of_parts
+from lakebed.gc.planning_old_layout import list_elsewhere
 from lakebed.gc.read import (
     SIZE_UNKNOWN,
     UNREFERENCED,
@@ -45,9 +46,11 @@ from lakebed.gc.read import (
     gather_live,
     list_slices,
     live_objects,
+    named_keys,
     named_ranges,
     reading_live,
     reading_uncommitted,
+    uncommitted_keys,
     uncommitted_objects,
     write_live,
 )
@@ -79,12 +82,15 @@ OTHERS = [
     "data/old/1",
     f"{URI}/data/old/1",
     "data/old/2",
+    "old/1",
+    f"LOCAL{URI[5:]}/old/1",
     f"{URI}/{NUMBERED[0]}",
     f"{URI}/{NUMBERED[5]}",
     f"s3://elsewhere/{NUMBERED[1]}",
     "_lakefs/dummy",
 ]
 ADDRESSES = [*NUMBERED, *OTHERS]
+ELSEWHERE = {"data/old/1", "data/old/2", "data/old/3", "old/1", "old/2"}
 INTO = Places(doomed="_lakefs/doomed/", kept="_lakefs/kept/")
 NOTHING = Pieces(folder="_lakefs/nothing/")
 
@@ -292,6 +298,38 @@ def test_the_uncommitted_mark_equals_its_specification(
     assert kept_in(built.lake, marked) == {
         key for key in NUMBERED if built.namespace.may_take(key)
     } - specified - built.namespace.keys_of(committed)
+
+
+@settings(few, max_examples=4)
+@given(world=worlds())
+def test_the_mark_of_an_old_layout_equals_its_specification(
+    spark: SparkSession, build: Callable[[World], Built], world: World
+) -> None:
+    built, folder = build(world), "_lakefs/keys/"
+    with Files(built.lake) as files:
+        for key in ELSEWHERE:
+            files.write(key, b"1234")
+        listed, _ = files.act(lambda store: list_elsewhere(store, folder))
+    ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
+
+    doomed, _ = mark_foreign(
+        spark,
+        built.lake,
+        listed=listed,
+        named=[
+            named_keys(spark, built.lake, ranges, tasks=2, folder=folder),
+            uncommitted_keys(spark, built.lake, built.uncommitted, tasks=1, folder=folder),
+        ],
+        into="_lakefs/doomed.elsewhere/",
+        cause=Cause(reason="x"),
+        tasks=2,
+        now_ms=0,
+    )
+
+    named = [*committed_addresses(built.history, built.trees), *world.uncommitted]
+    assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == ELSEWHERE - built.namespace.keys_of(
+        named
+    )
 
 
 def kept_in(lake: Lake, marked: Marked) -> set[str]:

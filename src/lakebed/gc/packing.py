@@ -191,7 +191,7 @@ class LiveSet:
 
     def take_keys(self) -> pa.Table:
         """LIVE: the keys so far, one row a bucket. They are held no longer."""
-        keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys])).sort()
+        keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys]))
         self._keys = []
         buckets = -1 - buckets_of(keys).astype(np.int64)
         order = np.argsort(buckets, kind="stable")

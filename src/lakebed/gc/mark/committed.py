@@ -3,6 +3,9 @@
 docs/design/0004-committed-retention.md, "Algorithm", step 6: O = objects of ranges in B − objects of ranges in A. What
 staged cells, open uploads and tracked copies name is subtracted too, and only objects of settled slices may go: in any
 other, a server may still be about to write a cell.
+
+Foreign keys cross the shuffle by their hash classes, on both sides in rows that no task makes of more than some 500,000
+keys (read/). Where they are compared a task holds one class at a time: of a thousand million keys a million.
 """
 
 from __future__ import annotations
