@@ -8,49 +8,60 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 
 from .actors import Violation
-from .exploring import TooManyStates, explore
+from .exploring import Explored, TooManyStates, explore
 from .hunting import Hunt, hunt_by_seed, hunt_by_world
 from .mutants import MUTANTS
 from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
-from .worlds import small_worlds
+from .worlds import World, small_worlds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 if nothing was violated and no mutant missed."""
     options = _parser().parse_args(arguments)
-    started = time.process_time()
+    started_s = sum(os.times()[:4])
     match options.command:
         case "exhaustive":
-            found = exhaustive(quick=options.quick, only=options.only, states_max=options.states_max)
+            found = exhaustive(
+                quick=options.quick,
+                only=options.only,
+                states_max=options.states_max,
+                memory_gib=options.memory_gib,
+            )
         case "swarm":
             found = swarms(options.seeds, first=options.first)
         case _:
             found = mutants(seeds_max=options.seeds)
-    found["cpu_s"] = round(time.process_time() - started, 1)
+    found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
     if options.json:
         print(json.dumps({"name": options.command, **found}))
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
 
 
-def exhaustive(*, quick: bool = False, only: str = "", states_max: int | None = None) -> dict[str, float]:
-    """Walk small worlds, those with `only` in their name. One beyond `states_max` is skipped, and said to be."""
-    total = dict.fromkeys(("worlds", "skipped", "schedules", "states", "steps", "faults", "violations"), 0)
+def exhaustive(
+    *, quick: bool = False, only: str = "", states_max: int | None = None, memory_gib: int = 8
+) -> dict[str, float]:
+    """Walk small worlds, those with `only` in their name, each in a process of its own, whose peak of memory is told.
+    One beyond `states_max` or `memory_gib` is skipped, and said to be."""
+    counted = ("worlds", "skipped", "schedules", "states", "steps", "faults", "violations", "peak_mib")
+    total = dict.fromkeys(counted, 0)
     for world in small_worlds():
         if only not in world.scene.name or (quick and not world.is_quick):
             continue
-        budget = world.budget.name
-        started = time.process_time()
-        try:
-            explored = explore(world.scene, world.budget, states_max=states_max)
-        except TooManyStates:
+        name = f"{world.scene.name:<55} {world.budget.name:<16}"
+        explored, spent_s, peak_mib = _walked_apart(world, states_max, memory_gib)
+        if isinstance(explored, str):
             total["skipped"] += 1
-            print(f"{world.scene.name:<55} {budget:<16} skipped: more than {states_max:,} states", flush=True)
+            print(f"{name} skipped: {explored}", flush=True)
             continue
         total["worlds"] += 1
         total["schedules"] += explored.schedules
@@ -58,12 +69,41 @@ def exhaustive(*, quick: bool = False, only: str = "", states_max: int | None = 
         total["steps"] += explored.transitions
         total["faults"] += explored.faults
         total["violations"] += explored.violation is not None
-        spent = time.process_time() - started
-        figures = f"{explored.states:>10,} states {explored.schedules:>27,} schedules {spent:>6.1f} s"
-        print(f"{world.scene.name:<55} {budget:<16} {figures}", flush=True)
+        total["peak_mib"] = max(total["peak_mib"], peak_mib)
+        figures = f"{explored.states:>11,} states {explored.schedules:>27,} schedules"
+        print(f"{name} {figures} {spent_s:>6.1f} s {peak_mib:>5} MiB", flush=True)
         if explored.violation is not None:
             print(explored.violation)
     return dict(total)
+
+
+def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tuple[Explored | str, float, int]:
+    """What was found, or why nothing was; CPU seconds; the peak of resident memory."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_walk, args=(world, states_max, memory_gib, sending))
+    child.start()
+    sending.close()
+    try:
+        found: tuple[Explored | str, float, int] = receiving.recv()
+    except EOFError:
+        raise RuntimeError(f"the walk of {world.scene.name!r} died") from None
+    finally:
+        child.join()
+    return found
+
+
+def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory_gib << 30, memory_gib << 30))
+    started = time.process_time()
+    explored: Explored | str
+    try:
+        explored = explore(world.scene, world.budget, states_max=states_max)
+    except TooManyStates:
+        explored = f"more than {states_max:,} states"
+    except MemoryError:
+        explored = f"more than {memory_gib} GiB"
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    sending.send((explored, time.process_time() - started, peak_mib))
 
 
 def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
@@ -119,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
     every.add_argument("--only", default="", help="only worlds with this in their name")
     every.add_argument("--states-max", type=int, help="skip worlds with more states")
+    every.add_argument("--memory-gib", type=int, default=8, help="skip worlds that need more")
     many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
     many.add_argument("--seeds", type=int, default=10_000)
     many.add_argument("--first", type=int, default=0, help="the first seed")

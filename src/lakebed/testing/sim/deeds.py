@@ -120,6 +120,15 @@ def freeze(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "give_up", branch), act)
 
 
+def touch(name: str, *, branch: str = MAIN) -> Do:
+    """What a run does to a branch in whose tokens it reads."""
+
+    async def act(repo: Versions) -> None:
+        await repo.touch(branch)
+
+    return Do(Operation(name, "run", branch), act)
+
+
 def abandon(name: str) -> Do:
     """Take every run that marks for dead."""
 

@@ -27,6 +27,7 @@ from .deeds import (
     read_listed,
     resume,
     run,
+    touch,
 )
 from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside, taken_lies_aside
 from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
@@ -55,6 +56,9 @@ def _writing() -> Iterator[tuple[Scene, Quick]]:
     yield scene("deleter, committer, lister", client("d", delete("d1", "b")), c, lister, committed=[a1, b1]), _NO_LOSS
     both = server("h", [write("w3", "a", "3")], [write("w4", "b", "4")], answers_late=True)
     yield scene("server of two writers with late answers, committer", both, c, staged=[a1]), _NONE
+    # Who has to build again while somebody else has sealed above him.
+    x, t = client("x", write("w3", "b", "3"), commit("d1")), client("t", touch("t1"))
+    yield scene("committer, writer that commits, toucher", c, x, t, staged=[a1]), _NO_FAULT
     # Equal words and an equal clock: only the nonce tells the two commits apart.
     same = (client("c", commit("c1", message="same")), client("d", commit("d1", message="same")))
     yield scene("two committers of equal words", *same, staged=[a1], alike=[("c", "d")]), _ALL

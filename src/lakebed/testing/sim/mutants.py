@@ -300,7 +300,12 @@ MUTANTS: Final = (
     _mutant("overlay-upside-down", "overlay newest first", _changes=_changes_oldest_on_top),
     _mutant("history-unread", "a commit in the history is done", _is_in_chain=_never_in_the_chain),
     _mutant("idle-grows", "tokens are taken without a change too", _build=_build_that_leaves_tokens),
-    _mutant("left-too-much", "left begins at mine", _build=_build_from_newer_tokens_too),
+    Mutant(
+        "left-too-much",
+        "left begins at mine",
+        ((Versions, "_build", _build_from_newer_tokens_too),),
+        ("committer, writer that commits, toucher",),
+    ),
     _mutant("clean-held", "the cleaner leaves tokens that a branch holds", _tokens_of=_held_by_nobody),
     _mutant("clean-branch-first", "the claims are read before the branch", _clean_claims=_clean_branch_first),
     _mutant("lakefs-2405", "the token is read again after a write", _write=_write_to_the_token_once_read),
