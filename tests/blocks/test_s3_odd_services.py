@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lakebed.blocks import BlockExists, BlocksUnavailable, Level, open_blocks
+from lakebed.blocks import BlockExists, BlocksUnavailable, Level, UnlistableKey, open_blocks
 from lakebed.testing.contracts.blocks import keys_of, large_body
 
 from .s3_servers import keys_in, serve_failures
@@ -160,6 +160,17 @@ async def test_what_lies_outside_the_namespace_is_not_shown() -> None:
         blocks = open_blocks("s3://bucket/ns", options)
         assert await keys_of(blocks) == ["a"]
         assert await blocks.level() == Level(keys=["a"], folders=[])
+
+
+@pytest.mark.parametrize("key", ["ns/data//y", "ns/a/../b", "ns/_lakefs/./z"])
+async def test_a_key_beside_which_nothing_can_be_listed_is_named(key: str) -> None:
+    with serve_failures(lambda *_: page(contents(["ns/a", key]))) as options:
+        blocks = open_blocks("s3://bucket/ns", options)
+        with pytest.raises(UnlistableKey) as error:
+            await keys_of(blocks)
+        assert error.value.facts == {"key": key}
+        with pytest.raises(UnlistableKey, match="move it away"):
+            await blocks.level()
 
 
 async def test_a_service_that_goes_away_in_the_middle_of_a_listing_does_not_end_it() -> None:

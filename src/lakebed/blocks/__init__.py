@@ -26,6 +26,7 @@ from .store import (
     Level,
     ShortBody,
     Stored,
+    UnlistableKey,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "MemoryBlocks",
     "ShortBody",
     "Stored",
+    "UnlistableKey",
     "check_block_key",
     "environment_of",
     "is_block_key",

@@ -48,6 +48,10 @@ class BlocksUnavailable(Unavailable):
     """The object store cannot be reached, refused us, or is full. Nothing happened."""
 
 
+class UnlistableKey(BlocksUnavailable):
+    """Somebody else's object has a key that the driver's client takes for none, and then lists nothing beside it."""
+
+
 class BlockOutcomeUnknown(OutcomeUnknown):
     """The answer to a put was lost, or the disk failed after the object became visible: it may be there or not."""
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from lakebed.blocks.store import BlockExists, BlockNotFound, BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace
+from lakebed.blocks.store import (
+    BlockExists,
+    BlockNotFound,
+    BlockOutcomeUnknown,
+    BlocksUnavailable,
+    InvalidNamespace,
+    UnlistableKey,
+)
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential
@@ -28,6 +35,8 @@ _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
 _DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
 """Of a key in a bulk delete, which itself succeeds; of a listing."""
+
+_BAD_PATH: Final = re.compile(r'Encountered object with invalid path: .*?[Pp]ath "([^"]*)"')
 
 _PANIC: Final = "RustPanic"
 
@@ -110,6 +119,12 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
     except BaseError as error:
+        if bad := _BAD_PATH.search(str(error)):
+            raise UnlistableKey(
+                f"{bad[1]!r} lies in the bucket and cannot be listed, for a part of it is empty, '.' or '..': move it"
+                " away; until then nothing is listed that it lies in",
+                key=bad[1],
+            ) from error
         if _DENIED.search(str(error)):
             raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
         if conditional and not _REFUSED.search(str(error)):
