@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +24,7 @@ from lakebed.testing.contracts import BlockStoreContract
 from lakebed.testing.contracts.blocks import LARGE_BYTES, keys_of, large_body, list_all, md5_of, put_many
 
 from .s3_servers import client_of, keys_in, make_bucket, options_for, serve_failures, serve_s3
-from .writer import memory_growth
+from .writer import command, memory_growth
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +245,13 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     keys = [f"{n:04d}" for n in range(1500)]
     assert [failure.key for failure in await blocks.delete(keys)] == keys
     assert time.monotonic() - started < 20
+
+
+def test_a_process_that_ends_with_an_answer_ends_in_order() -> None:
+    """Several, since it was chance."""
+    asking = command("ask", "s3://bucket", options_for("http://127.0.0.1:9"))
+    processes = [subprocess.Popen(asking) for _ in range(5)]
+    assert [process.wait() for process in processes] == [0] * 5
 
 
 async def test_a_refusal_is_unavailable() -> None:

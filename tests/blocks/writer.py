@@ -4,11 +4,13 @@ put      puts object after object, several at a time, and prints the key of each
 half     begins a put, prints `half` when much of the body is on its way, and waits to be killed
 stream   puts and reads 160 MiB, and prints by how many bytes its memory grew at most
 list     lists everything, as a user who may read nothing that is not for all
+ask      asks for an object, and ends with the answer
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import os
@@ -19,7 +21,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from lakebed.blocks import BlockOptions, BlockStore, open_blocks
+from lakebed.blocks import BlockOptions, BlockStore, BlocksUnavailable, open_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.blocks.writer import main; main()"
@@ -81,6 +83,11 @@ async def list_all(blocks: BlockStore) -> None:
             print(stat.key)
 
 
+async def ask(blocks: BlockStore) -> None:
+    with contextlib.suppress(BlocksUnavailable):
+        await blocks.get("x")
+
+
 def command(what: str, uri: str, options: BlockOptions) -> list[str]:
     return [sys.executable, "-c", PROGRAM, what, uri, pickle.dumps(options).hex()]
 
@@ -93,4 +100,4 @@ def memory_growth(uri: str, options: BlockOptions) -> int:
 def main() -> None:
     what, uri, options = sys.argv[1:]
     blocks = open_blocks(uri, pickle.loads(bytes.fromhex(options)))
-    asyncio.run({"put": put, "half": half, "stream": stream, "list": list_all}[what](blocks))
+    asyncio.run({"put": put, "half": half, "stream": stream, "list": list_all, "ask": ask}[what](blocks))

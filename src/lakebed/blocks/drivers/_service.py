@@ -5,7 +5,9 @@ What `BlockOptions` leave open (region, endpoint, credentials), obstore looks up
 
 from __future__ import annotations
 
+import atexit
 import re
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
     from lakebed.blocks.opening import BlockOptions
 
 T = TypeVar("T")
+
+_LAST_WORDS_S: Final = 0.1
+"""obstore's threads put away Python's objects a moment after an answer was handed over. Were the interpreter gone by
+then, they would abort the process, and whoever called it would learn of a crash and not of its exit code: that was so
+for one process in two that failed at once. There is no way to wait for them, so they are given time.
+"""
+
+atexit.register(time.sleep, _LAST_WORDS_S)
 
 _ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
