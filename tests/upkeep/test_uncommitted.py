@@ -463,6 +463,29 @@ async def test_a_slice_opened_since_the_last_run_began_stays_open(lake: Lake) ->
     assert (await lake.put("main", "b")).rpartition("/")[0] == first.rpartition("/")[0]
 
 
+async def test_what_a_clock_dated_years_ahead_is_given_up_like_what_is_old(lake: Lake) -> None:
+    lake.days(3650)
+    dead = lake.server()
+    garbage = await lake.put("main", "a", server=dead)
+    await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    lake.days(-3650)
+    await lake.put("main", "a")
+
+    assert len(await lake.upkeep.abandon_dead_runs()) == 1
+    assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
+
+
+async def test_a_run_dated_ahead_of_the_clock_does_not_end_each_slice_as_it_is_opened(lake: Lake) -> None:
+    lake.days(1)
+    await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    lake.days(-1)
+    first = await lake.put("main", "a")
+
+    await lake.upkeep.close_slices_for_runs()
+
+    assert (await lake.put("main", "b")).rpartition("/")[0] == first.rpartition("/")[0]
+
+
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake) -> None:
     started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
 

@@ -154,7 +154,7 @@ class RunBook:
         now_ms = self._versions.world.clock.now_ms()
         abandoned: list[RunId] = []
         for run_id, record in await self._versions.runs():
-            if record.state in _BEGUN and now_ms - record.started_ms >= self._options.dead_run_age_ms:
+            if record.state in _BEGUN and _is_old(record.started_ms, now_ms, self._options.dead_run_age_ms):
                 try:
                     await self.move(run_id, RunState.ABANDONED)
                 except RunMoved:
@@ -177,18 +177,24 @@ class RunBook:
 
     async def _give_up_dead_owners(self) -> None:
         versions = self._versions
-        before_ms = versions.world.clock.now_ms() - self._options.dead_owner_age_ms
+        now_ms, age_ms = versions.world.clock.now_ms(), self._options.dead_owner_age_ms
         slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
-        dead = [n for n, s in slices if s.state is not SliceState.SETTLED and s.opened_ms <= before_ms]
+        dead = [n for n, s in slices if s.state is not SliceState.SETTLED and _is_old(s.opened_ms, now_ms, age_ms)]
         await versions.give_up_slices([keys.SLICE + name.encode() for name in dead])
         uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
         for name, upload in uploads:
-            if upload.state in (UploadState.LINKING, UploadState.VOID) and upload.issued_ms <= before_ms:
+            if upload.state in (UploadState.LINKING, UploadState.VOID) and _is_old(upload.issued_ms, now_ms, age_ms):
                 await versions.give_up(UploadRecord, keys.UPLOAD + name.encode())
         copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
         for name, copy in copies:
-            if copy.state is not CopyState.DONE and copy.started_ms <= before_ms:
+            if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
                 await versions.give_up(CopyRecord, keys.COPY + name.encode())
+
+
+def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
+    """Whether to give up on what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
+    would stay for ever otherwise."""
+    return abs(now_ms - then_ms) >= age_ms
 
 
 def kind_of(record: RunRecord) -> RunKind:

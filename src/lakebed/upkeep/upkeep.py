@@ -280,7 +280,10 @@ class Upkeep:
 
         A run's record asks every server for this: the one that answers the run ends its own slice at once.
         """
-        began_ms = max([record.started_ms for _, record in await self._versions.runs()], default=None)
+        now_ms = self._versions.world.clock.now_ms()
+        began = [record.started_ms for _, record in await self._versions.runs()]
+        # One that is dated ahead of this clock would end each slice as soon as it is opened.
+        began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
         if began_ms is not None:
             await self._versions.close_slices(opened_until_ms=began_ms)
 
