@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.cli.output import (
-    count_of,
-    fields,
-    human_duration,
-    human_size,
-    human_time,
-    json_array,
-    json_record,
-    printable,
-    table,
-)
+from lakebed.base import count_of, human_size
+from lakebed.cli.output import fields, human_duration, human_time, json_array, json_record, printable, table
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Words everybody uses: ids, addresses, entries, names, errors, and the ports to time, names and company."""
+"""Words everybody uses: ids, addresses, entries, names, amounts, errors, and the ports to time, names and company."""
 
 from .addresses import (
     FOREIGN_SLICE,
@@ -14,6 +14,7 @@ from .addresses import (
     slice_number,
     slice_opened_at_ms,
 )
+from .amounts import SIZE_UNITS, count_of, human_size
 from .entries import (
     DATE_MS_MAX,
     DATE_MS_MIN,
@@ -62,6 +63,7 @@ __all__ = [
     "KEY_BYTES_MAX",
     "ROW_FIELDS",
     "SEQUENCE_MAX",
+    "SIZE_UNITS",
     "AlreadyExists",
     "BranchName",
     "Clock",
@@ -93,11 +95,13 @@ __all__ = [
     "check_branch",
     "check_repository",
     "check_tag",
+    "count_of",
     "decode_metadata",
     "encode_metadata",
     "exit_code",
     "format_address",
     "from_row",
+    "human_size",
     "inner_namespace",
     "is_absolute",
     "is_inside",

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from lakebed.base import human_size
 from lakebed.wire import Diff
 
 from .arguments import LimitOption, RefArgument
 from .branch import same_repository
 from .completion import complete_ref
-from .output import human_size, printable
+from .output import printable
 from .session import Session, command
 from .tree import noun
 from .uris import parse_ref

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from lakebed.base import count_of, human_size
+
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
 from .gc_session import RootOption, check_run, checked_collector, local_spark
-from .output import count_of, human_size, human_time, printable, table
+from .output import human_time, printable, table
 from .session import Session, connect
 from .uris import ObjectUri, parse_prefix, parse_repository
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from lakebed.base import human_size
+
 from .gc_text import TOP, amount, shortened
-from .output import human_size, human_time, printable, table
+from .output import human_time, printable, table
 
 if TYPE_CHECKING:
     from lakebed.handoff import OnlyIn, PlanDiff

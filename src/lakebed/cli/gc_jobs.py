@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
+from lakebed.base import count_of, human_size
+
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
 from .gc_session import rules_file
-from .output import count_of, fields, human_size, human_time, printable, table
+from .output import fields, human_time, printable, table
 from .session import Session, command
 from .tree import noun
 from .uris import parse_repository
@@ -168,7 +170,7 @@ def _describe(job: JobView) -> Iterator[str]:
         ("started", f"{human_time(job.started_ms // 1000)} by {printable(job.started_by)}"),
         *([("ended", human_time(job.ended_ms // 1000))] if job.ended_ms is not None else []),
         *([("error", printable(job.error.removeprefix("error: ")))] if job.error else []),
-        *((f"run {one.run_id}" if one.run_id else "quarantine", _result(one)) for one in job.results),
+        *(("result", _result(one)) for one in job.results),
     ]
     return fields(facts)
 
@@ -180,8 +182,8 @@ def _what(job: JobView) -> str:
 def _result(one: JobResult) -> str:
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
-    kind = f" ({one.kind})" if one.kind else ""
-    return f"{one.deed}{kind}: {amount}{failed}"
+    run = f" run {one.run_id} ({one.kind})" if one.run_id else " what lay in quarantine past its window"
+    return f"{one.deed}{run}: {amount}{failed}"
 
 
 def _job_table(jobs: Iterable[Any]) -> Iterable[str]:

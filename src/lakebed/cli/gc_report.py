@@ -11,8 +11,10 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lakebed.base import count_of, human_size
+
 from .gc_text import in_order_of_age, state_text
-from .output import count_of, human_size, human_time, printable
+from .output import human_time, printable
 
 if TYPE_CHECKING:
     from lakebed.handoff import Manifest, Plan, RunReport, Total

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from lakebed.base import count_of
+
 from .arguments import LimitOption, RepositoryArgument, YesOption
 from .failures import Misuse
 from .gc_rules_plan import planned_change, planned_text
 from .gc_rules_text import changes_text, explanation_text, history_text, version_text
 from .gc_session import RootOption, rules_file
-from .output import count_of
 from .session import Session, command
 from .tree import noun
 from .uris import RefUri, parse_ref, parse_repository

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from .output import count_of, fields, human_time, printable, table
+from lakebed.base import count_of
+
+from .output import fields, human_time, printable, table
 
 if TYPE_CHECKING:
     from lakebed.handoff import RulesVersion

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .output import count_of, fields, human_size, human_time, printable, table
+from lakebed.base import count_of, human_size
+
+from .output import fields, human_time, printable, table
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, count_of, human_size
 
 from .failures import Misuse
 from .gc_progress import CLEAR
-from .output import count_of, fields, human_size, human_time, printable, table
+from .output import fields, human_time, printable, table
 from .session import Session, connect
 from .uris import parse_object, parse_repository
 

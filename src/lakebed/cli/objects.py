@@ -10,13 +10,14 @@ from typing import Annotated, Final
 
 import typer
 
+from lakebed.base import count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta
 from .branch import same_repository
 from .completion import complete_object
 from .failures import Misuse, being_there
-from .output import count_of, fields, human_size, human_time, printable
+from .output import fields, human_time, printable
 from .progress import bar
 from .session import Session, command
 from .transfers import Moved, SomeFailed, download_tree, folder_of, upload_tree

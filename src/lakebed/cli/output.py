@@ -13,17 +13,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(_SIZE_UNITS)}))?")
+from lakebed.base import SIZE_UNITS
 
-
-def human_size(size_bytes: int) -> str:
-    """`0 B`, `999 B`, `1.5 KiB`, `12 MiB`: two digits where the number is small."""
-    amount, unit = float(size_bytes), 0
-    while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    digits = 1 if unit and amount < 9.95 else 0
-    return f"{amount:.{digits}f} {_SIZE_UNITS[unit]}"
+_AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
 def human_time(unix_s: int) -> str:
@@ -52,11 +44,6 @@ def human_duration(seconds: float) -> str:
 
 def _two(amount: int, unit: str, rest: int, rest_unit: str) -> str:
     return f"{amount} {unit}" + (f" {rest} {rest_unit}" if rest else "")
-
-
-def count_of(number: int, noun: str, plural: str = "") -> str:
-    """`1 object`, `2,500 objects`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .output import human_size
+from lakebed.base import human_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, count_of, human_size
 
 from .failures import Misuse
-from .output import count_of, human_duration, human_size
+from .output import human_duration
 from .session import Session, command, connect
 from .settings import Settings, read_settings, write_settings
 from .tree import noun

@@ -15,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, count_of, human_size
 from lakebed.blocks import BlockOptions
 from lakebed.client import Client
 from lakebed.handoff import RunKind, RunReport
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
 from .gc_text import plan_text
-from .output import count_of, human_size
 from .progress import bar
 from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
 from .quickstart_teller import Teller

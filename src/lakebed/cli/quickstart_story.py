@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from lakebed.base import Corrupt
+from lakebed.base import Corrupt, count_of, human_size
 from lakebed.client import Client
 from lakebed.wire import Commit
 
-from .output import count_of, human_size
 from .progress import bar
 from .quickstart_data import Day, only_late, parquet, read_flights, read_small_tables, with_cancelled
 from .quickstart_teller import Teller

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable, count_of, human_size
 
 from .failures import Misuse, describe
-from .output import count_of, human_size, printable
+from .output import printable
 from .progress import Bar, bar
 from .session import Session
 from .uris import ObjectUri

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import RunId
+from lakebed.base import RunId, count_of
 from lakebed.handoff import (
     BadInput,
     Condemn,
@@ -128,7 +128,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         waited_s = time.perf_counter()
         window = None if plan.kind is RunKind.METADATA else window
         quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
-        shop.progress(f"{'moving aside' if quarantine else 'deleting'} {doomed.rows} objects")
+        shop.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
         swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
         ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
         save(files, plan, ledger_keys, objects_failed=swept.objects_failed)
@@ -163,7 +163,7 @@ def _cleared(
         doomed, commits = recheck_metadata(shop, files, plan)
         rechecked = _write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=0))
     else:
-        shop.progress(f"condemning {_condemned_rows(plan)} commits")
+        shop.progress(f"condemning {count_of(_condemned_rows(plan), 'commit')}")
         assert plan.condemned is not None, "committed plans have one"
         request = Condemn(commits=plan.condemned, rules_version=rules_version)
         rechecked = reread(
@@ -200,7 +200,8 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
     ranges = read_ranges(shop.spark, shop.lake, either, tasks=shop.tasks)
     fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
-    shop.progress(f"rechecking {plan.doomed.rows} objects against {fresh.num_rows} new ranges and what is staged")
+    objects, new_ranges = count_of(plan.doomed.rows, "object"), count_of(fresh.num_rows, "new range")
+    shop.progress(f"rechecking {objects} against {new_ranges} and what is staged")
     verdicts = mark_expired(
         doomed_again(shop.spark, shop.lake, plan.doomed, tasks=shop.tasks),
         live_objects(shop.spark, shop.lake, fresh, tasks=shop.tasks, with_keys=True),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import MetarangeId, RangeId, RunId
+from lakebed.base import MetarangeId, RangeId, RunId, count_of
 from lakebed.blocks import BlockStore
 from lakebed.handoff import GC_PREFIX, GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
 from lakebed.ranges import metarange_key, range_key
@@ -34,7 +34,7 @@ def recheck_metadata(shop: Workshop, files: Files, plan: Plan) -> tuple[Manifest
         RunAbandoned: the server refused the list.
     """
     assert plan.leftovers is not None, "plans of metadata have one"
-    shop.progress(f"giving up {plan.leftovers.rows} files and runs")
+    shop.progress(f"giving up {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
     request = GiveUp(leftovers=plan.leftovers)
     answer, spared = reread(
         shop,
@@ -56,7 +56,7 @@ def _named_since(shop: Workshop, files: Files, plan: Plan, answer: GivenUp) -> p
     new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
     if not new.num_rows:
         return pa.array([], pa.string())
-    shop.progress(f"rechecking against {new.num_rows} new metaranges")
+    shop.progress(f"rechecking against {count_of(new.num_rows, 'new metarange')}")
     ranges = named_ranges(shop.spark, shop.lake, new, tasks=shop.tasks).toArrow()
     keys = [metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()]
     return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import Invalid, RunId
+from lakebed.base import Invalid, RunId, count_of, human_size
 from lakebed.handoff import PreparedCommits, StartedRun, input_folder
 from lakebed.retention import Rules, check_rules
 
@@ -46,11 +46,13 @@ def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommi
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     refs = read_input(files, prepared.refs, handoff.REFS)
     judged = judge(commits, refs, rules, now_ms=run.now_ms)
-    shop.progress(f"{int(judged.expired.sum())} of {commits.num_rows} commits expired; reading their ranges")
+    shop.progress(
+        f"{int(judged.expired.sum()):,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges"
+    )
     ranges = read_ranges(shop.spark, shop.lake, judged.metaranges, tasks=shop.tasks)
     live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
     check_live(judged.metaranges, live.num_rows)
-    shop.progress(f"marking {expired.num_rows} expired ranges against {live.num_rows} live ones")
+    shop.progress(f"marking {count_of(expired.num_rows, 'expired range')} against {live.num_rows:,} live")
     verdicts = mark_expired(
         expired_objects(shop.spark, shop.lake, expired, tasks=shop.tasks),
         live_objects(shop.spark, shop.lake, live, tasks=shop.tasks, with_keys=True),
@@ -59,7 +61,9 @@ def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommi
     )
     folder = input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
     doomed, totals = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=run.now_ms)
-    shop.progress(f"{totals.all.objects} objects with {totals.all.size_bytes} bytes go; writing the plan")
+    shop.progress(
+        f"{count_of(totals.all.objects, 'object')}, {human_size(totals.all.size_bytes)}, to go; writing the plan"
+    )
     return Plan(
         **plan_frame(run, prepared, shop.live_side.repository),
         condemned=_write_condemned(files, run, judged),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import FOREIGN_SLICE, RunId
+from lakebed.base import FOREIGN_SLICE, RunId, count_of
 from lakebed.blocks import BlockStat, BlockStore
 from lakebed.handoff import (
     LEFTOVERS,
@@ -75,7 +75,7 @@ def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
 def _plan(shop: Workshop, run: StartedRun, files: Files, special: Special, prepared: PreparedCommits) -> Plan:
     commits = read_input(files, prepared.commits, handoff.COMMITS)
     metaranges = metaranges_of_all(commits)
-    shop.progress(f"reading {metaranges.num_rows} metaranges of {commits.num_rows} commits")
+    shop.progress(f"reading {count_of(metaranges.num_rows, 'metarange')} of {count_of(commits.num_rows, 'commit')}")
     ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
     check_live(metaranges, ranges.num_rows)
     nameless = without_ids(special.files, metaranges["metarange_id"], ranges["range_id"])

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import Conflict, inner_namespace
+from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.blocks import BlockStat, BlockStore
 from lakebed.handoff import PreparedCommits, RunMode, StartedRun
 from lakebed.retention import DAY_MS, slice_of
@@ -76,7 +76,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
     keys_in = f"{run.folder}keys/"
     shop.progress("listing what lies outside slices")
     listed, found = files.act(lambda store: list_elsewhere(store, keys_in))
-    shop.progress(f"reading what is not committed; {found.objects} objects listed")
+    shop.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
     committed = reread(
         shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: _read_commits(shop, run, files, answer)
@@ -117,7 +117,7 @@ def _read_commits(shop: Workshop, run: StartedRun, files: Files, prepared: Prepa
     metaranges = metaranges_of_all(commits)
     ranges = read_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks)
     check_live(metaranges, ranges.num_rows)
-    shop.progress(f"marking against {commits.num_rows} commits in {ranges.num_rows} ranges")
+    shop.progress(f"marking against {count_of(commits.num_rows, 'commit')} in {count_of(ranges.num_rows, 'range')}")
     keys = named_keys(shop.spark, shop.lake, ranges, tasks=shop.tasks, folder=f"{run.folder}keys/")
     return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, keys=keys)
 

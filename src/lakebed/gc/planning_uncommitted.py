@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import handoff
-from lakebed.base import RunId, slice_name, slice_opened_at_ms
+from lakebed.base import RunId, count_of, slice_name, slice_opened_at_ms
 from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
@@ -98,7 +98,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
     desk = Desk(shop=shop, run=run, files=files, base=choice.base)
     slices = _slices(desk, options)
     listed, found = _list(desk, slices.listed)
-    shop.progress(f"reading what is not committed; {found.objects} objects listed")
+    shop.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
     prepared, committed = reread(
         shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: (answer, _read_commits(desk, answer))
@@ -153,7 +153,7 @@ def _slices(desk: Desk, options: UncommittedOptions) -> Slices:
 def _list(desk: Desk, slices: list[int]) -> tuple[Pieces, Found]:
     shop, folder = desk.shop, desk.folder("listed")
     issued = _issued(desk, slices)
-    shop.progress(f"listing {len(slices)} settled slice{'' if len(slices) == 1 else 's'}")
+    shop.progress(f"listing {count_of(len(slices), 'settled slice')}")
     if desk.base is not None and len(slices) <= FILES_HERE:
         work = listing_into(folder, issued)
         written = run_here(shop.lake, work, SETTLED.rows({"bucket": slices}), PARTS)
@@ -199,7 +199,7 @@ def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
     check_live(metaranges, ranges.num_rows)
     if base is not None:
         ranges = ranges.filter(pc.invert(pc.is_in(ranges["range_id"], value_set=base.ranges)))
-    shop.progress(f"marking against {new.num_rows} commits in {ranges.num_rows} ranges")
+    shop.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.num_rows, 'range')}")
     ids = ranges["range_id"].combine_chunks()
     return Committed(commits=commits, new_ranges=ids, live=_live_of(desk, ranges))
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from lakebed.base import count_of
 from lakebed.handoff import Restore, RestoreFailure
 
 from .live_side import LiveSide
@@ -43,5 +44,5 @@ def restore(live_side: LiveSide, request: Restore, progress: Progress) -> Restor
             failures=(report.failures + page.failures)[:FAILURES_SHOWN],
         )
         if page.continuation_token is not None:
-            progress(f"restored {report.restored} objects so far")
+            progress(f"restored {count_of(report.restored, 'object')} so far")
     return report
