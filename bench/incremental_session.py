@@ -26,7 +26,7 @@ import msgspec
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
 from lakebed.blocks import BlockOptions, open_blocks
 from lakebed.gc import Collector, Mode, SessionOptions, local_session
-from lakebed.handoff import Apply, Mark, ReadUncommitted, RunKind, RunMode, StartRun
+from lakebed.handoff import Apply, End, Mark, ReadUncommitted, RunKind, RunMode, StartRun
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_world
 from lakebed.upkeep import Upkeep
@@ -113,7 +113,7 @@ class Repository:
             "commits": self.upkeep.prepare_commits,
             "marked": lambda run: self.upkeep.mark(run, msgspec.convert(body, Mark)),
             "applying": lambda run: self.upkeep.apply(run, msgspec.convert(body, Apply)),
-            "ended": self.upkeep.end,
+            "ended": lambda run: self.upkeep.end(run, msgspec.convert(body, End)),
             "abandoned": self.upkeep.abandon,
         }
 

@@ -20,7 +20,7 @@ from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.files import ahead
 from lakebed.gc.modes import Mode
-from lakebed.handoff import DATA_PREFIX, Apply, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
+from lakebed.handoff import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_world
 from lakebed.upkeep import Upkeep
@@ -165,7 +165,7 @@ class Lake:
             ),
             "marked": lambda run: upkeep.mark(run, msgspec.convert(body, Mark)),
             "applying": lambda run: upkeep.apply(run, msgspec.convert(body, Apply)),
-            "ended": upkeep.end,
+            "ended": lambda run: upkeep.end(run, msgspec.convert(body, End)),
             "abandoned": upkeep.abandon,
         }
         match method, words:

@@ -26,6 +26,7 @@ from lakebed.gc.workshop import write_input
 from lakebed.handoff import (
     Apply,
     Condemn,
+    End,
     GiveUp,
     Mark,
     PrepareCommits,
@@ -267,7 +268,7 @@ class Lakeside:
             "condemn": lambda run: upkeep.condemn(run, said(Condemn)),
             "give-up": lambda run: upkeep.give_up(run, said(GiveUp)),
             "sweeping": lambda run: upkeep.sweep(run, said(Sweep)),
-            "ended": upkeep.end,
+            "ended": lambda run: upkeep.end(run, said(End)),
             "abandoned": upkeep.abandon,
         }
         match method, words:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, Entry, RunId
 from lakebed.blocks import DeleteFailure
+from lakebed.blocks.drivers.memory import MemoryBlocks
 from lakebed.handoff import (
     CONDEMNED,
     DOOMED,
@@ -18,6 +18,7 @@ from lakebed.handoff import (
     BadInput,
     Condemn,
     Condemnation,
+    End,
     Manifest,
     RunKind,
     RunState,
@@ -25,6 +26,8 @@ from lakebed.handoff import (
     Sweep,
     manifest_of,
 )
+from lakebed.kv import StoreUnavailable
+from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.retention import Rules, days_rules
 from lakebed.upkeep import (
     BadContinuation,
@@ -44,8 +47,7 @@ from lakebed.upkeep.reading import Cursor, Phase
 from lakebed.upkeep.runs import RunBook
 from lakebed.versions import BranchRecord, Commit, Condemned, HoldRecord, decode_record, encode_record, keys
 
-if TYPE_CHECKING:
-    from .conftest import Lake
+from .conftest import Lake
 
 
 class Story:
@@ -352,8 +354,51 @@ async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: La
         await lake.upkeep.abandon(run.id)
 
     assert await run.sweep(answer) == plan
-    assert (await lake.upkeep.end(run.id)).state is RunState.ENDED
-    assert (await lake.upkeep.end(run.id)).state is RunState.ENDED
+    for _ in range(2):
+        assert (await lake.upkeep.end(run.id, End(plan=plan.digest()))).state is RunState.ENDED
+
+
+async def test_a_run_ends_by_the_plan_that_it_sweeps_and_by_no_other(lake: Lake, story: Story) -> None:
+    run = Run(lake)
+    await run.sweep(await run.condemn(story.a))
+
+    for plan in ("", run.body.commits.digest()):
+        with pytest.raises(StalePlan):
+            await lake.upkeep.end(run.id, End(plan=plan))
+    assert (await lake.upkeep.run(run.id)).state is RunState.SWEEPING
+
+
+class DyingStore(MemoryStore):
+    """Goes down when a run is about to write down what it takes; once."""
+
+    is_up = False
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        if not self.is_up and items and items[0][0].startswith(keys.SWEPT):
+            self.is_up = True
+            raise StoreUnavailable("pulled the plug")
+        await super().set_many(partition, items)
+
+
+async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None:
+    lake = Lake(DyingStore(), MemoryBlocks("mem://tests"))
+    await lake.versions.initialise("main")
+    story = await Story().tell(lake)
+    run = Run(lake)
+    answer = await run.condemn(story.a)
+    with pytest.raises(StoreUnavailable):
+        await run.sweep(answer)
+    body = End(plan=(await lake.upkeep.run(run.id)).plan)
+
+    with pytest.raises(RunMoved, match="apply it again"):
+        await lake.upkeep.end(run.id, body)
+    with pytest.raises(Condemned, match=run.id):
+        await lake.versions.create_branch("rescue", story.a.id)
+
+    await run.sweep(answer)
+    assert (await lake.upkeep.end(run.id, body)).state is RunState.ENDED
+    with pytest.raises(Condemned, match=run.id):
+        await lake.versions.create_branch("rescue", story.a.id)
 
 
 async def test_a_plan_from_an_earlier_recheck_is_refused(lake: Lake, story: Story) -> None:

@@ -15,6 +15,7 @@ from lakebed.handoff import (
     DOOMED,
     LEFTOVERS,
     BadInput,
+    End,
     GiveUp,
     Mark,
     ReadUncommitted,
@@ -365,7 +366,7 @@ async def test_what_a_run_saved_since_the_plan_stays_with_all_of_the_run(lake: L
     planned = collector(lake)
     plan = await planned.plan()
     await lake.blocks.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}saved.json", b"{}")
-    await lake.upkeep.end(run_id)
+    await lake.upkeep.end(run_id, End(plan=(await lake.upkeep.run(run_id)).plan))
 
     gone = await planned.apply(plan)
 

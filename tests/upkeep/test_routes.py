@@ -13,6 +13,7 @@ from lakebed.handoff import (
     CONDEMNED,
     DOOMED,
     Condemnation,
+    End,
     Mark,
     PreparedCommits,
     RunList,
@@ -221,8 +222,10 @@ async def test_a_run_of_uncommitted_data_goes_from_marking_to_ended(http: httpx.
     prepared = await call(http, f"runs/{started.run_id}/commits", PreparedCommits)
     assert isinstance(prepared, PreparedCommits)
     assert (prepared.commits.rows, prepared.refs.rows, prepared.rules) == (1, 1, None)
-    await call(http, f"runs/{started.run_id}/marked", RunView, json=Mark(plan=manifest_of(DOOMED, "x/", [])))
-    ended = await call(http, f"runs/{started.run_id}/ended", RunView)
+    plan = manifest_of(DOOMED, "x/", [])
+    await call(http, f"runs/{started.run_id}/marked", RunView, json=Mark(plan=plan))
+    assert (await http.post(f"{GC}/runs/{started.run_id}/ended")).status_code == 400
+    ended = await call(http, f"runs/{started.run_id}/ended", RunView, json=End(plan=plan.digest()))
     assert isinstance(ended, RunView)
     assert ended.state is RunState.ENDED
 

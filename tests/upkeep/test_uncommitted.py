@@ -14,6 +14,7 @@ from lakebed.handoff import (
     UNCOMMITTED,
     Apply,
     BadInput,
+    End,
     Mark,
     ReadUncommitted,
     RunKind,
@@ -398,11 +399,12 @@ async def test_marking_twice_with_one_plan_is_one_mark_and_with_another_is_refus
 
 async def test_a_marked_run_cannot_be_abandoned(lake: Lake) -> None:
     started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-    await lake.upkeep.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "x/", [])))
+    plan = manifest_of(DOOMED, "x/", [])
+    await lake.upkeep.mark(started.run_id, Mark(plan=plan))
 
     with pytest.raises(RunMoved):
         await lake.upkeep.abandon(started.run_id)
-    assert (await lake.upkeep.end(started.run_id)).state is RunState.ENDED
+    assert (await lake.upkeep.end(started.run_id, End(plan=plan.digest()))).state is RunState.ENDED
 
 
 async def test_commits_are_not_listed_before_staging_was_read_to_its_end(lake: Lake) -> None:

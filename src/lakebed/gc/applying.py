@@ -141,7 +141,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         files.write(report_path(plan.kind, RunId(run_id)), handoff.encode_report(report))
         if swept.objects_failed:
             return report
-        shop.live_side.ended(run_id)
+        shop.live_side.ended(run_id, doomed)
         return msgspec.structs.replace(report, state=RunState.ENDED)
 
 

@@ -19,6 +19,7 @@ from lakebed.handoff import (
     BadInput,
     Condemn,
     Condemnation,
+    End,
     GivenUp,
     GiveUp,
     Manifest,
@@ -168,8 +169,9 @@ class LiveSide:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
-    def ended(self, run_id: str) -> RunView:
-        return self._post(None, RunView, run_id, "ended")
+    def ended(self, run_id: str, plan: Manifest) -> RunView:
+        """All of this plan is deleted."""
+        return self._post(End(plan=plan.digest()), RunView, run_id, "ended")
 
     def abandoned(self, run_id: str) -> RunView:
         return self._post(None, RunView, run_id, "abandoned")

@@ -11,7 +11,7 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
     POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
     POST runs/{id}/sweeping        Sweep             -> RunView
-    POST runs/{id}/ended           (empty)           -> RunView
+    POST runs/{id}/ended           End               -> RunView             409: that is not the plan it sweeps by
     POST runs/{id}/abandoned       (empty)           -> RunView
     GET  runs                                        -> RunList             newest first
     GET  runs/{id}                                   -> RunView
@@ -169,6 +169,12 @@ class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
     commits: Manifest
     refs: Manifest
     runs_alive: tuple[str, ...]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the digest of the plan that was carried out, as the run's record has it."""
+
+    plan: str
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):

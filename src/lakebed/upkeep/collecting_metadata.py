@@ -19,6 +19,7 @@ from lakebed.handoff import (
     DOOMED,
     LEFTOVERS,
     REFS,
+    End,
     GiveUp,
     Manifest,
     PrepareCommits,
@@ -94,7 +95,7 @@ class MetadataCollector:
         manifest = await inputs.write_table(DOOMED, DOOMED.name, plan_of(doomed, reason="unnamed"))
         await self._upkeep.sweep(plan.run_id, Sweep(plan=manifest, commits=answer.commits))
         await self._delete(sorted(doomed))
-        await self._upkeep.end(plan.run_id)
+        await self._upkeep.end(plan.run_id, End(plan=manifest.digest()))
         return doomed
 
     def _inputs(self, run_id: str) -> Inputs:

@@ -25,6 +25,7 @@ from lakebed.handoff import (
     UNCOMMITTED,
     Condemn,
     Condemnation,
+    End,
     Manifest,
     Mark,
     ReadUncommitted,
@@ -115,7 +116,7 @@ class Collector:
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(found.doomed, reason="unreferenced"))
         await self._upkeep.mark(started.run_id, Mark(plan=plan))
         failed = await self._sweep(found.doomed)
-        await self._upkeep.end(started.run_id)
+        await self._upkeep.end(started.run_id, End(plan=plan.digest()))
         return Collected(
             run_id=started.run_id,
             doomed=found.doomed,
@@ -191,7 +192,7 @@ class Collector:
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
         await self._upkeep.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
         failed = await self._sweep(frozenset(doomed))
-        await self._upkeep.end(run_id)
+        await self._upkeep.end(run_id, End(plan=plan.digest()))
         return Collected(
             run_id=run_id, doomed=frozenset(doomed), failed=failed, swept=expired, taken_out=answer.taken_out
         )

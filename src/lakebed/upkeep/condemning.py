@@ -10,6 +10,7 @@ first and looks then, in this order and no other:
     look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
     recheck   what something names, or what the rules keep as things are now, is taken out
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
+    ended     only once the record says that each of these is written
 
 Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
 is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
@@ -237,6 +238,7 @@ class Condemning:
             await self._versions.store.set_many(
                 self._versions.partition, [(keys.SWEPT + commit.encode(), value) for commit in batch]
             )
+        await self._runs.note_swept(run_id)
 
     async def drop_condemned(self, run_id: RunId) -> None:
         """For a run that neither condemns nor sweeps any more. What it swept has records of its own."""

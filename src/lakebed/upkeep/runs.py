@@ -137,16 +137,32 @@ class RunBook:
         """To `state`, or nothing if it is there already (with the same plan, if one is given).
 
         Raises:
-            RunMoved: from where it is, this state is not to be reached.
+            RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
         """
         record, held = await self.read(run_id)
         if state_of(record) is state and plan in ("", record.plan):
             return record
         if state not in MOVES[kind_of(record)][state_of(record)]:
             raise moved(run_id, record)
+        if record.kind is StoredKind.COMMITTED and record.state is StoredState.SWEEPING and not record.swept:
+            # Its commits would be in neither list: not in its own any more, and not yet among the swept.
+            message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
+            raise RunMoved(message, run_id=run_id, state=record.state.value)
         after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
         await self.write(run_id, after, held)
         return after
+
+    async def note_swept(self, run_id: RunId) -> None:
+        """For a run of which each commit that it takes has its record: from now on it may end."""
+        while True:
+            record, held = await self.read(run_id)
+            if record.swept or record.state is not StoredState.SWEEPING:
+                return
+            try:
+                await self.write(run_id, replace(record, swept=True), held)
+            except RunMoved:
+                continue
+            return
 
     async def abandon_dead(self) -> list[RunId]:
         """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its

@@ -21,6 +21,7 @@ from lakebed.handoff import (
     BadInput,
     Condemn,
     Condemnation,
+    End,
     GivenUp,
     GiveUp,
     Mark,
@@ -46,7 +47,7 @@ from lakebed.versions import RunRecord, Versions
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
 from .condemning import Condemning
 from .continuing import Continuations, Reader
-from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, WrongKind
+from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .inputs import Inputs
 from .metadata import MetadataRuns
 from .options import UpkeepOptions
@@ -232,12 +233,17 @@ class Upkeep:
         id_ = check_run_id(run_id)
         return await self._view(id_, await self._condemning.sweep(id_, body))
 
-    async def end(self, run_id: str) -> RunView:
+    async def end(self, run_id: str, body: End) -> RunView:
         """
         Raises:
-            RunMoved: it still marks.
+            RunMoved: it still marks, or has not written down yet what it takes.
+            StalePlan: it is not by this plan that it sweeps.
         """
-        ended = await self._finish(check_run_id(run_id), RunState.ENDED)
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read(id_)
+        if record.plan != body.plan:
+            raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
+        ended = await self._finish(id_, RunState.ENDED)
         if ended.kind is RunKind.METADATA:
             await self._metadata.forget_runs()
         return ended

@@ -13,6 +13,7 @@ from lakebed.base import RunId
 from lakebed.handoff import (
     Apply,
     Condemn,
+    End,
     GiveUp,
     Mark,
     Planning,
@@ -150,7 +151,8 @@ class Runs:
         return answer(await upkeep.sweep(request.args[1], await request.decoded(Sweep)))
 
     async def ended(self, request: RestRequest) -> Response:
-        return answer(await (await self._upkeep(request)).end(request.args[1]))
+        upkeep = await self._upkeep(request)
+        return answer(await upkeep.end(request.args[1], await request.decoded(End)))
 
     async def abandoned(self, request: RestRequest) -> Response:
         return answer(await (await self._upkeep(request)).abandon(request.args[1]))

@@ -195,6 +195,14 @@ class SimCollector:
     async def write_swept(self, run_id: RunId, commits: Sequence[str]) -> None:
         value = encode_record(SweptRecord(run=run_id))
         await self.repo.store.set_many(self.repo.partition, [(keys.SWEPT + id_.encode(), value) for id_ in commits])
+        await self.runs.note_swept(run_id)
+
+    async def end(self) -> None:
+        """What somebody does by hand who takes runs that sweep for done."""
+        for run_id, run in await self.repo.runs():
+            if run.state is StoredState.SWEEPING:
+                await self.runs.move(run_id, RunState.ENDED)
+                await self.condemning.drop_condemned(run_id)
 
     async def resume(self) -> None:
         """Runs that still mark are abandoned, those that sweep are taken to their end; then lists that are left go."""

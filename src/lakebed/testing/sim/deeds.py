@@ -138,6 +138,15 @@ def abandon(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
+def end(name: str) -> Do:
+    """End every run that sweeps, whoever is at it."""
+
+    async def act(repo: Versions) -> None:
+        await SimCollector(repo).end()
+
+    return Do(Operation(name, "clean"), act)
+
+
 def clean_records(name: str, *, late_ms: int = 0) -> Do:
     """The part of a cleaner that removes finished records; its clock is `late_ms` ahead."""
 

@@ -20,6 +20,7 @@ from .deeds import (
     committed_run,
     create_branch,
     create_tag,
+    end,
     give_up,
     hard_reset,
     issue,
@@ -90,6 +91,8 @@ def _naming() -> Iterator[tuple[Scene, Quick]]:
     yield scene("hard resetter, impatient cleaner, committed run", elsewhere, late, t, before=beside), _NO_FAULT
     x = client("x", abandon("x1"))
     yield scene("brancher, committed run, who abandons it", h, t, x, before=past), _NO_LOSS
+    e = client("e", end("e1"), create_branch("h1", "main~1"))
+    yield scene("committed run, who ends it and branches", e, t, before=past), _ALL
     # The commit that holds an upload's first cell expires before the upload sets its second.
     u = client("u", upload("w3", "a", "3"), close("x3"))
     expiring = client("r", commit("c1"), write("w4", "a", "4"), commit("c2"), committed_run("r1"))

@@ -182,6 +182,7 @@ async def _look_past_creating(self: SimCollector) -> Snapshot:
 async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str) -> None:
     commits, doomed = (part.split() for part in plan.split("|"))
     await self.repo.blocks.delete(doomed)
+    await self.runs.note_swept(run_id)
     await self.runs.move(run_id, RunState.ENDED)
     await self.write_swept(run_id, commits)
 

@@ -64,8 +64,20 @@ async def _read_as_it_is(self: Any, run_id: Any, *_: Any) -> Any:
     return await self.read(run_id)
 
 
-async def _unswept(*_: Any) -> None:
-    return
+async def _unswept(self: Any, run_id: Any, *_: Any) -> None:
+    await self.runs.note_swept(run_id)
+
+
+async def _end_unswept(self: Any, run_id: Any, state: Any, *, plan: str = "") -> RunRecord:
+    record, held = await self.read(run_id)
+    if record.state is RunState.SWEEPING:
+        after = replace(record, state=RunState(state.value))
+        await self.write(run_id, after, held)
+        return after  # type: ignore[no-any-return]  # surgery
+    return await _real_move(self, run_id, state, plan=plan)  # type: ignore[no-any-return]  # surgery
+
+
+_real_move: Any = RunBook.move
 
 
 # What a committed run must spare
@@ -170,6 +182,12 @@ SWEEP_MUTANTS: Final = (
         "swept commits have records for ever",
         ("brancher, committed run",),
         patches(SimCollector, write_swept=_unswept),
+    ),
+    mutant(
+        "end-unswept",
+        "a run ends only when what it takes is written down",
+        ("committed run, who ends it and branches",),
+        patches(RunBook, move=_end_unswept),
     ),
     mutant(
         "staging-unread",
