@@ -150,3 +150,11 @@ def test_what_cannot_be_is_refused_before_spark_is_started(shell: Shell, lake: s
     assert (unset.code, unset.err[:36]) == (2, "error: no retention rules are set: `")
     assert (ruleless.code, ruleless.err) == (3, "error: no retention rules are set for this repository\n")
     assert (grace.code, "starting Spark" in grace.err) == (2, False)
+
+
+def test_who_is_asked_is_told_whether_objects_are_moved_aside_first(shell: Shell, lake: str, data: Path) -> None:
+    bare = shell("gc", "run", lake, "--data", str(data))
+    aside = shell("gc", "run", lake, "--quarantine", "7d", "--data", str(data))
+
+    assert (bare.code, "aside" in bare.err) == (2, False)
+    assert (aside.code, "Objects are moved aside first, for 7d." in aside.err) == (2, True)

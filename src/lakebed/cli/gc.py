@@ -180,7 +180,8 @@ def run_all(
     options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
     collector.check_running(kinds, quarantine=quarantine)
-    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?", yes=yes)
+    kept = f" Objects are moved aside first, for {quarantine}." if quarantine else ""
+    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?{kept}", yes=yes)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
