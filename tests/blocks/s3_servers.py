@@ -121,10 +121,11 @@ def _key_of(family: str) -> dict[str, Any]:
 
 
 def _remove_bucket(options: BlockOptions, bucket: str) -> None:
+    """With all that is in it. Some servers show a folder only when the object of its name is gone."""
     client = client_of(options)
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-        for found in page.get("Contents", []):
-            client.delete_object(Bucket=bucket, Key=found["Key"])
+    while found := client.list_objects_v2(Bucket=bucket).get("Contents", []):
+        for each in found:
+            client.delete_object(Bucket=bucket, Key=each["Key"])
     client.delete_bucket(Bucket=bucket)
 
 
