@@ -54,6 +54,9 @@ LISTED: Final = pa.schema(
 """Keys that were found in the namespace."""
 
 _WIDTH: Final = BUCKETS // SEGMENTS
+# Handing so small a thing to threads takes longer than doing it.
+_WRITING: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -260,7 +263,7 @@ def _encode(rows: pa.Table) -> bytes:
     if not rows.num_rows:
         return b""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(sink, rows.schema, options=_WRITING) as writer:
         writer.write_table(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
@@ -268,7 +271,7 @@ def _encode(rows: pa.Table) -> bytes:
 
 def _decode(data: bytes, name: str, segment: Segment, schema: pa.Schema) -> pa.Table:
     try:
-        rows = pa.ipc.open_stream(data).read_all()
+        rows = pa.ipc.open_stream(data, options=_READING).read_all()
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{name} holds no keys: {error}", part=name) from error
     if not rows.schema.equals(schema) or rows.num_rows != segment.rows:
