@@ -109,7 +109,7 @@ class Reader(HTMLParser):
 def test_the_page_shows_every_way_in_which_a_plan_is_counted() -> None:
     words = Reader(plan_html(plan())).words
 
-    for said in ("1,003", "40 MiB", "expired", "dangling", "7-30d", "logs/", "9", "commits expire", "all others 7d"):
+    for said in ("1,003", "40 MiB", "expired", "dangling", "7-30d", "logs/", "9", "commits expire", "all branches 7d"):
         assert said in words
 
 

@@ -41,7 +41,8 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th[scope=row] { font-weight: 400; max-width: 24rem; } .bars th[scope=row] { overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.bar { width: 44%; padding: .55rem 0 0; }
+td.bar { padding: .55rem 0 0; } .bars thead td:last-child { width: 44%; }
+.facts th { width: 34%; }
 .bars { table-layout: fixed; } .bars .number { width: 7.5rem; }
 code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6rem; display: inline-block; }
 .key { display: inline-block; width: .7rem; height: .7rem; margin-right: .4rem; }
@@ -49,7 +50,8 @@ code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6r
 svg { display: block; width: 100%; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .goes { fill: var(--bar); } .stays { fill: var(--stays); } svg .dim { fill: var(--dim); }
 svg .axis { stroke: var(--line); }
-@media (max-width: 40rem) { .bars .number { width: 5rem; } td.bar { width: 16%; } body { padding: 1rem; } }
+@media (max-width: 40rem) { body { padding: 1rem; } .bars .number { width: 4.7rem; }
+  .bars thead td:last-child { width: 14%; } }
 @media print { body { max-width: none; } h2 { break-after: avoid; } }
 """
 
@@ -100,9 +102,12 @@ def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
 
 
 def _sums(plan: Plan) -> Iterator[str]:
-    facts = [(f"{plan.totals.all.objects:,}", "objects"), (human_size(plan.totals.all.size_bytes), "to give back")]
+    total = plan.totals.all
+    facts = [(f"{total.objects:,}", "object" if total.objects == 1 else "objects")]
+    facts.append((human_size(total.size_bytes), "to give back"))
     if plan.condemned is not None:
-        facts.append((f"{plan.commit_counts.expired:,}", "commits expire"))
+        expired = plan.commit_counts.expired
+        facts.append((f"{expired:,}", "commit expires" if expired == 1 else "commits expire"))
     yield '<ul class="sums">'
     yield from (f"<li><b>{text(value)}</b>{text(name)}</li>" for value, name in facts)
     yield "</ul>"
@@ -256,11 +261,12 @@ def _rules(plan: Plan) -> str:
     periods = [f"{rule.pattern} {rule.period}" for rule in plan.rules.branches]
     pins = [f"the last {count_of(pin.commits, 'commit')} of {pin.pattern} stay" for pin in plan.rules.keep_last]
     tags = "tags keep their commits" if plan.rules.tags_pin else "tags keep nothing"
-    return f"{version}: {'; '.join([*periods, f'all others {plan.rules.default}', *pins, tags])}"
+    default = f"{'all others' if periods else 'all branches'} {plan.rules.default}"
+    return f"{version}: {'; '.join([*periods, default, *pins, tags])}"
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    yield "<table><tbody>"
+    yield '<table class="facts"><tbody>'
     yield from (f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in facts)
     yield "</tbody></table>"
 
