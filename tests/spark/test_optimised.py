@@ -12,7 +12,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from lakebed.base import Entry, RepositoryUid, to_row
+from lakebed.base import Entry, NotFound, RepositoryUid, to_row
 from lakebed.blocks import DeleteFailure
 from lakebed.gc import Mode, NoSavedState, UncommittedOptions, planning_uncommitted
 from lakebed.gc.files import Files, Lake
@@ -191,7 +191,18 @@ def test_over_random_histories_runs_find_what_the_specification_does(
         issued.remove(address)
         link(lakeside, address, paths())
 
+    def named_again() -> None:
+        """By its full URI, as an import may name it."""
+        try:
+            address = lakeside.wait(lakeside.versions.get("main", paths().encode())).address
+        except NotFound:
+            return
+        imported(lakeside, rng.choice(("f/1", "f/2")), address if "://" in address else f"{URI}/{address}")
+
     acts: list[Callable[[], object]] = [
+        named_again,
+        lambda: imported(lakeside, paths(), rng.choice(("data/imported/1", "s3://elsewhere/data/1"))),
+        lambda: lakeside.delete(rng.choice(("f/1", "f/2"))),
         *[lambda: lakeside.upload(paths())] * 4,
         lambda: lakeside.delete(paths()),
         lambda: lakeside.upload("c"),

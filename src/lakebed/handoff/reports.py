@@ -28,8 +28,8 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. What was moved aside does not count as deleted; what was written again since a plan of an
-    old layout is kept. `strays` are keys found where nobody expects any: reported, never deleted. `mode`, `based_on`,
+    to its manifest's digest. What was moved aside does not count as deleted; what lies in no slice and was written
+    again since is kept. `strays` are keys found where nobody expects any: reported, never deleted. `mode`, `based_on`,
     `token_expiry_ms` and `slices_skipped` are those of the plan.
     """
 
