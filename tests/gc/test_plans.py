@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed import handoff
+from lakebed.base import Denied
 from lakebed.blocks import BlockOptions
+from lakebed.gc import Collector, NoRules
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.live_side import LiveSide, UnknownAnswer
 from lakebed.gc.runs import (
@@ -266,3 +268,48 @@ def test_a_restore_whose_tokens_go_round_in_a_circle_is_stopped(circle: int) -> 
 def test_an_answer_that_is_another_record_stops_the_run() -> None:
     with pytest.raises(UnknownAnswer, match="StartedRun"):
         LiveSide(Answers({"run_id": "r1"}), "repo").start(RunKind.COMMITTED)
+
+
+class Refusing:
+    """A server that refuses the calls of these last words."""
+
+    def __init__(self, *refused: str, has_rules: bool = True) -> None:
+        self.refused, self.has_rules = refused, has_rules
+        self.asked: list[str] = []
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        word = path.rpartition("/")[2]
+        self.asked.append(word)
+        if word in self.refused:
+            raise Denied("insufficient permissions")
+        return {"storage_namespace": "mem://x", "namespace": "mem://x", "has_rules": self.has_rules}
+
+
+NO_SESSION: Any = None
+
+
+def test_who_may_not_apply_does_not_plan_either_where_both_were_asked_for() -> None:
+    server = Refusing("purging")
+
+    with pytest.raises(Denied):
+        Collector(client=server, repository="lake").run(NO_SESSION)
+
+    assert server.asked == ["lake", "planning", "purging"]
+
+
+def test_who_may_not_plan_begins_no_run() -> None:
+    server = Refusing("planning")
+
+    with pytest.raises(Denied):
+        next(Collector(client=server, repository="lake").plan_each(NO_SESSION))
+
+    assert server.asked == ["planning"]
+
+
+def test_committed_data_without_rules_is_refused_before_anything_else_is_planned() -> None:
+    server = Refusing(has_rules=False)
+
+    with pytest.raises(NoRules):
+        next(Collector(client=server, repository="lake").plan_each(NO_SESSION, list(RunKind)))
+
+    assert server.asked == ["planning"]
