@@ -19,6 +19,7 @@ from .harness import Bench, Figure, Result, run
 NAMES = (
     "active",
     "commit",
+    "commits",
     "contention",
     "diff",
     "incremental",

@@ -9,13 +9,11 @@ A commit that is void (void.py) is said to be swept: it keeps nothing either, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import chain
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +22,6 @@ from lakebed.handoff import COMMITS, REFS, arrow_schema
 from lakebed.retention import Rules, first_parent_indices, kept_indices, rows_of
 from lakebed.versions import (
     BranchRecord,
-    Commit,
     HoldRecord,
     RefState,
     SweptRecord,
@@ -33,16 +30,19 @@ from lakebed.versions import (
     keys,
 )
 
-from .records import record_pages, records
+from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
+from .records import records
 from .void import find_void
+
+PART_ROWS: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was read in one pass. `refs` are (kind, name, commit, state). `commits` are (id, record) by generation."""
+    """What was read in one pass. `refs` are (kind, name, commit, state)."""
 
     refs: list[tuple[str, str, CommitId, str]]
-    commits: list[tuple[CommitId, Commit]]
+    commits: CommitColumns
     swept: frozenset[CommitId]
 
     def refs_table(self) -> pa.Table:
@@ -50,25 +50,22 @@ class Snapshot:
         columns = [list(kinds), list(names), list(commits), list(states)]
         return pa.table(columns, schema=arrow_schema(REFS))
 
-    def commits_table(self, condemned: AbstractSet[CommitId] = frozenset()) -> pa.Table:
-        """COMMITS. About 1 µs a commit."""
-        ids = pa.array([id_ for id_, _ in self.commits], pa.string())
-        records_ = [record for _, record in self.commits]
-        numbers = [
-            np.fromiter(values, np.int64, len(records_))
-            for values in ((record.generation for record in records_), (record.created_ms for record in records_))
-        ]
+    def commits_tables(self, condemned: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
+        """COMMITS, so many rows at a time: there may be a million. About 1 µs a commit."""
         schema = arrow_schema(COMMITS)
-        columns = [
-            ids,
-            pa.array(numbers[0]),
-            pa.array(numbers[1]).cast(schema.field("creation_date").type),
-            pa.array([record.metarange_id for record in records_], pa.string()),
-            _lists([record.parents for record in records_], schema.field("parents").type),
-            _among(ids, self.swept),
-            _among(ids, condemned),
-        ]
-        return pa.table(columns, schema=schema)
+        sets = [packed(sorted(ids)) for ids in (self.swept, condemned)]
+        for start in range(0, len(self.commits), PART_ROWS):
+            rows = self.commits.table.slice(start, PART_ROWS).combine_chunks()
+            ids = rows["id"].chunk(0)
+            columns = [
+                texts(ids),
+                rows["generation"],
+                rows["created_ms"].cast(schema.field("creation_date").type),
+                texts(rows["metarange_id"].chunk(0)),
+                text_lists(rows["parents"].chunk(0)).cast(schema.field("parents").type),
+                *(pc.is_in(ids, value_set=those) for those in sets),
+            ]
+            yield pa.table(columns, schema=schema)
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
         """What the rules keep; and what a branch or hold names, or a tag where tags pin, being made or not.
@@ -76,35 +73,25 @@ class Snapshot:
         Raises:
             BrokenHistory: a commit that something names was not among those read.
         """
-        table = self.commits_table()
-        ids = table.column("id").combine_chunks()
+        ids = texts(self.commits.column("id"))
         kept = kept_indices(
-            first_parent=first_parent_indices(ids, table.column("parents").combine_chunks()),
-            created_ms=_numbers(table, "creation_date"),
+            first_parent=first_parent_indices(ids, text_lists(self.commits.column("parents"))),
+            created_ms=self.commits.numbers("created_ms"),
             heads=self._rows(ids, "branch"),
             pinned=[*self._rows(ids, "hold").values(), *(self._rows(ids, "tag").values() if rules.tags_pin else ())],
             rules=rules,
             now_ms=now_ms,
         )
-        return {self.commits[row][0] for row in np.flatnonzero(kept)}
+        return set(ids.filter(pa.array(kept)).to_pylist())
+
+    def there(self) -> pa.Array:
+        """Of each commit, whether it was not swept."""
+        return pc.invert(pc.is_in(self.commits.column("id"), value_set=packed(sorted(self.swept))))
 
     def _rows(self, ids: pa.Array, *kinds: str) -> dict[str, int]:
         chosen = [(name, commit) for kind, name, commit, _ in self.refs if kind in kinds]
         found = rows_of(ids, [commit for _, commit in chosen], who=f"a {' or '.join(kinds)}")
         return dict(zip((name for name, _ in chosen), found, strict=True))
-
-
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    return np.asarray(table.column(name).cast(pa.int64()).to_numpy())
-
-
-def _lists(values: Sequence[Sequence[str]], type_: pa.DataType) -> pa.Array:
-    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array([*chain.from_iterable(values)], pa.string()), type=type_)
-
-
-def _among(ids: pa.Array, those: AbstractSet[CommitId]) -> pa.Array:
-    return pc.is_in(ids, value_set=pa.array(sorted(those), pa.string()))
 
 
 async def read_snapshot(versions: Versions) -> Snapshot:
@@ -121,14 +108,9 @@ async def read_snapshot(versions: Versions) -> Snapshot:
     refs += [
         ("tag", name, tag.commit_id, tag.state.value) async for name, tag in records(versions, TagRecord, keys.TAG)
     ]
-    commits: list[tuple[CommitId, Commit]] = []
-    async for names, found in record_pages(versions, Commit, keys.COMMIT):
-        commits += zip(map(CommitId, names), found, strict=True)
-    # They come by id, and a sort leaves equals as they are.
-    commits.sort(key=lambda item: item[1].generation)
-    there = [item for item in commits if item[0] not in swept]
-    void = await find_void(versions, there, heads=[commit for _, _, commit, _ in refs])
-    return Snapshot(refs=refs, commits=commits, swept=swept | void)
+    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
+    void = await find_void(versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs])
+    return replace(snapshot, swept=swept | void) if void else snapshot
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:

@@ -174,7 +174,7 @@ class Condemning:
         snapshot = await read_snapshot(self._versions)
         kept = await self._kept(run_id, record, snapshot)
         condemned = published - kept - snapshot.swept
-        commits = await inputs.write_table(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_table(condemned))
+        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(condemned))
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
         return Condemnation(

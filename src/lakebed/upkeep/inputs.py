@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
@@ -105,9 +106,14 @@ class Inputs:
 
     async def write_table(self, table: Table, name: str, data: pa.Table) -> Manifest:
         """A whole input that fits into memory, as one part."""
-        parts = []
-        if data.num_rows:
-            parts = [await self.write_part(name, 0, encode_part(table, data), rows=data.num_rows)]
+        return await self.write_tables(table, name, [data])
+
+    async def write_tables(self, table: Table, name: str, tables: Iterable[pa.Table]) -> Manifest:
+        """A whole input, a part for each of these that has rows."""
+        parts: list[Part] = []
+        for data in tables:
+            if data.num_rows:
+                parts.append(await self.write_part(name, len(parts), encode_part(table, data), rows=data.num_rows))
         return await self._complete(table, name, parts)
 
     async def _complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:

@@ -143,7 +143,7 @@ class Upkeep:
         snapshot = await self._snapshot(kind)
         inputs = Inputs(self._versions.blocks, kind, id_)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
-        commits = await inputs.write_table(COMMITS, COMMITS.name, snapshot.commits_table())
+        commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
         await self._versions.blocks.put(rules_path(kind, id_), msgspec.json.encode(current))
         return PreparedCommits(
             run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version

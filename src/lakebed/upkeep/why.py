@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,6 +48,7 @@ from lakebed.handoff import (
 from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
 from lakebed.versions import Condemned, RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
 
+from .commit_columns import CommitColumns, packed, texts
 from .commits import Snapshot, read_snapshot
 from .naming import Named, Search, Wanted, Work, batches
 from .rules import RuleBook
@@ -318,7 +320,7 @@ def _is_own(address: str) -> bool:
 
 def ancestry_of(snapshot: Snapshot) -> Ancestry:
     """Its commits as rows. A ref that is being made holds its commit, whatever the rules say."""
-    ids = [id_ for id_, _ in snapshot.commits]
+    ids = [CommitId(id_) for id_ in texts(snapshot.commits.column("id")).to_pylist()]
     rows = {id_: row for row, id_ in enumerate(ids)}
     refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
     active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
@@ -327,7 +329,7 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
     return Ancestry(
         ids=ids,
         first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
-        created_ms=[commit.created_ms for _, commit in snapshot.commits],
+        created_ms=snapshot.commits.column("created_ms").to_pylist(),
         heads={name: row for kind, name, row in active if kind == "branch"},
         tags={name: row for kind, name, row in active if kind == "tag"},
         held=held,
@@ -336,8 +338,8 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
 
 def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
     """Those of commits that were not swept, each once, the newest first."""
-    there = (commit.metarange_id for id_, commit in reversed(snapshot.commits) if id_ not in snapshot.swept)
-    return [*dict.fromkeys(metarange for metarange in there if metarange)]
+    there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
+    return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
 
 
 def _commits_naming(
@@ -349,12 +351,13 @@ def _commits_naming(
         for metarange, rows in committed.items()
         if any(named == address for named, _ in rows)
     }
+    commits = known.snapshot.commits
+    named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
+    rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
     found: list[tuple[int, CommittedName]] = []
-    for row, (id_, commit) in enumerate(known.snapshot.commits):
-        path = paths.get(commit.metarange_id)
-        if path is not None and id_ not in known.snapshot.swept:
-            run = known.condemned_by.get(id_, "")
-            found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
+    for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
+        path, run = paths[commit.metarange_id], known.condemned_by.get(id_, "")
+        found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
     return found[::-1]
 
 

@@ -19,6 +19,7 @@ from lakebed.base import CommitId, Corrupt, RunId, format_address, from_row
 from lakebed.handoff import CONDEMNED, Condemn, RunKind, RunState, manifest_of
 from lakebed.retention import Namespace, clean_run
 from lakebed.upkeep import UpkeepOptions
+from lakebed.upkeep.commit_columns import CommitFacts
 from lakebed.upkeep.commits import Snapshot, read_snapshot
 from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.reading import Cursor, Phase, Reading
@@ -246,7 +247,7 @@ class SimCollector:
     async def _swept(self) -> frozenset[str]:
         return frozenset([id_ async for id_, _ in records(self.repo, SweptRecord, keys.SWEPT)])
 
-    async def _addresses(self, commits: Iterable[Commit]) -> set[str]:
+    async def _addresses(self, commits: Iterable[Commit | CommitFacts]) -> set[str]:
         trees = self.repo.trees
         assert isinstance(trees, SimTrees)
         found: set[str] = set()
@@ -270,7 +271,7 @@ def _kept(snapshot: Snapshot, *, keeps_history: bool) -> set[CommitId]:
     """What a branch, tag or hold names, being made or not; with its history, if that is kept."""
     kept = {commit for _, _, commit, _ in snapshot.refs}
     if keeps_history:
-        for id_, commit in reversed(snapshot.commits):
+        for id_, commit in reversed(list(snapshot.commits)):
             if id_ in kept:
                 kept.update(commit.parents)
     return kept

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from lakebed.base import RunId, from_row
 from lakebed.handoff import RunState
 from lakebed.kv import PredicateFailed
+from lakebed.upkeep.commit_columns import CommitColumns
 from lakebed.upkeep.commits import Snapshot, read_snapshot
 from lakebed.upkeep.condemning import Condemning
 from lakebed.upkeep.rules import RuleBook
@@ -142,7 +143,8 @@ _real_make_ref: Any = Versions._make_ref  # noqa: SLF001  # the real one, to cal
 
 async def _publish_without_touch(self: SimCollector, run_id: RunId, expired: Any, plan: Snapshot, *rules: int) -> None:
     nameless = [(id_, replace(commit, made_for="")) for id_, commit in plan.commits]
-    await _real_publish(self, run_id, expired, Snapshot(refs=plan.refs, commits=nameless, swept=plan.swept), *rules)
+    plan = Snapshot(refs=plan.refs, commits=CommitColumns.of(nameless), swept=plan.swept)
+    await _real_publish(self, run_id, expired, plan, *rules)
 
 
 _real_publish: Any = SimCollector._publish  # noqa: SLF001  # the real one, to call from the changed one

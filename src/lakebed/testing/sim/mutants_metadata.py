@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from lakebed.upkeep import commits as snapshots
+from lakebed.upkeep.commit_columns import CommitColumns
 from lakebed.upkeep.commits import Snapshot
 from lakebed.upkeep.metadata import MetadataRuns
 from lakebed.upkeep.runs import RunBook
@@ -75,7 +76,7 @@ _real_look: Any = MetadataRuns.look
 async def _look_at_noted(self: SimMetadata) -> Snapshot:
     found = await _real_look(self.metadata)
     noted = [item for item in found.commits if item[1].published]
-    return Snapshot(refs=found.refs, commits=noted, swept=found.swept)
+    return Snapshot(refs=found.refs, commits=CommitColumns.of(noted), swept=found.swept)
 
 
 async def _take_back(self: SimMetadata, run_id: Any, plan: str) -> None:
