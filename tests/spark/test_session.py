@@ -59,6 +59,30 @@ def test_an_interrupt_while_spark_starts_ends_it_without_a_word_of_spark() -> No
     assert (process.returncode, out, err) == (130, "", "")
 
 
+CLASSES = """
+import os, pathlib
+from lakebed.gc import local_session, session_options
+with local_session(session_options(os.environ), os.environ):
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    print(any(".classes" in pathlib.Path(f"/proc/{child}/maps").read_text() for child in children))
+"""
+
+
+def test_a_session_begins_with_the_classes_that_an_earlier_one_left(tmp_path: Path) -> None:
+    folder = tmp_path / "with a space"
+    environment = os.environ | {"LAKEBED_GC_CLASSES": str(folder), "LAKEBED_GC_CORES": "1"}
+
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", CLASSES], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    ]
+
+    assert told == ["False\n", "True\n"]
+    assert len(list(folder.iterdir())) == 1
+
+
 def descendants(pid: int) -> set[int]:
     found = {pid}
     parents = {
