@@ -104,15 +104,15 @@ def test_foreign_keys_are_nowhere_in_a_run_and_full_uris_of_slices_count(
 ) -> None:
     monkeypatch.setattr(planning_uncommitted, "FILES_HERE", here_max)
     monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", here_max)
-    kept = {lakeside.upload(path) for path in ("a/1", "a/2", "a/3")}
-    for number, address in enumerate(sorted(kept)[:2]):
-        imported(lakeside, f"b/{number}", f"LOCAL{URI[5:]}/{address}")
-        if number == 0:
-            imported(lakeside, "c/1", "data/imported/1")
-            imported(lakeside, "c/2", "s3://elsewhere/data/1")
-            lakeside.commit()
+    in_commit, staged, by_number = (lakeside.upload(path) for path in ("a/1", "a/2", "a/3"))
+    kept = {in_commit, staged, by_number}
     for path in ("a/1", "a/2"):
         lakeside.delete(path)
+    imported(lakeside, "b/1", f"LOCAL{URI[5:]}/{in_commit}")
+    imported(lakeside, "c/1", "data/imported/1")
+    imported(lakeside, "c/2", "s3://elsewhere/data/1")
+    lakeside.commit()
+    imported(lakeside, "b/2", f"LOCAL{URI[5:]}/{staged}")
     imported(lakeside, "c/3", "data/imported/3")
     for mode in (Mode.CLEAN, Mode.OPTIMISED):
         lakeside.upload("d")
