@@ -45,7 +45,16 @@ from lakebed.upkeep.continuing import Continuations
 from lakebed.upkeep.inputs import Inputs
 from lakebed.upkeep.reading import Cursor, Phase
 from lakebed.upkeep.runs import RunBook
-from lakebed.versions import BranchRecord, Commit, Condemned, HoldRecord, decode_record, encode_record, keys
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    Condemned,
+    ContentsGone,
+    HoldRecord,
+    decode_record,
+    encode_record,
+    keys,
+)
 
 from .conftest import Lake
 
@@ -194,6 +203,28 @@ async def test_a_swept_commit_stays_refused_for_ever(lake: Lake, story: Story) -
 
     with pytest.raises(Condemned, match=run.run_id):
         await lake.server().create_branch("late", story.a.id)
+
+
+async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was_given_up_is_not(
+    lake: Lake, story: Story
+) -> None:
+    reader = lake.server()
+    found: list[str] = []
+
+    async def delete(keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        for read in (reader.get(story.a.id, b"a"), reader.list(story.a.id), reader.diff_refs(story.a.id, "main")):
+            with pytest.raises(ContentsGone, match="were given up by collection run"):
+                await read
+        found.extend(keys)
+        return []
+
+    await Run(lake).condemn(story.a)
+    await reader.get(story.a.id, b"a")
+    await Collector(lake.versions, lake.upkeep, delete).collect_committed()
+
+    assert set(found) == {story.old, story.middle}
+    with pytest.raises(ContentsGone):
+        await reader.get_many(story.a.id, [b"a"])
 
 
 async def test_a_revert_to_condemned_data_is_refused(lake: Lake, story: Story) -> None:

@@ -85,6 +85,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     versions.PreconditionFailed: (412, None),
     versions.MergeConflict: (409, "update branch: conflict found"),
     versions.UploadRefused: (400, None),
+    versions.ContentsGone: (410, None),
     blocks.BlockNotFound: (410, "the object's data is gone"),
     # Ours
     NoSuchEndpoint: (404, "invalid API endpoint"),

@@ -49,12 +49,14 @@ class Diffs(Resetting):
         left_id, right_id = await self.resolve_commit(left), await self.resolve_commit(right)
         left_tree, right_tree = await self._metarange(left_id), await self._metarange(right_id)
         start = resume(prefix, after, delimiter)
-        if not three_dot:
-            return await _page(self._between(left_tree, right_tree, prefix, start), prefix, delimiter, limit)
-        base = (await self._merge_base(left_id, right_id)).metarange_id
-        theirs = self._between(base, right_tree, prefix, start)
-        marked = self._mark_conflicts(theirs, base, left_tree) if base != left_tree else theirs
-        return await _page(marked, prefix, delimiter, limit)
+        changes = self._between(left_tree, right_tree, prefix, start)
+        if three_dot:
+            base = (await self._merge_base(left_id, right_id)).metarange_id
+            theirs = self._between(base, right_tree, prefix, start)
+            changes = self._mark_conflicts(theirs, base, left_tree) if base != left_tree else theirs
+        page = await _page(changes, prefix, delimiter, limit)
+        await self.check_contents([left_id, right_id])
+        return page
 
     async def _between(
         self, left: MetarangeId, right: MetarangeId, prefix: bytes, start: bytes

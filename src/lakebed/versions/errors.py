@@ -79,3 +79,7 @@ class UploadRefused(Conflict):
 
 class Condemned(Conflict):
     """A collection run gave up this commit's data, or is about to. Facts: `commit`, `run`."""
+
+
+class ContentsGone(Condemned):
+    """A read of a commit that a collection run gave up: its objects go at any moment. Facts: `commit`, `run`."""

@@ -2,7 +2,8 @@
 
 Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, a hold, a commit
 record), then checks here; a run first publishes what it condemns, then looks there. So one of the two sees the other
-(docs/design/protocols.md, "Naming a commit while a collection of committed data runs").
+(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that was given up is
+not read through either: else a path would resolve until its object goes, and no reader had any grace.
 
 And what one of metadata means: which ids of files may no longer be written ("A collection of metadata").
 """
@@ -17,7 +18,7 @@ from lakebed.base import CommitId, RunId
 from lakebed.ranges import FileCorrupt
 
 from . import keys
-from .errors import Condemned
+from .errors import Condemned, ContentsGone
 from .records import RunRecord, RunState, SweptRecord, decode_record
 from .repo import Repo
 from .trees_files import MISSING
@@ -48,6 +49,20 @@ class Runs(Repo):
         for commit, held in zip(wanted, swept, strict=True):
             if held is not None:
                 raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
+
+    async def check_contents(self, commits: Sequence[CommitId]) -> None:
+        """To be asked after the contents were read: what was read before the run gave them up is readable for the grace
+        that it waits then (lakebed.gc, grace.py). Heads of branches need no look. Costs one `get_many`.
+
+        Raises:
+            ContentsGone: a run gave one of these commits up.
+        """
+        found = await self.store.get_many(self.partition, [keys.SWEPT + commit.encode() for commit in commits])
+        for commit, held in zip(commits, found, strict=True):
+            if held is not None:
+                run = decode_record(SweptRecord, held.value).run
+                what = f"the contents of commit {commit[:12]} were given up by collection run {run}"
+                raise ContentsGone(what, commit=commit, run=run)
 
     async def given_up(self, ids: Sequence[str]) -> list[str]:
         """For each id of a file nothing, or the run that gave it up: then the file is written with that for a salt.

@@ -90,7 +90,9 @@ class Staging(Slices, Refs):
         resolved = await self.resolve(ref)
         if resolved.branch is not None:
             return await self._consistent(resolved.branch, lambda record: self._look_up(View.of(record), key))
-        return await self.trees.lookup(await self._metarange(resolved.commit_id), key)
+        row = await self.trees.lookup(await self._metarange(resolved.commit_id), key)
+        await self.check_contents([resolved.commit_id])
+        return row
 
     @says_who_took
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
@@ -98,6 +100,7 @@ class Staging(Slices, Refs):
         resolved = await self.resolve(ref)
         if resolved.branch is None:
             rows = await self.trees.lookup_many(await self._metarange(resolved.commit_id), keys)
+            await self.check_contents([resolved.commit_id])
         else:
             rows = await self._consistent(resolved.branch, lambda record: self._look_up_many(record, keys))
         return [None if row is None else from_row(row) for row in rows]
@@ -292,7 +295,9 @@ class Staging(Slices, Refs):
         resolved = await self.resolve(ref)
         if resolved.branch is None:
             view = View((), resolved.commit_id)  # Nothing of it ever changes: no second look is needed.
-            return await self._list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+            listing = await self._list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+            await self.check_contents([resolved.commit_id])
+            return listing
         return await self._consistent(
             resolved.branch,
             lambda record: self._list(View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit),

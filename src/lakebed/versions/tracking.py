@@ -225,6 +225,7 @@ class Tracking(Staging):
         resolved = await self.resolve(ref)
         if resolved.branch is None:
             source = await self._look_for_source(View((), resolved.commit_id), key)
+            await self.check_contents([resolved.commit_id])
         else:
             source = await self._consistent(resolved.branch, lambda record: self._look_for_source(View.of(record), key))
         if source is None:

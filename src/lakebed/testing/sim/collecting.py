@@ -130,9 +130,12 @@ class SimCollector:
         page = await self.repo.store.scan(READERS, b"", 100)
         await effect(("until", READERS, tuple(page.keys)))
 
-    async def collect_committed(self, *, keeps_history: bool = False, by_rules: bool = False) -> None:
+    async def collect_committed(
+        self, *, keeps_history: bool = False, by_rules: bool = False, has_grace: bool = False
+    ) -> None:
         """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none; `by_rules`:
-        what the rules in force let go).
+        what the rules in force let go). `has_grace`: those who were reading when it had given up are through before it
+        deletes.
 
         Raises:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
@@ -166,7 +169,7 @@ class SimCollector:
         doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
         plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
         await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
-        await self.sweep(run_id, plan_text)
+        await self.sweep(run_id, plan_text, has_grace=has_grace)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
         """Steps 2 and 3: record and list, then a touch of each branch that the commits were made for."""
@@ -185,10 +188,12 @@ class SimCollector:
         """What commits name that stay."""
         return await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
 
-    async def sweep(self, run_id: RunId, plan: str) -> None:
+    async def sweep(self, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
         """Steps 7 to 9. The plan is the condemned commits, then the doomed keys; the run's record keeps it."""
         commits, doomed = (part.split() for part in plan.split("|"))
         await self.write_swept(run_id, commits)
+        if has_grace:
+            await self.grace()
         await self.repo.blocks.delete(doomed)
         await self.runs.move(run_id, RunState.ENDED)
         await self.condemning.drop_condemned(run_id)

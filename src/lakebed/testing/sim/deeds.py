@@ -75,13 +75,14 @@ def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branc
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def read_bytes(name: str, key: str, *, branch: str = MAIN) -> Do:
-    """Resolve a path, then read what is there: that must succeed, however late (invariant 7)."""
+def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
+    """Resolve a path, then read what is there: that must succeed, however late (invariant 7). With a `ref` it is read
+    through that, and what it shows is nobody's business."""
 
     async def act(repo: Versions) -> str:
         await repo.store.set(READERS, name.encode(), b"")
         try:
-            entry = await repo.get(branch, key.encode())
+            entry = await repo.get(ref or branch, key.encode())
             if entry.address.startswith("data/"):
                 await repo.blocks.get(entry.address)
         except BlockNotFound as error:
@@ -90,7 +91,7 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN) -> Do:
             await repo.store.delete(READERS, name.encode())
         return entry.checksum
 
-    return Do(Operation(name, "read", branch, key.encode()), act)
+    return Do(Operation(name, "peek" if ref else "read", branch, key.encode()), act)
 
 
 def close(name: str) -> Do:
@@ -188,11 +189,11 @@ def run(name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace:
     return Do(Operation(name, "run"), act)
 
 
-def committed_run(name: str) -> Do:
+def committed_run(name: str, *, has_grace: bool = False) -> Do:
     """A collection of committed data whose rules let everything go that nothing names."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).collect_committed()
+        await SimCollector(repo).collect_committed(has_grace=has_grace)
 
     return Do(Operation(name, "run"), act)
 

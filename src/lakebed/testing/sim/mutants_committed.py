@@ -44,6 +44,10 @@ async def _check_nothing(_: Repo, __: Any) -> None:
     return
 
 
+async def _no_grace(_: SimCollector) -> None:
+    return
+
+
 async def _check_without_swept(self: Repo, commits: Any) -> None:
     await _check_runs(self, commits)
 
@@ -181,7 +185,8 @@ async def _look_past_creating(self: SimCollector) -> Snapshot:
     )
 
 
-async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str) -> None:
+async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
+    del has_grace
     commits, doomed = (part.split() for part in plan.split("|"))
     await self.repo.blocks.delete(doomed)
     await self.runs.note_swept(run_id)
@@ -218,6 +223,7 @@ _BRANCH = ("brancher, committed run",)
 _HARD = ("hard resetter, committed run",)
 _GENTLE = ("writer, gentle hard resetter",)
 _RESET = ("resetter of an object, committer that runs",)
+_PAST_READ = ("reader of a commit, committed run with grace",)
 
 
 COMMITTED_MUTANTS: Final = (
@@ -284,6 +290,13 @@ COMMITTED_MUTANTS: Final = (
         _BRANCH,
         patches(Versions, check_not_condemned=_check_swept_first),
     ),
+    mutant(
+        "swept-readable",
+        "what was given up is not read through",
+        _PAST_READ,
+        patches(Versions, check_contents=_check_nothing),
+    ),
+    mutant("swept-no-grace", "readers of a commit have a grace", _PAST_READ, patches(SimCollector, grace=_no_grace)),
     mutant(
         "swept-late", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
     ),

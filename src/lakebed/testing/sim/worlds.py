@@ -215,6 +215,8 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene(one, resetter, goes, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NO_LOSS
     one = "resetter of an object, committer, committed run"
     yield scene(one, resetter, c, t, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NONE
+    reader, waiting = client("b", read_bytes("b1", "a", ref="main~1")), client("r", committed_run("r1", has_grace=True))
+    yield scene("reader of a commit, committed run with grace", reader, waiting, before=past), _NO_FAULT
     # Without force: what is staged meanwhile is refused or kept.
     gentle = client("h", hard_reset("h1", "main~1", force=False))
     late_w = write("w3", "a", "3")
