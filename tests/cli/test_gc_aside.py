@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from lakebed.blocks import BlockOptions, open_blocks
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
 from lakebed.handoff import Quarantine, encode_quarantine, quarantine_path
-from tests.gc.doomed import plan_of
+from tests.gc.doomed import PART, plan_of
 
 from .conftest import Shell
 
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 RUN = "06gvsk16dis1i19se31f"
 Put = Callable[[str, str], None]
 
@@ -24,21 +26,22 @@ Put = Callable[[str, str], None]
 @pytest.fixture
 def taken(lake: str, data: Path) -> str:
     """A repository of which a run took `events/0` and `events/1`, and moved them aside."""
-
-    async def take() -> None:
-        name = lake.removeprefix("lakefs://")
-        store = open_blocks(f"local://{name}", BlockOptions(local_root=data / "objects", local_durable=False))
-        keys = ["data/abcd", "data/efgh"]
-        for key in keys:
-            await store.put(key, key[-4:].encode())
-        aside = Quarantine(run_id=RUN, ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
-        plan = await plan_of(store, keys)
-        await sweep_part(store, plan, plan.parts[0], Ledger(run_id=RUN, date="2026-11-21"), aside)
-        await store.put(quarantine_path(RUN), encode_quarantine(aside))
-        await store.close()
-
-    asyncio.run(take())
+    asyncio.run(take(lake, data, ["data/abcd", "data/efgh"]))
     return lake
+
+
+async def take(
+    lake: str, data: Path, keys: list[str], part: str = PART, seen: datetime | None = None, *, run: str = RUN
+) -> None:
+    name = lake.removeprefix("lakefs://")
+    store = open_blocks(f"local://{name}", BlockOptions(local_root=data / "objects", local_durable=False))
+    for key in keys:
+        await store.put(key, key[-4:].encode())
+    aside = Quarantine(run_id=run, ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
+    plan = await plan_of(store, keys, part=part, seen=seen)
+    await sweep_part(store, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), aside)
+    await store.put(quarantine_path(run), encode_quarantine(aside))
+    await store.close()
 
 
 def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell, taken: str) -> None:
@@ -67,12 +70,31 @@ def test_what_cannot_be_restored_is_named_and_ends_the_command_with_a_code_of_it
     again = shell.ok("gc", "restore", taken, "events/", "--overwrite")
 
     assert failed.code == 1
-    assert (
-        "1 object could not be restored:\n  events/0: another object is there (--overwrite, or --to a prefix)\n"
-        in failed.out
-    )
+    assert "1 object could not be restored:\n  events/0: another object is there (--overwrite, or" in failed.out
     assert again.out == f"restored 1 object, 4 B, from run {RUN}; 1 was there already\n"
     assert shell.ok("object", "cat", f"{taken}/main/events/0").out == "abcd"
+
+
+def test_older_versions_are_told_with_how_to_get_them(shell: Shell, taken: str, data: Path) -> None:
+    asyncio.run(take(taken, data, ["data/newer"], "part-00001.parquet", LATER))
+
+    done = shell.ok("gc", "restore", taken, "events/", "--run", RUN, "--to", f"{taken}/main/back", "--overwrite")
+    each = shell.ok("gc", "restore", taken, "events/0", "--all-versions")
+
+    assert done.out.startswith(f"restored 2 objects, 8 B, from run {RUN}\n1 older version of these paths stayed in")
+    assert "--all-versions restores each to PATH@RUN/ADDRESS" in done.out
+    assert shell.ok("object", "cat", f"{taken}/main/back/events/0").out == "ewer"
+    assert each.out == f"restored 2 objects, 8 B, from run {RUN}\n"
+    assert shell.ok("object", "cat", f"{taken}/main/events/0@{RUN}/data/abcd").out == "abcd"
+
+
+def test_a_folder_of_several_runs_names_them(shell: Shell, taken: str, data: Path) -> None:
+    later = RUN[:-1] + "g"
+    asyncio.run(take(taken, data, ["data/ijkl"], run=later))
+
+    done = shell.ok("gc", "restore", taken, "events/")
+
+    assert done.out.startswith(f"restored 2 objects, 8 B, from 2 runs, {later} {RUN}\n")
 
 
 def test_what_does_not_lie_there_is_an_error_that_says_why(shell: Shell, taken: str) -> None:

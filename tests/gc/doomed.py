@@ -41,9 +41,10 @@ async def plan_of(
     with_paths: bool = True,
     folder: str = FOLDER,
     as_found: bool = True,
+    seen: datetime | None = None,
 ) -> handoff.Manifest:
     """Every object has 4 bytes, was seen at SEEN, and has the path `events/<its place>` or none. `as_found`: it is as
-    it lies there, if it does."""
+    it lies there, if it does; `seen`: but for when it was seen."""
     facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     rows = pa.table(
@@ -54,7 +55,7 @@ async def plan_of(
             "size_bytes": [size_bytes for size_bytes, _ in facts],
             "reason": ["expired"] * len(keys),
             "rule": ["main: 1 days"] * len(keys),
-            "last_seen_at": [seen_at for _, seen_at in facts],
+            "last_seen_at": [seen or seen_at for _, seen_at in facts],
             "path": [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )

@@ -243,3 +243,87 @@ def test_a_record_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> N
 @pytest.mark.parametrize(("name", "run"), [("r1.json", "r1"), ("r1", None), ("A b.json", None), (".json", None)])
 def test_a_file_of_somebody_else_is_no_record(name: str, run: str | None) -> None:
     assert quarantined_run(name) == run
+
+
+# What an apply moved and died before it wrote the rows
+
+UNRECORDED = LEDGER.unrecorded_key(PART)
+
+
+async def dies_moving(store: Mortal, step: int) -> Quarantine:
+    """Killed before this change of the sweep; its third is the delete, its fourth the ledger."""
+    plan = await plan_of(store, GARBAGE[:2])
+    aside = replace(ASIDE, doomed=plan)
+    await MemoryBlocks.put(store, quarantine_path("r1"), encode_quarantine(aside))
+    store.left = step
+    with pytest.raises(Stopped):
+        await sweep_part(store, plan, plan.parts[0], LEDGER, aside)
+    store.left = 0
+    return aside
+
+
+async def test_a_purge_takes_what_an_apply_moved_and_has_no_rows_of(store: Mortal) -> None:
+    aside = await dies_moving(store, 4)
+    assert await keys_in(store) == ["data/c", "data/kept"]
+
+    swept = await purge_part(store, aside, PART, now_ms=2_000)
+
+    assert (swept.objects_deleted, swept.objects_failed) == (2, 0)
+    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await states_in(store, UNRECORDED) == {"data/a": "purged", "data/b": "purged"}
+
+
+async def test_a_purge_leaves_a_copy_whose_object_is_still_at_its_address(store: Mortal) -> None:
+    aside = await dies_moving(store, 3)
+
+    swept = await purge_part(store, aside, PART, now_ms=2_000)
+
+    assert (swept.all.objects, len(await keys_in(store, handoff.QUARANTINE_PREFIX))) == (0, 2)
+
+
+async def test_what_has_no_rows_stays_while_the_window_lasts(store: Mortal) -> None:
+    aside = await dies_moving(store, 4)
+
+    early = await purge_part(store, aside, PART, now_ms=1_999)
+    # An apply that goes on writes a longer window before it moves anything.
+    await store.put(quarantine_path("r1"), encode_quarantine(replace(aside, until_ms=9_000)))
+    longer = await purge_part(store, aside, PART, now_ms=2_000)
+
+    assert (early.objects_quarantined, longer.objects_quarantined) == (2, 2)
+    assert len(await keys_in(store, handoff.QUARANTINE_PREFIX)) == 2
+
+
+async def test_a_purge_of_what_has_no_rows_tries_again_just_what_failed(store: Mortal) -> None:
+    aside = await dies_moving(store, 4)
+    store.refuses = {aside.key("data/b")}
+    first = await purge_part(store, aside, PART, now_ms=2_000)
+    store.refuses.clear()
+
+    again = await purge_part(store, aside, PART, now_ms=2_000)
+
+    assert (first.objects_deleted, first.objects_failed, again.objects_deleted) == (1, 1, 1)
+    assert await states_in(store, UNRECORDED) == {"data/a": "purged", "data/b": "purged"}
+
+
+async def test_an_apply_goes_on_after_such_a_purge(store: Mortal) -> None:
+    aside = await dies_moving(store, 4)
+    assert aside.doomed
+    await purge_part(store, aside, PART, now_ms=2_000)
+
+    swept = await sweep_part(store, aside.doomed, aside.doomed.parts[0], LEDGER, aside)
+
+    assert (swept.objects_deleted, swept.objects_failed) == (2, 0)
+
+
+async def test_a_purge_without_a_plan_of_a_part_does_nothing(store: Mortal) -> None:
+    aside = await dies_moving(store, 4)
+    await store.delete([plan_folder(aside) + PART])
+
+    for quarantine in (ASIDE, aside):
+        assert (await purge_part(store, quarantine, PART, now_ms=2_000)).all.objects == 0
+    assert len(await keys_in(store, handoff.QUARANTINE_PREFIX)) == 2
+
+
+def plan_folder(quarantine: Quarantine) -> str:
+    assert quarantine.doomed
+    return quarantine.doomed.folder

@@ -32,10 +32,10 @@ def parquet(rows: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def first_version(name: str, rows: pa.Table) -> bytes:
-    """The rows as the first release wrote this table."""
+def first_version(name: str, rows: pa.Table, *, version: int = 1) -> bytes:
+    """The rows as the first release wrote this table, or as a later version."""
     since = {column.name: column.since for column in (LEDGER if name == "ledger" else DOOMED).columns}
-    return parquet(rows.select([column for column in rows.column_names if since[column] == 1]))
+    return parquet(rows.select([column for column in rows.column_names if since[column] <= version]))
 
 
 def ledger(*errors: str) -> pa.Table:
@@ -51,6 +51,7 @@ def ledger(*errors: str) -> pa.Table:
         "rule": ["main: 4d"] * count,
         "state": ["failed" if error else "purged" for error in errors],
         "kept_until": [None] * count,
+        "last_seen_at": [THEN] * count,
     }
     return pa.table({name: columns[name] for name in LEDGER.names()}, schema=arrow_schema(LEDGER))
 
@@ -61,6 +62,15 @@ def test_a_ledger_file_of_the_first_version_says_what_it_knows() -> None:
     assert rows.select(["state", "error", "path", "kept_until"]).to_pylist() == [
         {"state": "deleted", "error": "", "path": "", "kept_until": None},
         {"state": "failed", "error": "refused", "path": "", "kept_until": None},
+    ]
+
+
+def test_a_ledger_file_of_the_second_version_does_not_say_when_an_object_was_seen() -> None:
+    rows = decode_ledger(first_version("ledger", ledger("", "refused"), version=2), name="x")
+
+    assert rows.select(["state", "path", "last_seen_at"]).to_pylist() == [
+        {"state": "purged", "path": "a", "last_seen_at": None},
+        {"state": "failed", "path": "a", "last_seen_at": None},
     ]
 
 

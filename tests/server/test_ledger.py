@@ -26,6 +26,7 @@ def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
         "rule": ["main: 7d"] * rows,
         "state": [state] * rows,
         "kept_until": [None] * rows,
+        "last_seen_at": [None] * rows,
     }
     schema = handoff.arrow_schema(handoff.LEDGER)
     table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import from_row
+from lakebed.base import Entry, from_row
 from lakebed.blocks import MemoryBlocks
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.handoff import (
     LEDGER_PREFIX,
+    RESTORED_FROM,
     BadInput,
     Quarantine,
     Restore,
     RestorePage,
     decode_ledger,
+    encode_ledger,
     encode_quarantine,
     quarantine_path,
 )
@@ -31,11 +34,19 @@ from tests.gc.doomed import PART, plan_of
 from tests.upkeep.conftest import Lake
 
 KEY = b"of the server"
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+"""Objects may be seen later than they were written."""
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
 
 
 async def moved(
-    lake: Lake, keys: Sequence[str], *, paths: bool = True, quarantine: Quarantine | None = ASIDE, parts: int = 1
+    lake: Lake,
+    keys: Sequence[str],
+    *,
+    paths: bool = True,
+    quarantine: Quarantine | None = ASIDE,
+    parts: int = 1,
+    seen: datetime | None = None,
 ) -> None:
     """A run took these objects (of 4 bytes, their paths `events/<place>`) and moved them aside, if not deleted them."""
     run = quarantine.run_id if quarantine else "r1"
@@ -43,7 +54,7 @@ async def moved(
         share = keys[number::parts]
         for key in share:
             await lake.blocks.put(key, key[-4:].encode())
-        plan = await plan_of(lake.blocks, share, part=f"part-{number:05d}.parquet", with_paths=paths)
+        plan = await plan_of(lake.blocks, share, part=f"part-{number:05d}.parquet", with_paths=paths, seen=seen)
         await sweep_part(lake.blocks, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), quarantine)
     if quarantine is not None:
         await lake.blocks.put(quarantine_path(run), encode_quarantine(quarantine))
@@ -57,7 +68,9 @@ async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: 
         total = replace(
             page,
             restored=total.restored + page.restored,
+            bytes_restored=total.bytes_restored + page.bytes_restored,
             present=total.present + page.present,
+            older=total.older + page.older,
             failed=total.failed + page.failed,
             failures=total.failures + page.failures,
         )
@@ -181,6 +194,228 @@ async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -
 
     assert page.run_id == "r2"
     assert await paths(lake) == {"events/0": "efgh"}
+
+
+# Several versions of a path
+
+
+async def took_versions(lake: Lake, *contents: str) -> None:
+    """One run took versions of path `events/0`, each in a part of its own; each was seen a day after the one before."""
+    for number, text in enumerate(contents):
+        key = f"data/v{number}"
+        await lake.blocks.put(key, text.encode())
+        seen = LATER + timedelta(days=int(text[-1]))
+        plan = await plan_of(lake.blocks, [key], part=f"part-{number:05d}.parquet", seen=seen)
+        await sweep_part(lake.blocks, plan, plan.parts[0], Ledger(run_id="r1", date="2026-11-21"), ASIDE)
+    await lake.blocks.put(quarantine_path("r1"), encode_quarantine(ASIDE))
+
+
+ORDERS = [("day1", "day2", "day3"), ("day3", "day2", "day1"), ("day2", "day3", "day1"), ("day2", "day1", "day3")]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+async def test_of_the_versions_of_a_path_the_one_seen_last_returns(
+    lake: Lake, order: tuple[str, ...], overwrite: bool
+) -> None:
+    await took_versions(lake, *order)
+
+    page = await restored(lake, Restore(run_id="r1", overwrite=overwrite))
+
+    assert await paths(lake) == {"events/0": "day3"}
+    assert (page.restored, page.older, page.bytes_restored, page.failed) == (1, 2, 4, 0)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+async def test_of_versions_the_one_seen_last_returns_when_the_restore_is_repeated(
+    lake: Lake, order: tuple[str, ...], overwrite: bool
+) -> None:
+    await took_versions(lake, *order)
+    await restored(lake, Restore(run_id="r1", overwrite=overwrite))
+
+    page = await restored(lake, Restore(run_id="r1", overwrite=overwrite))
+
+    assert await paths(lake) == {"events/0": "day3"}
+    assert (page.restored, page.present, page.older, page.failed) == (0, 1, 2, 0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_of_versions_the_one_seen_last_returns_where_its_bytes_were_there_anyway(
+    lake: Lake, order: tuple[str, ...]
+) -> None:
+    await lake.put("main", "events/0", "day3")
+    await took_versions(lake, *order)
+
+    await restored(lake, Restore(run_id="r1", overwrite=True))
+
+    assert await paths(lake) == {"events/0": "day3"}
+
+
+async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
+    keys = [f"data/v{number}" for number in range(4)]
+    await moved(lake, keys)
+    key = ASIDE.ledger_key(PART)
+    rows = decode_ledger(await lake.blocks.get(key), name=key)
+    same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * 4])
+    await lake.blocks.put(key, encode_ledger(same.cast(rows.schema)))
+
+    page = await restored(lake)
+
+    assert (page.restored, page.older, page.failed) == (1, 3, 0)
+
+
+async def test_an_older_version_returns_where_the_newest_was_purged(lake: Lake) -> None:
+    await took_versions(lake, "day1", "day2")
+    assert isinstance(lake.blocks, MemoryBlocks)
+    await lake.blocks.delete([ASIDE.key("data/v1")])
+
+    page = await restored(lake)
+
+    assert (await paths(lake), page.restored, page.failed) == ({"events/0": "day1"}, 1, 1)
+
+
+async def test_all_versions_return_to_paths_of_their_own(lake: Lake) -> None:
+    await took_versions(lake, "day1", "day2")
+
+    page = await restored(lake, Restore(run_id="r1", prefix="back", all_versions=True))
+
+    assert await paths(lake) == {"back/events/0@r1/data/v0": "day1", "back/events/0@r1/data/v1": "day2"}
+    assert (page.restored, page.older) == (2, 0)
+
+
+async def test_an_address_brings_back_an_older_version_in_the_place_of_a_newer_one(lake: Lake) -> None:
+    await took_versions(lake, "day1", "day2")
+    await restored(lake)
+
+    page = await restored(lake, Restore(path="data/v0", overwrite=True))
+
+    assert (await paths(lake), page.restored, page.older) == ({"events/0": "day1"}, 1, 0)
+
+
+async def test_what_an_earlier_restore_staged_is_not_replaced_unasked(lake: Lake) -> None:
+    await took_versions(lake, "day1", "day2")
+    await restored(lake, Restore(path="data/v0"))
+
+    page = await restored(lake)
+
+    assert (await paths(lake), page.restored, page.failed) == ({"events/0": "day1"}, 0, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"run": 1}', '{"run":"r1","address":"z","seen_ms":9e99,"restore":"x"}'])
+async def test_metadata_that_somebody_made_up_is_no_version(lake: Lake, text: str) -> None:
+    async def store_body(address: str) -> Entry:
+        await lake.blocks.put(address, b"mine")
+        return Entry(address=address, size_bytes=4, checksum="x", modified_ms=0, metadata={RESTORED_FROM: text})
+
+    await lake.versions.upload("main", b"events/0", store_body)
+    await took_versions(lake, "day1")
+
+    page = await restored(lake, Restore(run_id="r1", overwrite=True))
+
+    assert (await paths(lake), page.restored) == ({"events/0": "day1"}, 1)
+
+
+# Several runs
+
+
+async def test_a_folder_that_several_runs_took_comes_back_whole(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await moved(lake, ["data/ijkl"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER + timedelta(days=1))
+    await moved(lake, ["data/mnop"], quarantine=replace(ASIDE, run_id="r3"), seen=LATER - timedelta(days=1))
+
+    page = await restored(lake, Restore(path="events/"))
+
+    assert await paths(lake) == {"events/0": "ijkl", "events/1": "efgh"}
+    assert (page.restored, page.older, page.failed) == (2, 2, 0)
+
+
+async def test_a_folder_of_one_run_is_what_that_run_took(lake: Lake) -> None:
+    await moved(lake, ["data/abcd", "data/efgh"])
+    await moved(lake, ["data/ijkl"], quarantine=replace(ASIDE, run_id="r2"))
+
+    page = await restored(lake, Restore(run_id="r2", path="events/"))
+
+    assert (await paths(lake), page.older) == ({"events/0": "ijkl"}, 0)
+
+
+# What an apply moved that was killed
+
+
+async def killed(lake: Lake, keys: Sequence[str], moved: Sequence[str], *, run: str = "r1") -> Quarantine:
+    """An apply of this run is killed in its second part when it has moved `moved` of it: the last one of these is still
+    at its address, too."""
+    for key in keys:
+        await lake.blocks.put(key, key[-4:].encode())
+    plan = await plan_of(lake.blocks, keys, part="part-00001.parquet")
+    aside = replace(ASIDE, run_id=run, doomed=plan)
+    await lake.blocks.put(quarantine_path(run), encode_quarantine(aside))
+    for key in moved:
+        await lake.blocks.copy(key, aside.key(key))
+    assert isinstance(lake.blocks, MemoryBlocks)
+    await lake.blocks.delete(moved[:-1])
+    return aside
+
+
+@pytest.mark.parametrize(
+    ("body", "back"),
+    [
+        (Restore(run_id="r1"), ["events/0", "events/2"]),
+        (Restore(path="events/2"), ["events/2"]),
+        (Restore(path="data/abcd"), ["events/0"]),
+        (Restore(path="events/"), ["events/0", "events/2"]),
+    ],
+)
+async def test_what_an_apply_moved_that_was_killed_can_be_restored(lake: Lake, body: Restore, back: list[str]) -> None:
+    await killed(lake, ["data/abcd", "data/efgh", "data/ijkl"], ["data/abcd", "data/ijkl"])
+
+    page = await restored(lake, body)
+
+    assert (sorted(await paths(lake)), page.failed) == (back, 0)
+
+
+async def test_what_an_apply_recorded_is_restored_with_what_it_moved_when_it_was_killed(lake: Lake) -> None:
+    await moved(lake, ["data/1111"])
+    await killed(lake, ["data/abcd", "data/efgh"], ["data/abcd", "data/efgh"])
+
+    page = await restored(lake)
+
+    assert await paths(lake) == {"events/0": "abcd", "events/1": "efgh"}
+    assert (page.restored, page.older) == (2, 1)
+
+
+async def test_what_very_many_objects_an_apply_moved_comes_in_pages(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.upkeep.restorable.PAGE_OBJECTS", 2)
+    monkeypatch.setattr("lakebed.upkeep.restorable.FILES_LOOKED", 1)
+    keys = [f"data/a{number:03d}" for number in range(9)]
+    await killed(lake, keys[::-1], keys[::2])
+
+    page = await restored(lake)
+
+    assert (page.restored, page.failed, len(await paths(lake))) == (5, 0, 5)
+
+
+async def test_a_plan_that_is_gone_hides_nothing_that_is_recorded(lake: Lake) -> None:
+    await moved(lake, ["data/1111"])
+    aside = await killed(lake, ["data/abcd"], ["data/abcd"])
+    assert isinstance(lake.blocks, MemoryBlocks)
+    assert aside.doomed
+    await lake.blocks.delete([aside.doomed.folder + "part-00001.parquet"])
+
+    assert (await restored(lake)).restored == 1
+    with pytest.raises(NotInQuarantine):
+        await restored(lake, Restore(path="data/abcd"))
+
+
+async def test_a_plan_that_was_altered_stops_the_restore(lake: Lake) -> None:
+    aside = await killed(lake, ["data/abcd"], ["data/abcd"])
+    assert aside.doomed
+    await lake.blocks.put(aside.doomed.folder + "part-00001.parquet", b"altered")
+
+    with pytest.raises(BadInput, match="part-00001"):
+        await restored(lake)
 
 
 async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,21 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Entry
-from lakebed.handoff import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
+from lakebed.handoff import (
+    GC_PREFIX,
+    LEDGER,
+    Fate,
+    Quarantine,
+    WhyObject,
+    arrow_schema,
+    encode_part,
+    encode_quarantine,
+    quarantine_path,
+)
 from lakebed.ranges import RangeCorrupt
 from lakebed.retention import DAY_MS, Rules, days_rules
 from lakebed.upkeep import NoQuestion, Upkeep
+from tests.gc.doomed import plan_of
 
 from .conftest import Lake
 
@@ -213,6 +224,23 @@ async def test_of_what_a_run_took_the_ledger_says_which_run_when_and_by_which_ru
     assert [(it.run_id, it.rule, it.path, it.deleted_ms) for it in found.taken] == [
         (run_id, "default: 3d", "events/a", lake.clock.ms)
     ]
+
+
+async def test_what_an_apply_moved_aside_that_was_killed_is_told_with_its_run(lake: Lake) -> None:
+    address = "data/0000000000000/00000001"
+    plan = await plan_of(lake.blocks, [address, "data/0000000000000/00000002"])
+    aside = Quarantine(run_id="r7", ledger_date="2026-11-21", since_ms=5, until_ms=9, window="7d", doomed=plan)
+    await lake.blocks.put(quarantine_path("r7"), encode_quarantine(aside))
+    await lake.blocks.put(aside.key(address), b"1234")
+
+    (by_address,) = (await lake.upkeep.why(address=address)).objects
+    (by_path,) = (await lake.upkeep.why(ref="main", path="events/0")).objects
+    (never_moved,) = (await lake.upkeep.why(address="data/0000000000000/00000002")).objects
+
+    for found in (by_address, by_path):
+        assert (found.address, found.fate) == (address, Fate.TAKEN)
+        assert [(row.run_id, row.state, row.kept_until_ms) for row in found.taken] == [("r7", "quarantined", 9)]
+    assert never_moved.fate is Fate.UNKNOWN
 
 
 async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(lake: Lake) -> None:

@@ -79,6 +79,9 @@ def restore(
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="Of a path: as this run took it.")] = "",
     to: Annotated[str, typer.Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects at these paths.")] = False,
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Not only the latest of each path: all, to PATH@RUN/ADDRESS.")
+    ] = False,
 ) -> None:
     """Stage what lies in quarantine again, under fresh addresses. Each object is read back before it counts."""
     from lakebed.gc import Collector
@@ -88,7 +91,14 @@ def restore(
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
         run_id, path = (run, what) if run or not _is_run(collector, what) else (what, "")
-        report = collector.restore(run_id=run_id, path=path, branch=target.ref, prefix=target.path, overwrite=overwrite)
+        report = collector.restore(
+            run_id=run_id,
+            path=path,
+            branch=target.ref,
+            prefix=target.path,
+            overwrite=overwrite,
+            all_versions=all_versions,
+        )
     session.show(report, restore_text)
     if report.failed:
         raise typer.Exit(FAILED)
@@ -174,19 +184,23 @@ def purge_text(report: PurgeReport) -> Iterator[str]:
 
 
 def restore_text(report: RestoreReport) -> Iterator[str]:
-    done = (
-        f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from run {report.run_id}"
-    )
+    runs = f"run {report.run_id}" if len(report.runs) < 2 else f"{len(report.runs)} runs, {' '.join(report.runs)}"
+    done = f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from {runs}"
     yield done + (
         f"; {report.present:,} {'was' if report.present == 1 else 'were'} there already" if report.present else ""
     )
+    if report.older:
+        yield (
+            f"{count_of(report.older, 'older version')} of these paths stayed in quarantine: --all-versions restores "
+            "each to PATH@RUN/ADDRESS, its address (gc ledger) just one"
+        )
     if report.failed:
         yield f"{count_of(report.failed, 'object')} could not be restored:"
         yield from (f"  {printable(one.path)}: {_advised(one.error)}" for one in report.failures[:SHOWN])
 
 
 def _advised(error: str) -> str:
-    advice = " (--overwrite, or --to a prefix)" if error == OCCUPIED else ""
+    advice = " (--overwrite, or --to a prefix where nothing is)" if error == OCCUPIED else ""
     return printable(error) + advice
 
 

@@ -172,16 +172,26 @@ class Collector:
         return purge_quarantines(self._shop(spark))
 
     def restore(
-        self, *, run_id: str = "", path: str = "", branch: str = "", prefix: str = "", overwrite: bool = False
+        self,
+        *,
+        run_id: str = "",
+        path: str = "",
+        branch: str = "",
+        prefix: str = "",
+        overwrite: bool = False,
+        all_versions: bool = False,
     ) -> RestoreReport:
         """Stage what lies in quarantine again, under fresh addresses, each read back before it is: all of a run, or
         what has this path, is below it (with a slash at its end), or had this address. See `lakebed.handoff.Restore`.
-        Repeated, it leaves alone what is there already.
+        Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
+        there already.
 
         Raises:
             NotFound: nothing such lies in quarantine, or there is no such branch; the message says what became of it.
         """
-        request = Restore(branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite)
+        request = Restore(
+            branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
+        )
         return restore(self._live_side(), request, self.progress)
 
     def ledger(self, spark: SparkSession, query: LedgerQuery = LedgerQuery()) -> DataFrame:

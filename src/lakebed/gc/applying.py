@@ -127,7 +127,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         files.act(fence.check)
         waited_s = time.perf_counter()
         window = None if plan.kind is RunKind.METADATA else window
-        quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window)
+        quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window, doomed=doomed)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
         swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
         ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]

@@ -132,12 +132,15 @@ def restore(
     branch: str = "",
     prefix: str = "",
     overwrite: bool = False,
+    all_versions: bool = False,
     **where: Unpack[Where],
 ) -> RestoreReport:
     """Stage what lies in quarantine again, each object read back before it is: see `Collector.restore`. Needs no
     session."""
     collector = _collector(repository, where)
-    return collector.restore(run_id=run_id, path=path, branch=branch, prefix=prefix, overwrite=overwrite)
+    return collector.restore(
+        run_id=run_id, path=path, branch=branch, prefix=prefix, overwrite=overwrite, all_versions=all_versions
+    )
 
 
 def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:

@@ -20,6 +20,7 @@ from lakebed.base import Invalid
 from lakebed.handoff import (
     QUARANTINED_PREFIX,
     BadInput,
+    Manifest,
     Quarantine,
     RunState,
     decode_quarantine,
@@ -70,9 +71,16 @@ def _end_of(window: str, begin_ms: int) -> int:
 
 
 def begin_quarantine(
-    files: Files, run_id: str, *, ledger_date: str, window: str | None, clock: Clock = wall_clock_ms
+    files: Files,
+    run_id: str,
+    *,
+    ledger_date: str,
+    window: str | None,
+    doomed: Manifest,
+    clock: Clock = wall_clock_ms,
 ) -> Quarantine | None:
-    """The run's quarantine, its window counted from now; None where nobody asked for one, now or before.
+    """The run's quarantine, its window counted from now; None where nobody asked for one, now or before. `doomed` is
+    the table that is swept.
 
     Raises:
         BadInput: the record of an earlier apply is unreadable.
@@ -90,6 +98,7 @@ def begin_quarantine(
         since_ms=before.since_ms if before else now_ms,
         until_ms=max(until_ms, before.until_ms) if before else until_ms,
         window=wanted,
+        doomed=doomed,
     )
     files.write(quarantine_path(run_id), encode_quarantine(quarantine))
     return quarantine
@@ -159,6 +168,9 @@ def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine, now_ms: int
     # Asked before the parts are listed: of a run that has ended then no part is missing.
     view = shop.live_side.run(quarantine.run_id)
     parts = [f"part-{name}" for name in files.sizes(quarantine.ledger_prefix)]
+    if quarantine.doomed is not None and (view is None or view.state is not RunState.ENDED):
+        # What an apply that was killed moved of these has no rows yet.
+        parts += sorted({part.name for part in quarantine.doomed.parts}.difference(parts))
     swept = purge(shop.spark, shop.lake, quarantine, parts, tasks=shop.tasks, now_ms=now_ms)
     is_all = not swept.objects_failed and not swept.objects_quarantined
     # Until the run has ended somebody may go on with it, and must find that its objects are moved and not deleted.

@@ -4,6 +4,7 @@ All files of a run lie under the date on which its first sweep began, so that wh
 
     date=<date>/<run>-part-…            what became of the part's objects: deleted, quarantined, kept, failed
     date=<date>/<run>-purge-part-…      of those that were quarantined: purged, failed
+    date=<date>/<run>-unrecorded-part-… the same of those that an apply moved and wrote no rows of (unrecorded.py)
 
 The file is what makes a part done; of a done part only the rows with an error are tried again.
 """
@@ -40,6 +41,9 @@ class Ledger:
 
     def purge_key(self, part: str) -> str:
         return self.key(f"purge-{part}")
+
+    def unrecorded_key(self, part: str) -> str:
+        return self.key(f"unrecorded-{part}")
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +117,7 @@ def ledger_rows(
         "rule": objects["rule"],
         "state": states,
         "kept_until": pc.if_else(is_aside, pa.scalar(until_ms, moment), pa.scalar(None, moment)),
+        "last_seen_at": objects["last_seen_at"],
     }
     return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
 

@@ -45,6 +45,7 @@ from .places import DOOMED_ELSEWHERE, is_elsewhere, may_be_deleted
 from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
 from .strays import run_file, tree_file
 from .tables import PARTS
+from .unrecorded import moved_unrecorded, rows_before
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
@@ -168,30 +169,54 @@ async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, no
     window, however old the `quarantine` is that this purge began with.
     """
     ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
-    rows = handoff.decode_ledger(await store.get(ledger.key(part)), name=ledger.key(part))
+    try:
+        data = await store.get(ledger.key(part))
+    except BlockNotFound:
+        return await _purge_unrecorded(store, quarantine, part, now_ms=now_ms)
+    rows = handoff.decode_ledger(data, name=ledger.key(part))
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
     if not aside.num_rows:
         return Swept()
-    if not await _is_over(store, quarantine.run_id, aside, now_ms):
+    over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
+    if over is not True or not await _is_over(store, quarantine.run_id, now_ms):
         return count(aside)
-
-    async def take(objects: pa.Table) -> pa.Table:
-        # Whatever lies in quarantine was let go there by the rule of its plan.
-        outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
-        when_ms = wall_clock_ms()
-        return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=when_ms, done=LedgerState.PURGED)
-
-    return await _carry_out(store, ledger.purge_key(part), aside, take)
+    return await _carry_out(store, ledger.purge_key(part), aside, lambda objects: _purged(store, quarantine, objects))
 
 
-async def _is_over(store: BlockStore, run_id: str, aside: pa.Table, now_ms: int) -> bool:
-    """Whether the run's window is, as its record says now, and that of each of these rows."""
+async def _purge_unrecorded(store: BlockStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+    """The same of what an apply moved of this part and died before its rows were written.
+
+    Looked for before the record is read, and only what is gone from its address is taken: an apply that goes on writes
+    the record first and cannot move such an object again, so it never deletes one whose copy is gone.
+    """
+    moved = await moved_unrecorded(store, quarantine, part)
+    if not moved.num_rows:
+        return Swept()
+    nothing = Outcomes(errors={}, states={})
+    if not await _is_over(store, quarantine.run_id, now_ms):
+        run_id, done = quarantine.run_id, LedgerState.QUARANTINED
+        return count(ledger_rows(moved, nothing, run_id=run_id, now_ms=now_ms, done=done))
+    rows = await _purged(store, quarantine, moved)
+    key = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date).unrecorded_key(part)
+    before = await rows_before(store, key, rows)
+    await store.put(key, handoff.encode_ledger(pa.concat_tables([before, rows])))
+    return count(rows)
+
+
+async def _purged(store: BlockStore, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
+    # Whatever lies in quarantine was let go there by the rule of its plan.
+    outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
+    when_ms = wall_clock_ms()
+    return ledger_rows(objects, outcomes, run_id=quarantine.run_id, now_ms=when_ms, done=LedgerState.PURGED)
+
+
+async def _is_over(store: BlockStore, run_id: str, now_ms: int) -> bool:
+    """Whether the run's window is, as its record says now."""
     try:
         data = await store.get(handoff.quarantine_path(run_id))
     except BlockNotFound:
         return False  # Another purge saw the end of all of it.
-    over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
-    return handoff.decode_quarantine(data, run_id).until_ms <= now_ms and over is True
+    return handoff.decode_quarantine(data, run_id).until_ms <= now_ms
 
 
 async def remove_files(store: BlockStore, keys: Sequence[str]) -> None:

@@ -78,7 +78,7 @@ from .quarantine import (
     quarantined_run,
 )
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
-from .restoring import FAILURES_SHOWN, Restore, RestoreFailure, RestorePage
+from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
@@ -105,6 +105,7 @@ __all__ = [
     "QUARANTINE_PREFIX",
     "REFS",
     "REPORT_FORMAT",
+    "RESTORED_FROM",
     "SAVED_FORMAT",
     "STRAYS_MAX",
     "TABLES",
@@ -158,6 +159,7 @@ __all__ = [
     "Restore",
     "RestoreFailure",
     "RestorePage",
+    "RestoredFrom",
     "RulesHistory",
     "RulesVersion",
     "RulesWritten",

@@ -3,7 +3,7 @@
     _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.parquet
 
 No manifest names its files; each stands for itself. A file of version 1 has no states: a row of it with an error
-failed, the others are gone.
+failed, the others are gone. One of version 2 does not say when an object was seen last.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Tab
         names = pq.read_schema(pa.BufferReader(data)).names
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{name} is no ledger table: {error}", part=name) from error
-    rows = decode_part(LEDGER, data, name=name, version=LEDGER.version if "state" in names else 1, group=group)
+    version = 1 if "state" not in names else LEDGER.version if "last_seen_at" in names else 2
+    rows = decode_part(LEDGER, data, name=name, version=version, group=group)
     derived = pc.if_else(pc.equal(rows["error"], ""), LedgerState.DELETED.value, LedgerState.FAILED.value)
     state = pc.if_else(pc.equal(rows["state"], ""), derived, rows["state"])
     place = rows.schema.get_field_index("state")

@@ -16,7 +16,7 @@ import msgspec
 from lakebed.base import RunId
 
 from .ledger import LEDGER_PREFIX
-from .manifests import BadInput
+from .manifests import BadInput, Manifest
 from .paths import GC_PREFIX
 from .runs import InvalidRunId, check_run_id
 
@@ -28,7 +28,9 @@ QUARANTINE_FORMAT: Final = 1
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """What one run moves aside. `ledger_date` (YYYY-MM-DD) says in which folder of the ledger its rows lie; `since_ms`
     is when it first did so, and `until_ms` when the window of what it moved last ends: then all of it may be purged.
-    `window` is the duration as somebody asked for it.
+    `window` is the duration as somebody asked for it. `doomed` is the table that is moved aside, so that what an apply
+    moved before it died, and wrote no ledger of, is found: its parts are called as the ledger's are. Records that older
+    programs wrote have none.
     """
 
     format: int = QUARANTINE_FORMAT
@@ -37,6 +39,7 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     until_ms: int
     window: str
+    doomed: Manifest | None = None
 
     def key(self, address: str) -> str:
         """Where an object of this run lies."""
@@ -45,7 +48,11 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ledger_prefix(self) -> str:
         """What the names of all ledger files of this run's deletions begin with."""
-        return f"{LEDGER_PREFIX}date={self.ledger_date}/{self.run_id}-part-"
+        return self.ledger_key("part-")
+
+    def ledger_key(self, part: str) -> str:
+        """The ledger file of this part of `doomed`."""
+        return f"{LEDGER_PREFIX}date={self.ledger_date}/{self.run_id}-{part}"
 
 
 def quarantine_path(run_id: str) -> str:

@@ -5,6 +5,11 @@
 below `/api/v1/repositories/{repository}/gc`. Named is a run (all that lies there of it), a path, or both. What was
 taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
 
+Several versions of a path may lie there, which is what retention takes. The one seen last returns to the path, in
+whatever order they are found: of an object that a restore put there its metadata says which version it is, and a page
+that has a newer one replaces what an earlier page of the same restore staged. The others are counted as `older`;
+`all_versions` gives each a path of its own, and an address names just one.
+
 A page may be empty and have a token all the same: one request looks into a few files of the ledger alone. So that
 nothing of what was asked for lies in quarantine may be the answer to a later request than the first.
 """
@@ -16,12 +21,25 @@ import msgspec
 FAILURES_SHOWN = 100
 """So many failures a page tells one by one; it counts all."""
 
+RESTORED_FROM = "lakebed-restored-from"
+"""The metadata of a restored object: JSON, a `RestoredFrom`."""
+
+
+class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """Which version of a path it is. `restore` names the request, with all its pages, that staged it."""
+
+    run: str
+    address: str
+    seen_ms: int
+    restore: str
+
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """`path` is that of one object, of a folder (with a slash at its end), or an address; without `run_id` the latest
-    run that holds any such is meant. Objects return to their own paths, those of uncommitted data to
-    `restored/<run>/<address>`, on the default branch if no other is named; with `prefix` to theirs, or their address,
-    below it. Without `overwrite` nothing that is there already is replaced.
+    run that holds it is meant, and for a folder every run. Objects return to their own paths, those of uncommitted data
+    to `restored/<run>/<address>`, on the default branch if no other is named; with `prefix` to theirs, or their
+    address, below it. Without `overwrite` nothing is replaced that was there before. With `all_versions` each version
+    returns, to `<path>@<run>/<address>`.
     """
 
     branch: str = ""
@@ -29,6 +47,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     prefix: str = ""
     overwrite: bool = False
+    all_versions: bool = False
     continuation_token: str | None = None
 
 
@@ -41,12 +60,16 @@ class RestoreFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
-    """`restored` objects were read back and are staged; `present` ones were there already, byte for byte."""
+    """`restored` objects were read back and are staged; `present` ones were there already, byte for byte; of the paths
+    of `older` ones a later version is there, or now is. So one that an earlier page staged and this one replaced makes
+    this page's sums smaller by itself: those of all pages are right.
+    """
 
     run_id: str
     restored: int = 0
     bytes_restored: int = 0
     present: int = 0
+    older: int = 0
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
     continuation_token: str | None = None

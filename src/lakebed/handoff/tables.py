@@ -120,7 +120,7 @@ DOOMED: Final = Table(
 
 LEDGER: Final = Table(
     name="ledger",
-    version=2,
+    version=3,
     meaning="what a run did with one object: took it, tried to, moved it aside, purged or restored it",
     columns=_columns(
         ("run_id", "string"),
@@ -131,7 +131,12 @@ LEDGER: Final = Table(
         ("error", "string"),  # empty: it was done
     )
     + _columns(("path", "string"), ("rule", "string"), ("state", "string"), since=2)  # as in DOOMED; a LedgerState
-    + (Column(name="kept_until", type="timestamp_ms", nullable=True, since=2),),  # of what lies in quarantine
+    + (
+        Column(name="kept_until", type="timestamp_ms", nullable=True, since=2),  # of what lies in quarantine
+        Column(
+            name="last_seen_at", type="timestamp_ms", nullable=True, since=3
+        ),  # as in DOOMED: of versions, which is newer
+    ),
 )
 
 TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, LEFTOVERS, DOOMED, LEDGER)}

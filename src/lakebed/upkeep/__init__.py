@@ -17,7 +17,7 @@ from .errors import (
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import UpkeepOptions
 from .restorable import NotInQuarantine
-from .restoring import Refusal, RestoreDiffers, Restoring
+from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .searches import Question, Searches, TooManySearches
 from .upkeep import Upkeep
@@ -38,6 +38,7 @@ __all__ = [
     "Reader",
     "Refusal",
     "RestoreDiffers",
+    "RestoreOutcome",
     "Restoring",
     "RuleBook",
     "RulesChanged",

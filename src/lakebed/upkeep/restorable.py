@@ -1,9 +1,11 @@
 """What a restore asks for, looked for in the ledger: a bounded share of it in one request, however large it is.
 
-A `Place` is where the next request goes on. First the run that is named is looked through, or, where only a path is,
-the runs that have a quarantine, the latest first, up to one that holds it. What no run holds is looked for in the
-whole ledger, backwards, to say what became of it. A request looks into so many files, and decodes each a row group at a
-time, no further than to the first that has something: the event loop is held for one file at most.
+A `Place` is where the next request goes on. First the run that is named is looked through, or, where none is, the runs
+that have a quarantine, the latest first: for a path or an address up to one that holds it, for a folder all of them,
+because each took some of it. What no run holds is looked for in the whole ledger, backwards, to say what became of it.
+A request looks into so many files, and decodes each a row group at a time, no further than to the first that has
+something: the event loop is held for one file at most. What an apply moved aside and has no ledger of (interrupted.py)
+is found in the part of the table that it moved.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from lakebed.base import NotFound
 from lakebed.blocks import BlockNotFound, BlockStore
@@ -32,6 +35,8 @@ from lakebed.handoff import (
     quarantined_run,
 )
 
+from .interrupted import Interrupted
+
 PAGE_OBJECTS: Final = 500
 PAGE_BYTES: Final = 256 << 20
 """A page ends with the object that makes it so large, so that its answer is not long in coming."""
@@ -46,10 +51,11 @@ class NotInQuarantine(NotFound):
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The next row to look at, of this file of the run's ledger. `is_lost`: nothing lies in quarantine, and the files
-    before this one are to say why.
+    before this one are to say why. `restore` names the request with all its pages.
     """
 
     run_id: str
+    restore: str = ""
     part: str = ""
     row: int = 0
     has_found: bool = False
@@ -69,44 +75,46 @@ class Found:
 class Restorable:
     def __init__(self, blocks: BlockStore) -> None:
         self._blocks = blocks
+        self._interrupted = Interrupted(blocks)
 
-    async def find(self, body: Restore, place: Place | None) -> Found:
-        """From this place on, or from the beginning.
+    async def begin(self, body: Restore, restore: str) -> Place:
+        """Where a request of this name begins."""
+        if body.run_id:
+            return Place(run_id=check_run_id(body.run_id), restore=restore)
+        nowhere = Place(run_id="", restore=restore)
+        return (await self._earlier(nowhere) if body.path else None) or replace(nowhere, is_lost=True)
+
+    async def find(self, body: Restore, place: Place) -> Found:
+        """From this place on.
 
         Raises:
             NotInQuarantine: nothing that was asked for lies there: it was deleted for good, purged, or never taken.
             BadInput: the quarantine's record or the run's ledger is unreadable.
         """
-        place = await self._begin(body) if place is None else place
         for _ in range(FILES_LOOKED):
             if place.is_lost:
                 return Found(run_id=place.run_id, rows=[], quarantine=None, following=await self._tell(body, place))
             quarantine = await self._quarantine(place.run_id)
-            if quarantine is None:
-                place = await self._other(body, place)
-                continue
-            rows, following = await self._look(body, quarantine, place)
+            rows: list[dict[str, Any]] = []
+            if quarantine is not None:
+                rows, following = await self._look(body, quarantine, place)
+            elif body.run_id or place.part:
+                following = replace(place, part="", is_lost=True)
+            else:
+                following = await self._earlier(place)
             if rows or following is None:
                 return Found(run_id=place.run_id, rows=rows, quarantine=quarantine, following=following)
             place = following
         return Found(run_id=place.run_id, rows=[], quarantine=None, following=place)
 
-    async def _begin(self, body: Restore) -> Place:
-        if body.run_id:
-            return Place(run_id=check_run_id(body.run_id))
-        return await self._latest(before="") if body.path else Place(run_id="", is_lost=True)
-
-    async def _other(self, body: Restore, place: Place) -> Place:
-        """Where to look now that this run has nothing."""
-        if body.run_id or place.has_found:
-            return Place(run_id=place.run_id, is_lost=True)
-        return await self._latest(before=place.run_id)
-
-    async def _latest(self, *, before: str) -> Place:
+    async def _earlier(self, place: Place) -> Place | None:
+        """The run before this one, or the latest; None where there is none, and nothing is to be told."""
         names = [stat.key async for page in self._blocks.list(QUARANTINED_PREFIX) for stat in page]
         runs = [quarantined_run(name.removeprefix(QUARANTINED_PREFIX)) for name in names]
-        earlier = [run_id for run_id in runs if run_id is not None and (not before or run_id < before)]
-        return Place(run_id=max(earlier)) if earlier else Place(run_id="", is_lost=True)
+        earlier = [run_id for run_id in runs if run_id is not None and (not place.run_id or run_id < place.run_id)]
+        if earlier:
+            return replace(place, run_id=max(earlier), part="", row=0)
+        return None if place.has_found else replace(place, run_id="", part="", row=0, is_lost=True)
 
     async def _quarantine(self, run_id: str) -> Quarantine | None:
         try:
@@ -119,26 +127,51 @@ class Restorable:
     ) -> tuple[list[dict[str, Any]], Place | None]:
         """In one part."""
         rows: list[dict[str, Any]] = []
-        part, following = await self._parts(quarantine.ledger_prefix, place.part)
-        has_found = place.has_found
+        part, following = await self._parts(quarantine, place.part)
         if part:
             start = place.row if part == place.part else 0
-            rows, end = _some_of(await self._blocks.get(part), part, body.path, start)
-            has_found = has_found or bool(rows)
+            rows, end = await self._some(quarantine, part, body.path, start)
+            place = replace(place, has_found=place.has_found or bool(rows))
             if end is not None:
-                return rows, Place(run_id=place.run_id, part=part, row=end, has_found=has_found)
+                return rows, replace(place, part=part, row=end)
         if following:
-            return rows, Place(run_id=place.run_id, part=following, has_found=has_found)
-        return rows, None if has_found else await self._other(body, place)
+            return rows, replace(place, part=following, row=0)
+        if not body.run_id and (body.path.endswith("/") or not place.has_found):
+            return rows, await self._earlier(place)
+        return rows, None if place.has_found else replace(place, part="", is_lost=True)
 
-    async def _parts(self, prefix: str, first: str) -> tuple[str, str]:
-        """The first part from this one on, and the one behind it; empty where there is none."""
-        found: list[str] = []
-        async for page in self._blocks.list(prefix, start_after=first[:-1]):
-            found += [stat.key for stat in page if stat.key >= first]
-            if len(found) > 1:
+    async def _parts(self, quarantine: Quarantine, first: str) -> tuple[str, str]:
+        """The first part from this one on, and the one behind it, by the names of their ledger files; empty where there
+        is none."""
+        names = [part.name for part in quarantine.doomed.parts] if quarantine.doomed else []
+        found = {key for key in map(quarantine.ledger_key, names) if key >= first}
+        listed = 0
+        async for page in self._blocks.list(quarantine.ledger_prefix, start_after=first[:-1]):
+            keys = [stat.key for stat in page if stat.key >= first]
+            listed += len(keys)
+            found.update(keys)
+            if listed > 1:
                 break
-        return found[0] if found else "", found[1] if len(found) > 1 else ""
+        parts = [*sorted(found)[:2], "", ""]
+        return parts[0], parts[1]
+
+    async def _some(
+        self, quarantine: Quarantine, part: str, path: str, start: int
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """As `_some_of`, of a part that has a ledger file or has none yet."""
+        try:
+            return _some_of(await self._blocks.get(part), part, path, start)
+        except BlockNotFound:
+            doomed = await self._interrupted.rows(quarantine, part)
+        if doomed is None:
+            return [], None
+        places = pc.indices_nonzero(_named(doomed, path))
+        places = places.filter(pc.greater_equal(places, start))
+        found = await self._interrupted.aside(quarantine, doomed.take(places), limit=PAGE_OBJECTS)
+        rows = _first_of([row for _, row in found])
+        if len(rows) == len(found) < PAGE_OBJECTS:
+            return rows, None
+        return rows, places[found[len(rows) - 1][0]].as_py() + 1
 
     async def _tell(self, body: Restore, place: Place) -> Place:
         """Where to go on looking for what the ledger knows, the latest files first.
@@ -154,7 +187,7 @@ class Restorable:
             for row in _gone(await self._blocks.get(name), name, body.path):
                 raise NotInQuarantine(f"{what} cannot be restored: {_said(row)}", run_id=row["run_id"])
         if len(names) > FILES_LOOKED:
-            return Place(run_id=place.run_id, part=names[FILES_LOOKED - 1], is_lost=True)
+            return replace(place, part=names[FILES_LOOKED - 1])
         raise NotInQuarantine(f"{what} does not lie in quarantine, and no ledger says that it was deleted", what=what)
 
 

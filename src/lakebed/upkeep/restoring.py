@@ -9,6 +9,11 @@ A page restores some objects of one part of the run's ledger (restorable.py), pe
 it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
 else.
 
+Of several versions of a path the one seen last is there in the end, whichever page finds it: what is staged says which
+version it is (`RestoredFrom`). Only what this very restore staged is replaced unasked; and an address that is asked for
+by itself returns, whatever else is there to be had. A look at the path and the write that follows are bound by the
+checksum that was seen, so of two calls at once none undoes the other's.
+
 Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
 where this very restore goes on: it is sealed, so that nobody makes up what was looked at (continuing.py).
 """
@@ -16,34 +21,45 @@ where this very restore goes on: it is sealed, so that nobody makes up what was 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Entry, LakebedError, path_to_key
+from lakebed.base import Corrupt, Entry, LakebedError, parse_address, path_to_key
 from lakebed.blocks import BlockNotFound
 from lakebed.handoff import (
     FAILURES_SHOWN,
     LEDGER,
     LEDGER_PREFIX,
+    RESTORED_FROM,
     LedgerState,
     Quarantine,
     Restore,
+    RestoredFrom,
     RestoreFailure,
     RestorePage,
     arrow_schema,
     encode_ledger,
 )
-from lakebed.versions import PathExists, PathNotFound, Versions
+from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
 
 from .continuing import Seal
 from .errors import BadContinuation
 from .restorable import Place, Restorable
 
 AT_ONCE: Final = 16
+LOOKS: Final = 3
+"""So often a path is looked at that somebody else writes to meanwhile."""
+
+_OLDEST_SLICE: Final = 1 << 63
+"""Slices are numbered backwards (lakebed.base.addresses); a foreign address tells no date."""
+
+_OCCUPIED: Final = "another object is there"
 
 
 class RestoreDiffers(Corrupt):
@@ -56,6 +72,29 @@ Refusal = Callable[[str, str], str]
 
 def _refuse_nothing(_path: str, _target: str) -> str:
     return ""
+
+
+class RestoreOutcome(Enum):
+    """`REPLACED`: staged, in the place of an older version that the same restore had staged."""
+
+    RESTORED = "restored"
+    REPLACED = "replaced"
+    PRESENT = "present"
+    OLDER = "older"
+
+
+Row = dict[str, Any]
+"""A row of LEDGER."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What came of a row: an outcome, or what is wrong. `bytes` more are restored than before."""
+
+    row: Row
+    target: str
+    outcome: RestoreOutcome | str
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,82 +123,128 @@ class Restoring:
         """
         await self._versions.get_branch(branch)
         seal = self._seal(body, branch)
-        place = None if body.continuation_token is None else _place(seal.open(body.continuation_token))
+        if body.continuation_token is None:
+            place = await self._restorable.begin(body, self._versions.world.ids.fresh())
+        else:
+            place = _place(seal.open(body.continuation_token))
         found = await self._restorable.find(body, place)
         token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
         if found.quarantine is None or not found.rows:
             return RestorePage(run_id=found.run_id, continuation_token=token)
-        return await self._restore_page(body, branch, found.quarantine, found.rows, token)
+        return await self._restore_page(body, branch, found.quarantine, found.rows, place.restore, token)
 
     def _seal(self, body: Restore, branch: str) -> Seal:
         asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
         return Seal(self._key, "restore", self._versions.uid, asked.decode())
 
     async def _restore_page(
-        self, body: Restore, branch: str, quarantine: Quarantine, page: list[dict[str, Any]], token: str | None
+        self, body: Restore, branch: str, quarantine: Quarantine, page: list[Row], restore: str, token: str | None
     ) -> RestorePage:
-        outcomes: list[bool | str] = []
-        targets = [_target(body, row) for row in page]
-        for start in range(0, len(page), AT_ONCE):
-            wave = zip(page[start : start + AT_ONCE], targets[start : start + AT_ONCE], strict=True)
-            tasks = [self.restore_one(body, branch, quarantine, row, target) for row, target in wave]
-            outcomes += await self._versions.world.tasks.gather(tasks)
-        done = [
-            {**row, "path": target}
-            for row, target, outcome in zip(page, targets, outcomes, strict=True)
-            if outcome is True
-        ]
+        versions: dict[str, list[Row]] = {}
+        for row in page:
+            versions.setdefault(_target(body, row), []).append(row)
+        deeds: list[Deed] = []
+        targets = list(versions)
+        for start in range(0, len(targets), AT_ONCE):
+            wave = targets[start : start + AT_ONCE]
+            tasks = [self._restore_versions(body, branch, quarantine, versions[one], one, restore) for one in wave]
+            deeds += [deed for some in await self._versions.world.tasks.gather(tasks) for deed in some]
+        done = [deed for deed in deeds if deed.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.REPLACED)]
         if done:
-            await self._record(quarantine, done)
+            await self._record(quarantine, [{**deed.row, "path": deed.target} for deed in done])
         failures = [
-            RestoreFailure(address=row["address"], path=target, error=outcome)
-            for row, target, outcome in zip(page, targets, outcomes, strict=True)
-            if isinstance(outcome, str)
+            RestoreFailure(address=deed.row["address"], path=deed.target, error=deed.outcome)
+            for deed in deeds
+            if isinstance(deed.outcome, str)
         ]
+        counts = Counter(deed.outcome for deed in deeds)
         return RestorePage(
             run_id=quarantine.run_id,
-            restored=len(done),
-            bytes_restored=sum(row["size_bytes"] for row in done),
-            present=outcomes.count(False),
+            restored=counts[RestoreOutcome.RESTORED],
+            bytes_restored=sum(deed.bytes for deed in deeds),
+            present=counts[RestoreOutcome.PRESENT],
+            older=counts[RestoreOutcome.OLDER] + counts[RestoreOutcome.REPLACED],
             failed=len(failures),
             failures=tuple(failures[:FAILURES_SHOWN]),
             continuation_token=token,
         )
 
+    async def _restore_versions(
+        self, body: Restore, branch: str, quarantine: Quarantine, rows: Sequence[Row], target: str, restore: str
+    ) -> list[Deed]:
+        """Of one path: the older ones only where the newest could not be restored."""
+        deeds: list[Deed] = []
+        for row in sorted(rows, key=_newness_of, reverse=True):
+            if any(isinstance(deed.outcome, RestoreOutcome) for deed in deeds):
+                deeds.append(Deed(row=row, target=target, outcome=RestoreOutcome.OLDER))
+            else:
+                deeds.append(await self.restore_one(body, branch, quarantine, row, target, restore=restore))
+        return deeds
+
     # One object
 
     async def restore_one(
-        self, body: Restore, branch: str, quarantine: Quarantine, row: dict[str, Any], target: str
-    ) -> bool | str:
-        """True: staged; False: it was there; else what is wrong."""
-        if refused := self._refusal(row["path"], target):
-            return refused
-        source = quarantine.key(row["address"])
-        try:
-            if await self._is_present(branch, target, source):
-                return False
+        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, *, restore: str
+    ) -> Deed:
+        outcome: RestoreOutcome | str = self._refusal(row["path"], target)
+        more_bytes = 0
+        if not outcome:
             try:
-                await self._upload(body, branch, row, source, target)
-            except PathExists:
-                # Perhaps this very object: a call that seemed lost may still be at work.
-                return "another object is there" if not await self._is_present(branch, target, source) else False
-        except BlockNotFound:
-            return "it does not lie in quarantine any more"
-        except LakebedError as error:
-            return str(error) or type(error).__name__
-        return True
+                outcome, more_bytes = await self._restore(body, branch, quarantine, row, target, restore)
+            except BlockNotFound:
+                outcome = "it does not lie in quarantine any more"
+            except LakebedError as error:
+                outcome = str(error) or type(error).__name__
+        return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes)
 
-    async def _is_present(self, branch: str, target: str, source: str) -> bool:
-        """Whether the path has just these bytes: an earlier restore put them there, or they never were replaced."""
+    async def _restore(
+        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, restore: str
+    ) -> tuple[RestoreOutcome | str, int]:
+        """And how many bytes more are restored now."""
+        source, by_address = quarantine.key(row["address"]), row["address"] == body.path
+        for _ in range(LOOKS):
+            there = await self._entry_at(branch, target)
+            is_same = there is not None and await self._is_same(there, source)
+            rival = None if there is None or by_address else _restored_from(there)
+            if rival is not None and body.run_id not in ("", rival.run):
+                rival = None
+            is_ours = rival is not None and rival.restore == restore
+            if rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row):
+                return RestoreOutcome.PRESENT if is_same else RestoreOutcome.OLDER, 0
+            if is_same and (by_address or not (body.overwrite or is_ours)):
+                return RestoreOutcome.PRESENT, 0
+            if there is not None and not (body.overwrite or is_ours):
+                return _OCCUPIED, 0
+            try:
+                entry = await self._upload(branch, row, source, target, restore, there)
+            except (PathExists, PreconditionFailed):
+                # Perhaps this very object: a call that seemed lost may still be at work.
+                continue
+            if is_same:  # Staged once more, to say that it is this version: else an older one would replace it.
+                return RestoreOutcome.PRESENT, 0
+            if there is None or not is_ours:
+                return RestoreOutcome.RESTORED, entry.size_bytes
+            return RestoreOutcome.REPLACED, entry.size_bytes - there.size_bytes
+        return _OCCUPIED, 0
+
+    async def _entry_at(self, branch: str, target: str) -> Entry | None:
         try:
-            entry = await self._versions.get(branch, path_to_key(target))
+            return await self._versions.get(branch, path_to_key(target))
         except PathNotFound:
-            return False
+            return None
+
+    async def _is_same(self, entry: Entry, source: str) -> bool:
+        """Whether these are just those bytes: an earlier restore put them there, or they never were replaced."""
         if (await self._blocks.stat(source)).size_bytes != entry.size_bytes:
             return False
         return (await self._read(source)).md5 == entry.checksum
 
-    async def _upload(self, body: Restore, branch: str, row: dict[str, Any], source: str, target: str) -> None:
+    async def _upload(
+        self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
+    ) -> Entry:
+        """In the place of what is there, and of nothing else."""
+        version = RestoredFrom(run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore)
+
         async def store_body(address: str) -> Entry:
             wanted = await self._read(source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
@@ -167,10 +252,18 @@ class Restoring:
             await self._blocks.copy(source, address)
             if await self._read(address) != wanted:
                 raise RestoreDiffers("what was read back is not what lies in quarantine")
-            now_ms = self._versions.world.clock.now_ms()
-            return Entry(address=address, size_bytes=wanted.size_bytes, checksum=wanted.md5, modified_ms=now_ms)
+            return Entry(
+                address=address,
+                size_bytes=wanted.size_bytes,
+                checksum=wanted.md5,
+                modified_ms=self._versions.world.clock.now_ms(),
+                metadata={RESTORED_FROM: msgspec.json.encode(version).decode()},
+            )
 
-        await self._versions.upload(branch, path_to_key(target), store_body, if_none_match=not body.overwrite)
+        checksum = None if there is None else there.checksum
+        return await self._versions.upload(
+            branch, path_to_key(target), store_body, if_none_match=there is None, if_match=checksum
+        )
 
     async def _read(self, key: str) -> _Bytes:
         md5, size_bytes = hashlib.md5(usedforsecurity=False), 0
@@ -179,7 +272,7 @@ class Restoring:
             size_bytes += len(chunk)
         return _Bytes(size_bytes=size_bytes, md5=md5.hexdigest())
 
-    async def _record(self, quarantine: Quarantine, done: list[dict[str, Any]]) -> None:
+    async def _record(self, quarantine: Quarantine, done: list[Row]) -> None:
         """Rows of their own in the ledger, with the path that the object has now."""
         now_ms = self._versions.world.clock.now_ms()
         facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "kept_until": None, "error": ""}
@@ -194,8 +287,33 @@ def _place(opened: bytes | None) -> Place:
     return msgspec.msgpack.decode(opened, type=Place)
 
 
-def _target(body: Restore, row: dict[str, Any]) -> str:
+def _target(body: Restore, row: Row) -> str:
+    version = f"@{row['run_id']}/{row['address']}" if body.all_versions and row["path"] else ""
     if not body.prefix:
-        return row["path"] or f"restored/{row['run_id']}/{row['address']}"
+        return f"{row['path']}{version}" if row["path"] else f"restored/{row['run_id']}/{row['address']}"
     slash = "" if body.prefix.endswith("/") else "/"
-    return f"{body.prefix}{slash}{row['path'] or row['address']}"
+    return f"{body.prefix}{slash}{row['path'] or row['address']}{version}"
+
+
+def _seen_ms(row: Row) -> int:
+    """0 where an older program wrote the row."""
+    seen = row.get("last_seen_at")
+    return 0 if seen is None else round(seen.timestamp() * 1000)
+
+
+def _newness_of(row: Row) -> tuple[int, int, int, str, str]:
+    return _newness(_seen_ms(row), row["run_id"], row["address"])
+
+
+def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, str]:
+    """Of two versions of a path the greater was seen later; seen at once, or nobody knows when, uploaded later."""
+    slice_, sequence = parse_address(address) or (_OLDEST_SLICE, 0)
+    return seen_ms, -slice_, sequence, run, address
+
+
+def _restored_from(entry: Entry) -> RestoredFrom | None:
+    """Which version it is, if a restore staged it."""
+    try:
+        return msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
+    except msgspec.MsgspecError:
+        return None

@@ -24,6 +24,7 @@ from lakebed.base import (
     Invalid,
     MetarangeId,
     NotFound,
+    from_row,
     is_absolute,
     key_inside,
     parse_address,
@@ -46,10 +47,21 @@ from lakebed.handoff import (
     plain_rows,
 )
 from lakebed.retention import Ancestry, Rules, goes_ms, parse_duration, stays_of
-from lakebed.versions import Condemned, RefState, RunState, SliceRecord, SliceState, Versions, decode_record, keys
+from lakebed.versions import (
+    Condemned,
+    ContentsGone,
+    RefState,
+    RunState,
+    SliceRecord,
+    SliceState,
+    Versions,
+    decode_record,
+    keys,
+)
 
 from .commit_columns import CommitColumns, packed, texts
 from .commits import Snapshot, read_snapshot
+from .interrupted import Interrupted
 from .naming import Named, Search, Wanted, Work, batches
 from .rules import RuleBook
 
@@ -90,6 +102,7 @@ class Why:
         self._versions = versions
         self._rules = rules
         self._search = Search(versions)
+        self._interrupted = Interrupted(versions.blocks)
 
     async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
         """See `steps`, of which this is the last."""
@@ -164,12 +177,23 @@ class Why:
             entry = await self._versions.get(ref, path_to_key(path))
         except NotFound:
             return None
+        except ContentsGone as gone:
+            return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
         except (Corrupt, Condemned):
             # Of a commit that was swept nothing need be there any more.
             if await self._versions.resolve_commit(ref) in swept:
                 return None
             raise
         return self._canonical(entry.address)
+
+    async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
+        """Nobody may read through it, but what it named can be told while its files are there."""
+        commit = await self._versions.get_commit(commit_id)
+        try:
+            row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
+        except Corrupt:
+            return None
+        return None if row is None else self._canonical(from_row(row).address)
 
     async def _known(self, rules: Rules | None) -> _Known:
         snapshot = await read_snapshot(self._versions)
@@ -293,11 +317,12 @@ class Why:
         for day in sorted(days, reverse=True):
             for batch in batches(days[day]):
                 for rows in await self._ledger_files(batch):
-                    asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
-                    found += plain_rows(rows.filter(pc.or_(asked, pc.equal(rows["path"], path)) if path else asked))
+                    found += plain_rows(rows.filter(_asked(rows, addresses, path)))
                 yield Work(len(batch), len(batch))
             if not path and addresses <= {row.address for row in found}:
                 break
+        if path or not addresses <= {row.address for row in found}:
+            found += plain_rows(await self._interrupted.moved(lambda rows: _asked(rows, addresses, path)))
         found.sort(key=lambda row: (-row.deleted_ms, row.address))
 
     async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:
@@ -305,6 +330,12 @@ class Why:
         # The server answers others between two batches.
         await self._versions.world.clock.sleep(0)
         return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
+
+
+def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
+    """Which rows are of these addresses, or of this path if there is one."""
+    asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
+    return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
 
 
 async def _told(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from lakebed.base import Entry, RunId, to_row
 from lakebed.blocks import BlockNotFound
 from lakebed.handoff import Quarantine, Restore, RunState
-from lakebed.upkeep import Restoring
+from lakebed.upkeep import RestoreOutcome, Restoring
 from lakebed.versions import PathExists, Versions
 
 from .actors import Ending, Scene, Violation
@@ -39,9 +39,11 @@ def shown(content: bytes) -> str:
 class QuarantiningCollector(SimCollector):
     """Moves aside what it takes."""
 
-    async def sweep(self, run_id: RunId, plan: str) -> None:
+    async def sweep(self, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
         commits, doomed = (part.split() for part in plan.split("|"))
         await self.write_swept(run_id, commits)
+        if has_grace:
+            await self.grace()
         for key in doomed:
             await self.move_aside(key)
         await self.runs.move(run_id, RunState.ENDED)
@@ -68,9 +70,11 @@ def restore(name: str, *, key: str = "a", content: bytes = BYTES, overwrite: boo
             raise BlockNotFound("nothing lies aside", key=_FOLDER)
         address = page[0].key.removeprefix(_FOLDER)
         row = {"run_id": ASIDE.run_id, "address": address, "size_bytes": len(content), "path": key}
-        outcome = await Restoring(repo, key=b"sim").restore_one(Restore(overwrite=overwrite), MAIN, ASIDE, row, key)
-        if outcome == "another object is there":
-            raise PathExists(outcome)
+        body = Restore(overwrite=overwrite)
+        deed = await Restoring(repo, key=b"sim").restore_one(body, MAIN, ASIDE, row, key, restore=name)
+        outcome = deed.outcome
+        if outcome in ("another object is there", RestoreOutcome.OLDER):
+            raise PathExists(str(outcome))
         if isinstance(outcome, str):
             raise BlockNotFound(outcome)
 
@@ -148,35 +152,38 @@ def quarantined(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
 
 
 async def _restore_to_the_old_address(
-    self: Any, body: Restore, branch: str, row: dict[str, Any], source: str, target: str
-) -> None:
-    del body
+    self: Any, branch: str, row: dict[str, Any], source: str, target: str, restore: str, there: Entry | None
+) -> Entry:
+    del restore, there
     await self._blocks.copy(source, row["address"])
     content = await self._blocks.get(row["address"])
     entry = Entry(address=row["address"], size_bytes=len(content), checksum=shown(content), modified_ms=0)
     await self._versions._write(branch, target.encode(), 0, to_row(target.encode(), entry))  # noqa: SLF001  # surgery
+    return entry
 
 
 async def _restore_in_place(
-    self: Any, body: Restore, branch: str, row: dict[str, Any], source: str, target: str
-) -> None:
-    del body, row
+    self: Any, branch: str, row: dict[str, Any], source: str, target: str, restore: str, there: Entry | None
+) -> Entry:
+    del row, restore, there
     content = await self._blocks.get(source)
     entry = Entry(address=source, size_bytes=len(content), checksum=shown(content), modified_ms=0)
     await self._versions._write(branch, target.encode(), 0, to_row(target.encode(), entry))  # noqa: SLF001  # surgery
+    return entry
 
 
 async def _restore_that_stages_first(
-    self: Any, body: Restore, branch: str, row: dict[str, Any], source: str, target: str
-) -> None:
-    del body, row
+    self: Any, branch: str, row: dict[str, Any], source: str, target: str, restore: str, there: Entry | None
+) -> Entry:
+    del row, restore, there
     content = await self._blocks.get(source)
 
     async def store_body(address: str) -> Entry:
         return Entry(address=address, size_bytes=len(content), checksum=shown(content), modified_ms=0)
 
-    entry = await self._versions.upload(branch, target.encode(), store_body)
+    entry: Entry = await self._versions.upload(branch, target.encode(), store_body)
     await self._blocks.copy(source, entry.address)
+    return entry
 
 
 async def _delete_then_copy(self: QuarantiningCollector, key: str) -> None:

@@ -1,0 +1,81 @@
+"""What an apply moved aside and died before it wrote the rows of its part: found in the plan's part and the quarantine.
+
+The quarantine's record names the table that is swept. Of a part without a ledger file an object was moved if it lies
+aside and is gone from its address; one that is still there as well will be moved by whoever applies the run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed import handoff
+from lakebed.base import NotFound
+from lakebed.blocks import BlockNotFound, BlockStore
+from lakebed.handoff import Quarantine
+
+from .recording import settled
+
+STATS_AT_ONCE: Final = 64
+
+
+async def moved_unrecorded(store: BlockStore, quarantine: Quarantine, part: str) -> pa.Table:
+    """DOOMED: none where the run's folder is gone, and with it what was planned. Costs a listing of what lies aside
+    between the part's addresses, and a look at each address whose object does.
+
+    Raises:
+        BadInput: the part is not what the quarantine's record says.
+    """
+    doomed = quarantine.doomed
+    named = next((one for one in doomed.parts if one.name == part), None) if doomed is not None else None
+    nothing = handoff.arrow_schema(handoff.DOOMED).empty_table()
+    if doomed is None or named is None:
+        return nothing
+    try:
+        data = await store.get(doomed.folder + part)
+    except BlockNotFound:
+        return nothing
+    rows = await asyncio.to_thread(handoff.read_part, doomed, handoff.DOOMED, named, data)
+    aside = await _lying_aside(store, quarantine, rows)
+    slots = asyncio.Semaphore(STATS_AT_ONCE)
+
+    async def is_gone(address: str) -> bool:
+        async with slots:
+            try:
+                await store.stat(address)
+            except BlockNotFound:
+                return True
+            return False
+
+    gone = await asyncio.gather(*(is_gone(address) for address in aside))
+    moved = [address for address, is_moved in zip(aside, gone, strict=True) if is_moved]
+    return rows.filter(pc.is_in(rows["address"], value_set=pa.array(moved, pa.string())))
+
+
+async def _lying_aside(store: BlockStore, quarantine: Quarantine, rows: pa.Table) -> list[str]:
+    if not rows.num_rows:
+        return []
+    addresses = frozenset(rows["address"].to_pylist())
+    prefix, first, last = quarantine.key(""), min(addresses), max(addresses)
+    found: list[str] = []
+    async for page in store.list(prefix, start_after=quarantine.key(first)[:-1]):
+        found += [address for stat in page if (address := stat.key.removeprefix(prefix)) in addresses]
+        if page and page[-1].key >= quarantine.key(last):
+            break
+    return found
+
+
+async def rows_before(store: BlockStore, key: str, rows: pa.Table) -> pa.Table:
+    """What an earlier purge wrote to this file of the ledger, but for what failed or is in `rows`.
+
+    Raises:
+        BadInput: the file is no ledger file.
+    """
+    try:
+        before = settled(handoff.decode_ledger(await store.get(key), name=key))
+    except NotFound:
+        return rows.slice(0, 0)
+    return before.filter(pc.invert(pc.is_in(before["address"], value_set=rows["address"].combine_chunks())))
