@@ -4,8 +4,9 @@ prints, as JSON, what each took.
 Built here without HTTP, and not timed: SLICES settled slices of EACH objects, which are files in a folder. Of every
 twenty objects one is named by nobody; the others of all slices but the last are committed, a slice a commit, those of
 the last one are staged. A clean run comes first. Then 1 % changes: a new slice, of whose objects half replace committed
-ones in a new commit, a quarter is staged and a quarter named by nobody, and a quarter of what was staged is deleted.
-The second run is optimised, and finds just the garbage of the change; a clean one in the same warm session ends it.
+ones in a new commit, all over the tree, a quarter is staged and a quarter named by nobody, and a quarter of what was
+staged is deleted. The second run is optimised, and finds just the garbage of the change; a clean one in the same warm
+session ends it.
 
 Each run is planned and applied. CPU is that of this process, which is the live side too, of the JVM and of the Python
 workers, from when the session stands.
@@ -156,10 +157,16 @@ def change(repository: Repository, slices: int, each: int) -> int:
     quarter = count // 4
     staged = [f"day={slices - 1:04d}/part-{sequence:05d}.parquet" for sequence in range(each) if is_named(sequence)]
     deleted = staged[: len(staged) // 4]
-    replaced = [(f"day=0001/part-{sequence:05d}.parquet", sequence) for sequence in range(each) if is_named(sequence)]
+    committed = [
+        f"day={number:04d}/part-{sequence:05d}.parquet"
+        for number in range(slices - 1)
+        for sequence in range(each)
+        if is_named(sequence)
+    ]
+    # As far apart as they can be: nearly every range of the commit is a new one.
+    replaced = committed[:: max(1, len(committed) // (2 * quarter))]
     repository.delete(deleted)
-    halves = zip(replaced[: 2 * quarter], addresses, strict=False)
-    taken = [(path, address) for (path, _), address in halves]
+    taken = list(zip(replaced[: 2 * quarter], addresses, strict=False))
     repository.stage(taken)
     repository.commit()
     repository.stage([(f"new/{address}", address) for address in addresses[-quarter:]])

@@ -102,7 +102,8 @@ def imported(lakeside: Lakeside, path: str, address: str) -> None:
 def test_foreign_keys_are_nowhere_in_a_run_and_full_uris_of_slices_count(
     spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch, here_max: int
 ) -> None:
-    monkeypatch.setattr(planning_uncommitted, "FILES_HERE", here_max)
+    for most in ("SLICES_HERE", "RANGES_HERE"):
+        monkeypatch.setattr(planning_uncommitted, most, here_max)
     monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", here_max)
     in_commit, staged, by_number = (lakeside.upload(path) for path in ("a/1", "a/2", "a/3"))
     kept = {in_commit, staged, by_number}
@@ -153,7 +154,8 @@ class Both:
 def test_a_share_too_large_for_the_driver_is_a_job_s_and_found_alike(
     spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning_uncommitted, "FILES_HERE", 0)
+    for most in ("SLICES_HERE", "RANGES_HERE"):
+        monkeypatch.setattr(planning_uncommitted, most, 0)
     monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", 0)
     both, late = Both(spark, lakeside), issue(lakeside)
     lakeside.upload("a/1")

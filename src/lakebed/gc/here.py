@@ -13,8 +13,11 @@ import pyarrow as pa
 from .files import Lake, Work
 from .tables import Table
 
-FILES_HERE: Final = 64
-"""So many slices to list, or files to read an end of, are not worth a job: 16 at a time, that is some seconds."""
+SLICES_HERE: Final = 64
+"""So many slices to list are not worth a job: 16 at a time, that is some seconds."""
+
+RANGES_HERE: Final = 1024
+"""So many ends of files are not: each takes a quarter of a millisecond, or a request of which 16 are under way."""
 
 METARANGES_HERE: Final = 256
 """So many metaranges are not, in a clean run either: they are small and decode in a millisecond, where a job that also

@@ -29,7 +29,7 @@ from lakebed.base import RunId, count_of, slice_name, slice_opened_at_ms
 from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
-from .here import BYTES_HERE, FILES_HERE, run_here
+from .here import BYTES_HERE, RANGES_HERE, SLICES_HERE, run_here
 from .history import check_live, metaranges_of_all
 from .mark import Live, Places, mark_unreferenced
 from .modes import Mode, UncommittedOptions, choose
@@ -154,7 +154,7 @@ def _list(desk: Desk, slices: list[int]) -> tuple[Pieces, Found]:
     shop, folder = desk.shop, desk.folder("listed")
     issued = _issued(desk, slices)
     shop.progress(f"listing {count_of(len(slices), 'settled slice')}")
-    if desk.base is not None and len(slices) <= FILES_HERE:
+    if desk.base is not None and len(slices) <= SLICES_HERE:
         work = listing_into(folder, issued)
         written = run_here(shop.lake, work, SETTLED.rows({"bucket": slices}), PARTS)
     else:
@@ -212,7 +212,7 @@ def _live_of(desk: Desk, ranges: pa.Table) -> Pieces:
         return gather_live(shop.spark, shop.lake, work, ranges, RANGES, folder=folder, tasks=shop.tasks)
     live = LiveSet()
     live.add_rows(desk.base.committed)
-    if ranges.num_rows <= FILES_HERE:
+    if ranges.num_rows <= RANGES_HERE:
         live.add_rows(run_here(shop.lake, reading_live(shop.lake.uri, with_keys=False), ranges, LIVE))
     else:
         live.add_rows(live_objects(shop.spark, shop.lake, ranges, tasks=shop.tasks, with_keys=False).toArrow())
