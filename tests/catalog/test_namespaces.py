@@ -8,9 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.base import RepositoryUid, World, slice_name
-from lakebed.blocks import BlockOptions, BlockStat, BlockStore, BlocksUnavailable, MemoryBlocks, open_blocks
-from lakebed.catalog import MARKER_KEY, Catalog, CatalogOptions, NamespaceInUse, namespaces
+from lakebed.base import Entry, RepositoryUid, World, slice_name
+from lakebed.blocks import (
+    BlockOptions,
+    BlocksDenied,
+    BlockStat,
+    BlockStore,
+    BlocksUnavailable,
+    Body,
+    MemoryBlocks,
+    Stored,
+    open_blocks,
+)
+from lakebed.catalog import (
+    MARKER_KEY,
+    AddressInNamespace,
+    Catalog,
+    CatalogOptions,
+    NamespaceInUse,
+    NamespaceUnclear,
+    namespaces,
+)
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.kv import open_store
 from lakebed.versions import Options, TreeCache, Trees, Versions
@@ -26,23 +44,31 @@ class Counting(MemoryBlocks):
         super().__init__("mem://new")
         self.looks = 0
         self.may_list = True
+        self.keeps_conditions = True
+        self.answer: BlocksUnavailable | None = None
         for key in keys:
             self._objects[key] = (b"x", 1)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
         self.looks += 1
         if not self.may_list:
-            raise BlocksUnavailable("access denied")
+            raise BlocksDenied("access denied")
         async for page in super().list(prefix, start_after=start_after):
             yield page
 
     async def stat(self, key: str) -> BlockStat:
         self.looks += 1
+        if self.answer is not None:
+            raise self.answer
         return await super().stat(key)
 
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent and self.keeps_conditions)
 
-async def mark(blocks: BlockStore) -> None:
-    await Namespaces(lambda uri: blocks if uri == blocks.uri else MemoryBlocks(uri)).mark(blocks, "mine")
+
+async def mark(blocks: BlockStore, marker: str = "mine", *, trust_denials: bool = False) -> None:
+    opened = Namespaces(lambda uri: blocks if uri == blocks.uri else MemoryBlocks(uri), trust_denials=trust_denials)
+    await opened.mark(blocks, marker)
 
 
 def many(folder: str, count: int) -> list[str]:
@@ -111,11 +137,42 @@ async def test_who_marked_the_namespace_before_finds_it_free_whatever_lies_insid
     await mark(blocks)
 
 
-async def test_who_may_not_list_may_make_a_repository_all_the_same() -> None:
+async def test_who_may_not_list_makes_a_repository_only_by_explicit_choice() -> None:
     blocks = Counting("team/_lakefs/dummy")
     blocks.may_list = False
 
-    await mark(blocks)
+    with pytest.raises(NamespaceUnclear, match="list"):
+        await mark(blocks)
+    await mark(blocks, trust_denials=True)
+
+
+async def test_who_may_not_look_for_a_marker_makes_a_repository_only_by_explicit_choice() -> None:
+    blocks = Counting()
+    blocks.answer = BlocksDenied("access denied")
+
+    with pytest.raises(NamespaceUnclear, match="LAKEBED_TRUST_DENIALS"):
+        await mark(blocks)
+    await mark(blocks, trust_denials=True)
+
+
+async def test_a_store_that_cannot_be_asked_now_has_said_nothing_of_a_marker() -> None:
+    blocks = Counting()
+    blocks.answer = BlocksUnavailable("503 SlowDown")
+
+    for trust_denials in (False, True):
+        with pytest.raises(BlocksUnavailable, match="SlowDown"):
+            await mark(blocks, trust_denials=trust_denials)
+
+
+async def test_a_store_that_reads_past_conditions_does_not_give_a_namespace_away_twice() -> None:
+    blocks = Counting()
+    blocks.keeps_conditions = False
+    await mark(blocks, "theirs")
+
+    with pytest.raises(NamespaceInUse):
+        await mark(blocks, "mine")
+
+    assert await blocks.get(MARKER_KEY) == b"theirs"
 
 
 async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_repository_is_in_use(
@@ -132,6 +189,30 @@ async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_re
     await there.create("outer", storage_namespace="local://lake/three")
 
 
+async def test_an_address_in_a_namespace_of_anybody_cannot_be_staged(world: World, tmp_path: Path) -> None:
+    here, there = installation(world, tmp_path), installation(world, tmp_path)
+    repository = await here.create("ours", storage_namespace="local://lake/ours")
+    await here.create("beside", storage_namespace="local://lake/deep/beside")
+    await there.create("theirs", storage_namespace="local://lake/theirs")
+    await there.create("gone", storage_namespace="local://lake/gone")
+    await there.delete("gone")
+
+    for place in ("deep/beside/data/x", "theirs/_lakefs/dummy", "theirs/a/b/c", "gone/data/x"):
+        with pytest.raises(AddressInNamespace):
+            await repository.objects.stage("main", "a", staged(f"local://lake/{place}"))
+    await repository.objects.stage("main", "a", staged("local://lake/deep/x"))
+    await repository.objects.stage("main", "a", staged("local://lake/theirs-too/x"))
+
+
+async def test_nothing_is_staged_from_where_nobody_may_look() -> None:
+    outside = Counting()
+    outside.answer = BlocksDenied("access denied")
+
+    with pytest.raises(NamespaceUnclear):
+        await Namespaces(lambda _: outside).check_outside("mem://new/x")
+    await Namespaces(lambda _: outside, trust_denials=True).check_outside("mem://new/x")
+
+
 async def test_in_s3_it_is_the_same() -> None:
     with serve_s3() as options:
         uri = f"s3://{make_bucket(options)}/a"
@@ -143,6 +224,10 @@ async def test_in_s3_it_is_the_same() -> None:
             await opened.mark(opened.open(uri), "mine")
         await inner.close()
         await opened.close()
+
+
+def staged(address: str) -> Entry:
+    return Entry(address=address, size_bytes=3, checksum="c", modified_ms=1)
 
 
 def installation(world: World, folder: Path) -> Catalog:

@@ -127,6 +127,21 @@ class TestChanges:
             await client.put(repo + "/branches/main/objects?path=b", json={**inside, "physical_address": "data/x"})
         ).status_code == 400
 
+    async def test_an_object_of_another_repository_is_not_staged_and_so_not_read_through_this_one(
+        self, client: httpx.AsyncClient, repo: str, namespace: str
+    ) -> None:
+        theirs = await client.post("/repositories", json={"name": "other", "storage_namespace": f"{namespace}-b"})
+        assert theirs.status_code == 201
+        await put(client, "/repositories/other", "secret")
+        stat = await client.get("/repositories/other/refs/main/objects/stat?path=secret")
+        address = stat.json()["physical_address"]
+
+        for inside in (address, f"{namespace}-b/_lakefs/dummy"):
+            body = {"physical_address": inside, "checksum": "c", "size_bytes": 7}
+            answer = await client.put(repo + "/branches/main/objects?path=mine", json=body)
+            assert answer.status_code == 400, answer.text
+        assert (await client.get(repo + "/refs/main/objects?path=mine")).status_code == 404
+
     async def test_user_metadata_is_replaced(self, client: httpx.AsyncClient, repo: str) -> None:
         await put(client, repo, "a")
 

@@ -29,6 +29,7 @@ BODIES: dict[type, Any] = {
     wire.TagCreation: {"id": "x", "ref": "main"},
     wire.PathList: {"paths": ["x"]},
     wire.ObjectCopyCreation: {"src_path": "x"},
+    wire.ObjectStageCreation: {"physical_address": "mem://x/y", "checksum": "x", "size_bytes": 1},
 }
 """Where the resource is named in the body: a body that names some."""
 
@@ -179,6 +180,18 @@ async def test_copying_needs_the_source_to_be_readable(client: httpx.AsyncClient
             repo + "/branches/main/objects/copy", params={"dest_path": "copy"}, json={"src_path": path}
         )
         assert copy.status_code == status, copy.text
+
+
+async def test_staging_what_lies_elsewhere_needs_the_permission_to_import_from_there(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    ann = await login("ann", "Developers")
+    await give(client, "ann", allow("fs:ImportFromStorage", resource="arn:lakefs:fs:::namespace/mem://open/*"))
+
+    for address, status in (("mem://open/x", 201), ("mem://secret/x", 403)):
+        body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
+        staged = await ann.put(repo + "/branches/main/objects", params={"path": "a"}, json=body)
+        assert staged.status_code == status, staged.text
 
 
 async def test_a_denial_wins_over_a_groups_permission(client: httpx.AsyncClient, repo: str, login: Login) -> None:

@@ -48,6 +48,10 @@ class BlocksUnavailable(Unavailable):
     """The object store cannot be reached, refused us, or is full. Nothing happened."""
 
 
+class BlocksDenied(BlocksUnavailable):
+    """The object store refused us: our credentials may not do this. Whether the object exists is not said."""
+
+
 class UnlistableKey(BlocksUnavailable):
     """Somebody else's object has a key that the driver's client takes for none, and then lists nothing beside it."""
 

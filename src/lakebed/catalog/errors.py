@@ -17,6 +17,10 @@ class NamespaceInUse(Invalid):
     """The storage namespace is a repository's, or lies inside one, or has one inside it. Facts: `namespace`."""
 
 
+class NamespaceUnclear(Unavailable):
+    """We may not look whether a namespace is in use, so it counts as in use. Facts: `namespace`."""
+
+
 class ReadOnly(Denied):
     """The repository is read-only, and the caller did not force the change."""
 
@@ -46,7 +50,8 @@ class TooManyPaths(Invalid):
 
 
 class AddressInNamespace(Invalid):
-    """An address of this repository's namespace cannot be staged: only uploads and copies name those."""
+    """An address in a repository's namespace cannot be staged, in whichever repository: only uploads to it, and copies
+    of those, name one. Facts: `address`."""
 
 
 class UploadMissing(Invalid):

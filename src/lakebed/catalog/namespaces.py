@@ -7,25 +7,32 @@ The records tell of the repositories that there are here; markers also of delete
 around a namespace lie under a few names that are known. For those inside it one has to look around, and that has an
 end: level by level, LOOKS_MAX requests. Not seen is what lies behind so many, or is made inside at the same moment; a
 collector that could take anything of it looks for itself, at every key (gc/planning_old_layout.py).
+
+For the same reason nobody stages an address that lies in a namespace: its collector would take what another repository
+names, and whoever may read that repository would read this one.
+
+A marker is absent when the store says so. Whatever else it says is an error; a refusal is one too, unless whoever runs
+the server chose that what it may not see is not there (`trust_denials`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from lakebed.base import inner_namespace, parse_slice_name
+from lakebed.base import inner_namespace, is_inside, parse_slice_name
 from lakebed.blocks import (
     BlockExists,
     BlockNotFound,
+    BlocksDenied,
     BlockStat,
     BlockStore,
-    BlocksUnavailable,
     InvalidBlockKey,
     InvalidNamespace,
 )
 
-from .errors import ForeignAddress, NamespaceInUse
+from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, NamespaceUnclear
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], BlockStore]
@@ -38,11 +45,26 @@ _BEHIND: Final = "\U0010ffff"
 """Sorts behind every character that a key has."""
 
 
-class Namespaces:
-    """Opens each namespace once."""
+async def _none_known() -> Sequence[str]:
+    return ()
 
-    def __init__(self, open_namespace: OpenNamespace) -> None:
+
+class Namespaces:
+    """Opens each namespace once.
+
+    `known` are the namespaces that records tell of; `trust_denials`: where we may not look, there is no marker.
+    """
+
+    def __init__(
+        self,
+        open_namespace: OpenNamespace,
+        *,
+        known: Callable[[], Awaitable[Sequence[str]]] = _none_known,
+        trust_denials: bool = False,
+    ) -> None:
         self._open_namespace = open_namespace
+        self._known = known
+        self._trust_denials = trust_denials
         self._opened: dict[str, BlockStore] = {}
 
     def open(self, uri: str) -> BlockStore:
@@ -73,23 +95,91 @@ class Namespaces:
 
         Raises:
             NamespaceInUse: another marker is there, or in a namespace around this one, or was found in one inside it.
+            NamespaceUnclear: we may not look.
         """
         for around in _around(blocks.uri):
             try:
-                is_marked = await _is_marked(self.open(around))
+                outer = self.open(around)
             except InvalidNamespace:
                 continue
-            if is_marked:
+            if await self._is_marked(outer):
                 raise NamespaceInUse(f"namespace {blocks.uri} lies inside {around}", namespace=around)
-        inner = None if await _is_marked(blocks) else await _find_inside(blocks)
-        if inner is not None:
-            inner = f"{blocks.uri}/{inner}"
-            raise NamespaceInUse(f"namespace {blocks.uri} lies around {inner}", namespace=inner)
+        # Looked at before and after: a store that reads past the condition would take the put, whoever was there.
+        if not await self._is_marked(blocks):
+            inner = await self._find_inside(blocks)
+            if inner is not None:
+                inner = f"{blocks.uri}/{inner}"
+                raise NamespaceInUse(f"namespace {blocks.uri} lies around {inner}", namespace=inner)
+            with suppress(BlockExists):
+                await blocks.put(MARKER_KEY, marker.encode(), if_absent=True)
+        if await blocks.get(MARKER_KEY) != marker.encode():
+            raise NamespaceInUse(f"namespace {blocks.uri} is in use", namespace=blocks.uri)
+
+    async def check_outside(self, address: str) -> None:
+        """One look for each folder around the address, at once.
+
+        Raises:
+            AddressInNamespace: it lies in a namespace that is or was in use, here or by another installation.
+            ForeignAddress: this server does not open such stores.
+            NamespaceUnclear: we may not look.
+        """
+        blocks, key = self.locate(address)
+        inside = [uri for uri in await self._known() if is_inside(f"{blocks.uri}/{key}", uri)]
+        # Read through the store of the whole bucket, as the object will be: nothing is opened for each folder.
+        folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
+        for folder in folders:
+            if not inside and await self._is_marked(blocks, folder):
+                inside.append(f"{blocks.uri}/{folder}".rstrip("/"))
+        if inside:
+            raise AddressInNamespace(
+                f"physical address lies inside the storage namespace {inside[0]}", address=address, namespace=inside[0]
+            )
+
+    async def _is_marked(self, blocks: BlockStore, folder: str = "") -> bool:
         try:
-            await blocks.put(MARKER_KEY, marker.encode(), if_absent=True)
-        except BlockExists as error:
-            if await blocks.get(MARKER_KEY) != marker.encode():
-                raise NamespaceInUse(f"namespace {blocks.uri} is in use", namespace=blocks.uri) from error
+            await blocks.stat(folder + MARKER_KEY)
+        except (BlockNotFound, InvalidBlockKey):
+            return False
+        except BlocksDenied as error:
+            self._check_trusted(f"{blocks.uri}/{folder}{MARKER_KEY}", "read", error)
+            return False
+        return True
+
+    async def _find_inside(self, blocks: BlockStore) -> str | None:
+        """The folder of a namespace inside this one, if LOOKS_MAX requests find one; outer folders are looked at
+        first."""
+        left, folders = LOOKS_MAX, [""]
+        for folder in folders:  # It grows meanwhile.
+            start_after = ""
+            while left > 0 and (page := await self._page(blocks, folder, start_after)):
+                left -= 1
+                for stat in page:
+                    if (inner := inner_namespace(stat.key)) is not None:
+                        return inner
+                for child in _folders_of(page, folder)[:left]:
+                    left -= 1
+                    if await self._is_marked(blocks, child):
+                        return child[:-1]
+                    folders.append(child)
+                start_after = _behind(page[-1].key, folder)
+        return None
+
+    async def _page(self, blocks: BlockStore, folder: str, start_after: str) -> Sequence[BlockStat]:
+        try:
+            async for page in blocks.list(folder, start_after=start_after):
+                return page
+        except BlocksDenied as error:
+            self._check_trusted(f"{blocks.uri}/{folder}", "list", error)
+        return ()
+
+    def _check_trusted(self, place: str, verb: str, error: BlocksDenied) -> None:
+        if not self._trust_denials:
+            raise NamespaceUnclear(
+                f"whether a repository lies there cannot be told, for the object store does not let the server {verb}"
+                f" {place}: allow it, and listing the bucket, without which S3 refuses what is missing; or, if no other"
+                " installation uses this place, set LAKEBED_TRUST_DENIALS=1",
+                namespace=place,
+            ) from error
 
     async def close(self) -> None:
         for blocks in self._opened.values():
@@ -106,43 +196,6 @@ def _around(uri: str) -> list[str]:
     scheme, _, rest = uri.partition("://")
     segments = rest.split("/")
     return [f"{scheme}://{'/'.join(segments[:count])}" for count in range(len(segments) - 1, 0, -1)]
-
-
-async def _is_marked(blocks: BlockStore, folder: str = "") -> bool:
-    """False also where we may not look."""
-    try:
-        await blocks.stat(folder + MARKER_KEY)
-    except (BlockNotFound, BlocksUnavailable, InvalidBlockKey):
-        return False
-    return True
-
-
-async def _find_inside(blocks: BlockStore) -> str | None:
-    """The folder of a namespace inside this one, if LOOKS_MAX requests find one; outer folders are looked at first."""
-    left, folders = LOOKS_MAX, [""]
-    for folder in folders:  # It grows meanwhile.
-        start_after = ""
-        while left > 0 and (page := await _page(blocks, folder, start_after)):
-            left -= 1
-            for stat in page:
-                if (inner := inner_namespace(stat.key)) is not None:
-                    return inner
-            for child in _folders_of(page, folder)[:left]:
-                left -= 1
-                if await _is_marked(blocks, child):
-                    return child[:-1]
-                folders.append(child)
-            start_after = _behind(page[-1].key, folder)
-    return None
-
-
-async def _page(blocks: BlockStore, folder: str, start_after: str) -> Sequence[BlockStat]:
-    try:
-        async for page in blocks.list(folder, start_after=start_after):
-            return page
-    except BlocksUnavailable:
-        pass  # It may be that we may not list; putting the marker tells whether the store is there.
-    return ()
 
 
 def _folders_of(page: Sequence[BlockStat], folder: str) -> list[str]:

@@ -109,15 +109,16 @@ class Objects:
         """Name an object that lies outside the namespace, by a full URI. Nobody looks whether it is there.
 
         Raises:
-            AddressInNamespace: it lies inside.
+            AddressInNamespace: it lies inside, or in what is or was another repository's, here or elsewhere.
             ForeignAddress: no store of ours could ever read it.
+            NamespaceUnclear: we may not look whether it does.
         """
         await self._repository.check_branch_writable(branch, force=force)
         if not is_absolute(entry.address) or is_inside(entry.address, self._repository.blocks.uri):
             raise AddressInNamespace(
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )
-        self._namespaces.locate(entry.address)
+        await self._namespaces.check_outside(entry.address)
         return await self._repository.versions.put(branch, path_to_key(path), entry)
 
     async def copy(

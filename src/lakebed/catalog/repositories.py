@@ -62,10 +62,12 @@ MakeVersions = Callable[[RepositoryUid, BlockStore], Versions]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOptions:
-    """`record_cache_ms` is how long a repository's record is believed without looking again."""
+    """`record_cache_ms` is how long a repository's record is believed without looking again. `trust_denials`: see
+    `Namespaces`."""
 
     record_cache_ms: int = 1_000
     queue_wait_s_max: float = 60.0
+    trust_denials: bool = False
 
 
 class Catalog:
@@ -79,10 +81,12 @@ class Catalog:
         options: CatalogOptions | None = None,
     ) -> None:
         self.store = store
-        self.namespaces = Namespaces(open_namespace)
         self._world = world
         self._make_versions = make_versions
         self._options = options or CatalogOptions()
+        self.namespaces = Namespaces(
+            open_namespace, known=self._known_namespaces, trust_denials=self._options.trust_denials
+        )
         self._handles: dict[str, tuple[Repository, int]] = {}
         self._opened: dict[RepositoryUid, Open] = {}
 
@@ -136,6 +140,7 @@ class Catalog:
             InvalidNamespace: malformed, or of a store that this server does not use.
             RepositoryExists: the id is taken.
             NamespaceInUse: by another repository, a deleted one, or one around or inside it.
+            NamespaceUnclear: we may not look whether it is.
         """
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
@@ -201,6 +206,10 @@ class Catalog:
         if found is not None:
             await self._purge(found[0].uid)
         return record, Held(value, predicate)
+
+    async def _known_namespaces(self) -> Sequence[str]:
+        found = scan_prefix(self.store, keys.REPOSITORIES, b"")
+        return [decode_record(RepositoryRecord, value).namespace_uri async for _, value in found]
 
     async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
         # Our own record is written before we look: of two that are made at once, at least one sees the other.

@@ -41,7 +41,7 @@ from lakebed.blocks import (
     open_blocks,
     options_from_environment,
 )
-from lakebed.catalog import Catalog
+from lakebed.catalog import Catalog, CatalogOptions
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.runtime import live_world
 from lakebed.versions import Options, TreeCache, Trees, Versions
@@ -112,6 +112,7 @@ class ServerOptions:
     """`blockstore` is the scheme that storage namespaces have here: local, s3 or mem.
 
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
+    `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     """
 
     data_dir: Path
@@ -119,10 +120,12 @@ class ServerOptions:
     store_uri: str | None = None
     server_secret: bytes | None = field(default=None, repr=False)
     blocks: BlockOptions = field(default_factory=BlockOptions)
+    trust_denials: bool = False
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
-    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, and those of the block stores.
+    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_TRUST_DENIALS (`1`), and those
+    of the block stores.
 
     Raises:
         UnknownBlockstore: a kind of object store that there is no driver for.
@@ -137,6 +140,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
         store_uri=environment.get("LAKEBED_STORE_URI") or None,
         server_secret=secret.encode() if secret else None,
         blocks=options_from_environment(environment),
+        trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
     )
 
 
@@ -195,7 +199,13 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
     return AppState(
         store=store,
         world=world,
-        catalog=Catalog(store=store, world=world, open_namespace=open_namespace, make_versions=make_versions),
+        catalog=Catalog(
+            store=store,
+            world=world,
+            open_namespace=open_namespace,
+            make_versions=make_versions,
+            options=CatalogOptions(trust_denials=options.trust_denials),
+        ),
         accounts=accounts,
         groups=groups,
         policies=policies,

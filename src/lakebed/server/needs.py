@@ -182,7 +182,10 @@ OBJECT_NEEDS: Final[dict[str, Needs]] = {
     f"GET {_ON_REF}/objects/ls": _need("fs:ListObjects"),
     f"GET {_ON_BRANCH}/objects/stage_allowed": _need("fs:WriteObject", OBJECT),
     f"POST {_ON_BRANCH}/objects": _need("fs:WriteObject", OBJECT),
-    f"PUT {_ON_BRANCH}/objects": _need("fs:WriteObject", OBJECT),
+    f"PUT {_ON_BRANCH}/objects": (
+        Need("fs:WriteObject", OBJECT),
+        Need("fs:ImportFromStorage", FS + "namespace/{body.physical_address}", wire.ObjectStageCreation),
+    ),
     f"PUT {_ON_BRANCH}/objects/stat/user_metadata": _need("fs:WriteObject", OBJECT),
     f"DELETE {_ON_BRANCH}/objects": _need("fs:DeleteObject", OBJECT),
     f"POST {_ON_BRANCH}/objects/delete": _need("fs:DeleteObject", REPOSITORY + "/object/{body.paths}", wire.PathList),

@@ -20,6 +20,7 @@ from lakebed.blocks.store import (
     BlockExists,
     BlockNotFound,
     BlockOutcomeUnknown,
+    BlocksDenied,
     BlocksUnavailable,
     InvalidNamespace,
     UnlistableKey,
@@ -127,7 +128,7 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
             raise BlocksUnavailable(brief(error), key=key) from error
         raise BlockNotFound(f"there is no object {key!r}", key=key) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
+        raise BlocksDenied(f"the store refused us: {brief(error)}", key=key) from error
     except BaseError as error:
         if bad := _BAD_PATH.search(str(error)):
             raise UnlistableKey(
@@ -136,7 +137,7 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
                 key=bad[1],
             ) from error
         if _DENIED.search(str(error)):
-            raise BlocksUnavailable(f"the store refused us: {brief(error)}", key=key) from error
+            raise BlocksDenied(f"the store refused us: {brief(error)}", key=key) from error
         if conditional and not _REFUSED.search(str(error)):
             raise BlockOutcomeUnknown(f"{key!r} may be stored or not: {brief(error)}", key=key) from error
         raise BlocksUnavailable(brief(error), key=key) from error

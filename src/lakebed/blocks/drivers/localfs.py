@@ -36,6 +36,7 @@ from lakebed.blocks.store import (
     CHUNK_BYTES,
     BlockCorrupt,
     BlockNotFound,
+    BlocksDenied,
     BlockStat,
     BlocksUnavailable,
     Body,
@@ -61,6 +62,7 @@ where a thread takes three."""
 PAGE_KEYS: Final = 1000
 _WORKERS: Final = 16
 _threads: Final = threading.local()
+_DENIED: Final = {errno.EACCES, errno.EPERM}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -412,6 +414,8 @@ def _translate(error: OSError) -> LakebedError:
         return InvalidBlockKey("a symbolic link lies where an object should be, and no key may lead through one")
     if error.errno == errno.ENAMETOOLONG:
         return InvalidBlockKey("a segment of the key is too long for this file system")
+    if error.errno in _DENIED:
+        return BlocksDenied(f"the folder refused us: {error}", errno=error.errno)
     reason = "the disk is full" if error.errno in _FULL else "the folder refused us"
     return BlocksUnavailable(f"{reason}: {error}", errno=error.errno)
 
