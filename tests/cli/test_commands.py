@@ -357,3 +357,25 @@ def test_the_help_of_a_noun_says_whole_sentences_in_a_narrow_terminal(shell: She
     for noun in ("gc", "object", "branch", "auth", "config"):
         told = shell.ok(noun, "--help").out
         assert "..." not in told.partition("Commands:")[2], told
+
+
+def test_ctrl_c_at_a_question_is_an_interrupt_and_nothing_is_done(shell: Shell, lake: str) -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakebed", "repo", "delete", lake],
+        env={"PATH": "/usr/bin:/bin", **shell.environment},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    asked = b""
+    while b"[y/N]" not in asked:
+        asked += os.read(ours, 1000)
+
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+
+    assert (process.returncode, out.strip()) == (130, b"")
+    assert shell("repo", "show", lake).code == 0
+    os.close(theirs)
+    os.close(ours)

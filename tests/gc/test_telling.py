@@ -23,12 +23,13 @@ from lakebed.cli.gc_text import (
     plan_text,
     plan_texts,
     runs_text,
+    standing_text,
     state_text,
     view_text,
 )
 from lakebed.cli.gc_why import why_text
 from lakebed.cli.output import human_time
-from lakebed.gc import ListedRun, SparkFailed, unforeseen
+from lakebed.gc import ListedRun, SparkFailed, Standing, standing_by_record, unforeseen
 from lakebed.gc.unforeseen import telling_line
 from lakebed.handoff import (
     CommitCounts,
@@ -243,6 +244,26 @@ def test_a_run_that_ended_without_deleting_does_not_look_as_if_it_had() -> None:
     assert [*runs_text([run])][1].endswith("ended: nothing deleted  -        -")
 
 
+def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it() -> None:
+    found = Standing(
+        run_id="r1",
+        kind=RunKind.UNCOMMITTED,
+        state="marked",
+        started_ms=NOW,
+        objects=4200,
+        size_bytes=1 << 20,
+        objects_done=728,
+        began_ms=NOW,
+        window="7d",
+    )
+    lines = [*standing_text(found, "lakebed gc apply lakefs://lake r1")]
+
+    assert "state:       applying" in lines
+    assert "done:        728 of 4,200 objects" in lines
+    assert "quarantine:  7d" in lines
+    assert lines[-1] == "if it died, apply it again: lakebed gc apply lakefs://lake r1"
+
+
 def test_commits_are_counted_only_while_they_are_condemned() -> None:
     view = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=NOW, plan="x")
 
@@ -257,7 +278,7 @@ def test_a_run_that_is_over_is_told_as_of_then() -> None:
     applied = f"applied {human_time(NOW // 1000)}: deleted 4 objects, 9 B"
 
     assert applied_text(report()) == f"r1 was {applied}"
-    assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(view, report()))]
+    assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(standing_by_record(view), report()))]
 
 
 def test_the_page_of_an_applied_plan_says_so_and_tells_what_was_moved_aside() -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from lakebed.base import Conflict, LakebedError
@@ -26,13 +25,17 @@ from .gc_rules import app as rules
 from .gc_session import (
     RootOption,
     RunArgument,
+    all_but_unfinished,
     checked_collector,
     collector_of,
+    go_on,
     is_plan,
     local_spark,
     no_such_run,
     read_run,
+    read_standing,
     rules_file,
+    warn_of_unfinished,
 )
 from .gc_text import (
     amount,
@@ -40,9 +43,9 @@ from .gc_text import (
     outcome,
     plan_text,
     plan_texts,
-    planned_text,
     report_text,
     runs_text,
+    standing_text,
     view_text,
 )
 from .gc_why import why
@@ -61,17 +64,6 @@ app.add_typer(jobs, name="job")
 
 class NothingToAbandon(Conflict):
     """A plan that no apply began: nothing waits for it, and it deletes nothing."""
-
-
-class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of which there is only a plan."""
-
-    run_id: str
-    state: str
-    kind: str
-    made_ms: int
-    objects: int
-    size_bytes: int
 
 
 @app.command("plan")
@@ -95,6 +87,7 @@ def plan(
     options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
     collector.check_planning(kinds, rules=supposed)
+    warn_of_unfinished(session, collector)
     with local_spark(session) as local:
         session.show_all(collector.plan_each(local.spark, kinds, rules=supposed), plan_texts)
 
@@ -115,7 +108,7 @@ def show(
     found = read_run(collector, run)
     report = collector.report(run)
     if html is None:
-        state = outcome(collector.status(run), report)
+        state = outcome(collector.standing(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
         return
     from .gc_report import plan_html
@@ -175,7 +168,7 @@ def run_all(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Plan and apply, one kind after the other; then purge what lies in quarantine past its window."""
+    """Finish what is unfinished, plan and apply, one kind after the other; then purge what is past its quarantine."""
     check_window_option(quarantine)
     options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
@@ -185,7 +178,7 @@ def run_all(
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
-            reports.extend(collector.run_each(local.spark, kinds, quarantine=quarantine))
+            left = all_but_unfinished(reports, collector.run_each(local.spark, kinds, quarantine=quarantine))
             purged = collector.purge(local.spark)
         except LakebedError:
             # What one kind deleted is told even where the next one fails: `extend` keeps what came before an error.
@@ -194,6 +187,8 @@ def run_all(
     if purged.purged:
         session.note("; ".join(purge_text(purged)))
     _show_reports(session, reports)
+    if left is not None:
+        raise left
     if purged.objects_failed:
         raise typer.Exit(FAILED)
 
@@ -207,7 +202,9 @@ def list_runs(
     local_root: RootOption = None,
 ) -> None:
     """List runs, newest first: those the server knows, and plans that were never applied."""
-    session.show_all(checked_collector(session, uri, local_root).listed(limit=limit), runs_text)
+    collector = checked_collector(session, uri, local_root)
+    session.show_all(collector.listed(limit=limit), runs_text)
+    warn_of_unfinished(session, collector)
 
 
 @app.command("status")
@@ -215,21 +212,8 @@ def list_runs(
 def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
     """Show how far a run has come."""
     collector = collector_of(session, uri, local_root)
-    view = collector.status(run)
-    if view is not None:
-        session.show(view, view_text)
-        return
-    found = read_run(collector, run)
-    total = found.totals.all
-    planned = PlannedRun(
-        run_id=run,
-        state="planned",
-        kind=found.kind,
-        made_ms=found.now_ms,
-        objects=total.objects,
-        size_bytes=total.size_bytes,
-    )
-    session.show(planned, planned_text)
+    found = read_standing(collector, run)
+    session.show(found, lambda found: standing_text(found, go_on(collector, run)))
 
 
 @app.command("abandon")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +19,15 @@ from lakebed.base import NotFound
 
 from .failures import Misuse, describe
 from .gc_progress import CLEAR, tasks_shown
+from .gc_text import unfinished_text
 from .output import human_duration
 from .session import Session
 from .uris import parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, LocalSession
-    from lakebed.handoff import Plan
+    from lakebed.gc import Collector, LocalSession, NotFinished, Standing
+    from lakebed.handoff import Plan, RunReport
     from lakebed.retention import Rules
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
@@ -94,6 +95,48 @@ def read_run(collector: Collector, run: str) -> Plan:
         if collector.status(run) is not None:
             raise
         raise no_such_run(collector, run) from None
+
+
+def read_standing(collector: Collector, run: str) -> Standing:
+    """How far a run has come; what only the record says where the namespace is not within reach.
+
+    Raises:
+        NoSuchRun: there is neither a run nor a plan of this name.
+    """
+    from lakebed.blocks import InvalidNamespace
+    from lakebed.gc import PlanMissing, standing_by_record
+
+    try:
+        return collector.standing(run)
+    except PlanMissing:
+        raise no_such_run(collector, run) from None
+    except InvalidNamespace:
+        view = collector.status(run)
+        if view is None:
+            raise
+        return standing_by_record(view)
+
+
+def go_on(collector: Collector, run: str) -> str:
+    from lakebed.gc import go_on_command
+
+    return go_on_command(collector.repository, run)
+
+
+def warn_of_unfinished(session: Session, collector: Collector) -> None:
+    for run in collector.unfinished():
+        session.note(unfinished_text(run, go_on(collector, run.run_id)))
+
+
+def all_but_unfinished(reports: list[RunReport], each: Iterable[RunReport]) -> NotFinished | None:
+    """Add each to `reports`. What was left unfinished, if anything was, is returned, for it stops nothing."""
+    from lakebed.gc import NotFinished
+
+    try:
+        reports.extend(each)
+    except NotFinished as error:
+        return error
+    return None
 
 
 def check_run(collector: Collector, run: str) -> None:

@@ -12,10 +12,8 @@ from lakebed.base import count_of, human_size
 from .output import fields, human_time, printable, table
 
 if TYPE_CHECKING:
-    from lakebed.gc import ListedRun
+    from lakebed.gc import ListedRun, Standing, UnfinishedRun
     from lakebed.handoff import Plan, RunReport, RunView, Total
-
-    from .gc import PlannedRun
 
 TOP: Final = 10
 """How many branches and folders are named; the others are summed."""
@@ -155,19 +153,25 @@ def _applied(report: RunReport) -> str:
     return f"applied {human_time(report.run_end_time_ms // 1000)}: {_gone(report)}"
 
 
-def outcome(view: RunView | None, report: RunReport | None) -> str:
+def outcome(found: Standing, report: RunReport | None) -> str:
     """What came of a plan."""
-    if view is None:
-        return "planned; nobody applied it"
-    if report is not None and view.state.value == "ended":
+    if found.state in {"planned", "supposed"}:
+        return f"{state_text(found.state)}; nobody applied it"
+    if report is not None and found.state == "ended":
         return _applied(report)
-    if report is not None:
+    if report is not None and report.objects_failed:
         return f"{_applied(report)}; {count_of(report.objects_failed, 'object')} could not be deleted: apply again"
-    return state_text(view.state.value, nothing_deleted=view.state.value == "ended" and not view.plan)
+    return standing_state(found)
 
 
-def state_text(state: str, *, nothing_deleted: bool = False) -> str:
+def standing_state(found: Standing) -> str:
+    return state_text(found.state, nothing_deleted=found.nothing_deleted, has_begun=found.is_unfinished)
+
+
+def state_text(state: str, *, nothing_deleted: bool = False, has_begun: bool = False) -> str:
     """What a state means to who waits for a run; records and JSON have their own words (docs/guide/retention.md)."""
+    if has_begun:
+        return "applying"
     return "ended: nothing deleted" if nothing_deleted else _STATES.get(state, state)
 
 
@@ -175,6 +179,7 @@ _STATES: Final = {
     "planning": "planning",
     "marking": "planning",
     "marked": "planned",
+    "planned": "planned",
     "supposed": "planned, rules not saved",
     "condemning": "applying",
     "sweeping": "applying",
@@ -182,26 +187,44 @@ _STATES: Final = {
 }
 
 
-def view_text(view: RunView) -> Iterator[str]:
-    """Commits are counted while they are condemned: the list is emptied when a run is over."""
+def standing_text(found: Standing, command: str) -> Iterator[str]:
+    """How far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
+    condemned: the list is emptied when a run is over.
+    """
     facts: list[tuple[str, Any]] = [
-        ("run", f"{view.run_id} ({view.kind})"),
-        ("state", outcome(view, None)),
-        ("started", human_time(view.started_ms // 1000)),
+        ("run", f"{found.run_id} ({found.kind})"),
+        ("state", standing_state(found)),
+        ("made", human_time(found.started_ms // 1000)),
     ]
-    if view.condemned:
-        facts.append(("condemns", count_of(view.condemned, "commit")))
-    return fields(facts)
+    if found.objects is not None and not found.nothing_deleted:
+        size = "" if found.size_bytes is None else f", {human_size(found.size_bytes)}"
+        facts.append(("goes", f"{count_of(found.objects, 'object')}{size}"))
+    if found.condemned:
+        facts.append(("condemns", count_of(found.condemned, "commit")))
+    if found.window:
+        facts.append(("quarantine", found.window))
+    if found.began_ms is not None:
+        facts.append(("began", human_time(found.began_ms // 1000)))
+    if found.is_unfinished and found.objects is not None and found.objects_done is not None:
+        facts.append(("done", f"{found.objects_done:,} of {count_of(found.objects, 'object')}"))
+    if found.ended_ms is not None:
+        facts.append(("ended", human_time(found.ended_ms // 1000)))
+    yield from fields(facts)
+    if found.is_unfinished and command:
+        yield f"if it died, apply it again: {command}"
 
 
-def planned_text(run: PlannedRun) -> Iterator[str]:
-    facts = [
-        ("run", f"{run.run_id} ({run.kind})"),
-        ("state", outcome(None, None)),
-        ("made", human_time(run.made_ms // 1000)),
-        ("goes", f"{count_of(run.objects, 'object')}, {human_size(run.size_bytes)}"),
-    ]
-    return fields(facts)
+def view_text(view: RunView) -> Iterator[str]:
+    from lakebed.gc import standing_by_record
+
+    return standing_text(standing_by_record(view), "")
+
+
+def unfinished_text(run: UnfinishedRun, command: str) -> str:
+    return (
+        f"warning: run {run.run_id} ({run.kind}) began to delete {human_time(run.began_ms // 1000)} and has not ended; "
+        f"unless somebody is applying it now: {command}"
+    )
 
 
 def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
@@ -210,7 +233,7 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
             run.run_id,
             human_time(run.started_ms // 1000),
             run.kind,
-            state_text(run.state, nothing_deleted=run.nothing_deleted),
+            state_text(run.state, nothing_deleted=run.nothing_deleted, has_begun=run.has_begun),
             "-" if run.objects is None else f"{run.objects:,}",
             "-" if run.size_bytes is None else human_size(run.size_bytes),
         )

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .failures import FAILED, MISUSED
+from .failures import FAILED, INTERRUPTED, MISUSED
 
 COMMANDS: Final = {
     "quickstart": "quickstart",
@@ -62,7 +62,11 @@ class LazyGroup(Group):
             else:
                 typer.echo(f"error: {_one_line(error)}", err=True)
             sys.exit(MISUSED)
-        except typer.Abort:
+        except typer.Abort as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                # Ctrl-C at a question, whose line it leaves.
+                typer.echo(err=True)
+                sys.exit(INTERRUPTED)
             typer.echo("error: nothing was answered", err=True)
             sys.exit(FAILED)
 

@@ -7,6 +7,7 @@ from .api import TASKS, Collector, NamespaceMissing
 from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
 from .fencing import Overtaken
 from .files import Lake
+from .finishing import NotFinished, go_on_command
 from .functions import (
     NoSession,
     Planned,
@@ -41,8 +42,10 @@ from .session import (
     local_session,
     session_options,
 )
+from .standing import Standing, standing_by_record
 from .supposing import NothingToSuppose, NotTheRules
 from .tables import SchemaMismatch
+from .unfinished import OtherUnfinished, UnfinishedRun
 from .unforeseen import SparkFailed, unforeseen
 
 __all__ = [
@@ -63,8 +66,10 @@ __all__ = [
     "NoRules",
     "NoSavedState",
     "NoSession",
+    "NotFinished",
     "NotTheRules",
     "NothingToSuppose",
+    "OtherUnfinished",
     "Overtaken",
     "Plan",
     "PlanMissing",
@@ -78,6 +83,7 @@ __all__ = [
     "SessionRunning",
     "SparkDidNotStart",
     "SparkFailed",
+    "Standing",
     "TaskCorrupt",
     "TaskFailed",
     "TaskStopped",
@@ -85,6 +91,7 @@ __all__ = [
     "Total",
     "Totals",
     "UncommittedOptions",
+    "UnfinishedRun",
     "UnknownAnswer",
     "UnknownChoice",
     "Where",
@@ -92,6 +99,7 @@ __all__ = [
     "check_window",
     "diff",
     "find_java",
+    "go_on_command",
     "ledger",
     "local_session",
     "options_of",
@@ -101,6 +109,7 @@ __all__ = [
     "run",
     "session_options",
     "show",
+    "standing_by_record",
     "unforeseen",
     "why",
 ]

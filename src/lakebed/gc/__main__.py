@@ -35,6 +35,7 @@ from lakebed.gc import (
     TASKS,
     Collector,
     Mode,
+    NotFinished,
     PurgeReport,
     UncommittedOptions,
     local_session,
@@ -160,8 +161,14 @@ def _collect(collector: Collector, spark: SparkSession, options: argparse.Namesp
         case "purge":
             yield collector.purge(spark)
         case _:
-            yield from collector.run_each(spark, _kinds(options), quarantine=options.quarantine)
+            left = None
+            try:
+                yield from collector.run_each(spark, _kinds(options), quarantine=options.quarantine)
+            except NotFinished as error:
+                left = error
             yield collector.purge(spark)
+            if left is not None:
+                raise left
 
 
 def _tasks(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -212,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in (
         ("plan", "decide what goes; delete nothing"),
         ("apply", "carry out one plan"),
-        ("run", "plan, then apply; purge at the end"),
+        ("run", "finish what is unfinished, plan and apply; purge at the end"),
         ("purge", "delete what lies in quarantine past its window"),
         ("show", "print a plan"),
         ("diff", "compare two plans"),

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
 from lakebed import handoff
-from lakebed.base import NotFound
+from lakebed.base import Corrupt, NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import (
     LedgerQuery,
@@ -43,16 +43,20 @@ from lakebed.retention import MetadataRule, Rules
 from .admitting import RunNotReady, check_apply, check_how, check_planning
 from .applying import apply_run
 from .files import Files, Lake
+from .finishing import NotFinished, finish_each, go_on_command, telling_where
 from .ledger_query import ledger_frame, ledger_rows_of
 from .listed import ListedRun, ended_without_deleting, list_runs
 from .live_side import Caller, LiveSide
 from .modes import Mode, UncommittedOptions
+from .patience import Patient
 from .planning import plan_run
 from .planning_committed import NoRules
 from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
+from .standing import Standing, standing_of
 from .supposing import Supposing, check_supposed
+from .unfinished import OtherUnfinished, UnfinishedRun, unfinished_runs
 from .verdicts import doomed_objects
 from .workshop import Workshop, read_input
 
@@ -148,7 +152,7 @@ class Collector:
         options = self.uncommitted if mode is None else replace(self.uncommitted, mode=mode)
         shop = self._shop(spark)
         if rules is not None:
-            shop = replace(shop, live_side=Supposing(self.client, self.repository, rules))
+            shop = replace(shop, live_side=Supposing(Patient(self.client, self.progress), self.repository, rules))
         return plan_run(shop, kind, options)
 
     def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:
@@ -160,8 +164,11 @@ class Collector:
             PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
+            OtherUnfinished: it deletes for good what another run may be moving aside.
         """
-        return apply_run(self._shop(spark), run_id, window=quarantine, grace_s=self.readers_grace_s)
+        command = go_on_command(self.repository, run_id)
+        with telling_where(run_id, lambda: self.standing(run_id), command, self.progress):
+            return apply_run(self._shop(spark), run_id, window=quarantine, grace_s=self.readers_grace_s)
 
     def purge(self, spark: SparkSession) -> PurgeReport:
         """Delete for good what lies in quarantine past its window. After a crash, or where objects failed: again.
@@ -229,14 +236,20 @@ class Collector:
         self.check_planning(kinds, rules=rules)
         every = (kind for kind in RunKind if rules is None or kind is not RunKind.METADATA)
         for kind in kinds or every:
-            try:
-                plan = self.plan(spark, kind, mode=mode, rules=rules)
-            except NoRules as error:
-                if kinds:
-                    raise
-                self.progress(str(error))
-            else:
+            plan = self._planned(spark, kind, is_asked=bool(kinds), mode=mode, rules=rules)
+            if plan is not None:
                 yield plan
+
+    def _planned(
+        self, spark: SparkSession, kind: RunKind, *, is_asked: bool, mode: Mode | None, rules: Rules | None = None
+    ) -> Plan | None:
+        try:
+            return self.plan(spark, kind, mode=mode, rules=rules)
+        except NoRules as error:
+            if is_asked:
+                raise
+            self.progress(str(error))
+            return None
 
     def run_each(
         self,
@@ -246,14 +259,27 @@ class Collector:
         mode: Mode | None = None,
         quarantine: str | None = None,
     ) -> Iterator[RunReport]:
-        """Plan and apply, one kind after the other, as in `plan_each`.
+        """Finish what is unfinished, each run in the way it was begun; then plan and apply, one kind after the other,
+        as in `plan_each`.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.
+            NotFinished: a run could not be finished, or nothing be planned beside it. All else was done.
         """
         self.check_running(kinds, quarantine=quarantine)
-        for plan in self.plan_each(spark, kinds, mode=mode):
-            yield self.apply(spark, plan.run_id, quarantine=quarantine)
+        left: list[str] = []
+        yield from finish_each(self.unfinished(), lambda run_id: self.apply(spark, run_id), self.progress, left)
+        for kind in kinds or RunKind:
+            try:
+                plan = self._planned(spark, kind, is_asked=bool(kinds), mode=mode)
+                if plan is not None:
+                    yield self.apply(spark, plan.run_id, quarantine=quarantine)
+            except (Corrupt, OtherUnfinished) as error:
+                if not left:
+                    raise
+                left.append(f"{kind.value} data: {error}")
+        if left:
+            raise NotFinished("; ".join(left))
 
     def run(
         self,
@@ -370,6 +396,22 @@ class Collector:
         """None where the server has no record: not applied yet, or no run at all."""
         return self._live_side().run(check_run_id(run_id))
 
+    def unfinished(self) -> list[UnfinishedRun]:
+        """Runs whose deletes may have begun and that have not ended. Somebody may be applying one just now."""
+        with Files(self._lake()) as files:
+            return unfinished_runs(files, self.runs())
+
+    def standing(self, run_id: str) -> Standing:
+        """How far a run has come.
+
+        Raises:
+            PlanMissing: there is no such run.
+            BadInput: a file of it is unreadable.
+        """
+        view = self.status(run_id)
+        with Files(self._lake()) as files:
+            return standing_of(files, run_id, view)
+
     def abandon(self, run_id: str) -> RunView:
         """End a run that was left behind before its deletes began; it can never be applied.
 
@@ -380,11 +422,11 @@ class Collector:
         return self._live_side().abandoned(check_run_id(run_id))
 
     def _shop(self, spark: SparkSession) -> Workshop:
-        live_side = self._live_side()
+        live_side = LiveSide(Patient(self.client, self.progress), self.repository)
         return Workshop(
             spark=spark,
             live_side=live_side,
-            lake=self._lake(),
+            lake=Lake(uri=live_side.namespace(), options=self.blocks),
             tasks=self.tasks,
             progress=self.progress,
             metadata=self.metadata,

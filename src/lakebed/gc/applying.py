@@ -9,6 +9,7 @@ however old the plan is.
 A *committed* plan was made in private and may be stale, so it is published first and then asked once more
 (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
 
+    begin        how it is carried out is written down, for whoever has to go on with it (unfinished.py)
     condemn      the server publishes the commits, touches branches, writes down what is staged, uploaded or copied,
                  and reads refs, commits and rules again; a commit that something names is taken out
     recheck      of the plan's objects, those that are named by any of that, or by a commit that stays now and did not
@@ -29,8 +30,6 @@ several applies in one repository, of one run or of many, the one that began las
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -69,27 +68,16 @@ from .rereading import reread
 from .runs import Plan, Total, read_plan
 from .saving import save
 from .sweep import remove_files, sweep
+from .unfinished import (
+    Rechecked,
+    begin,
+    check_beside,
+    recheck_of,
+    start_sweep,
+    write_recheck,
+)
 from .verdicts import doomed_again, write_verdicts
 from .workshop import Workshop, read_input
-
-_RECHECK: Final = "recheck."
-
-
-class Rechecked(msgspec.Struct, frozen=True, kw_only=True):
-    """`recheck.<recheck>.json`: what may be deleted, and the table COMMITS that it was rechecked with.
-
-    Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
-    """
-
-    doomed: Manifest
-    commits: Manifest
-    condemned: int
-
-
-class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`sweep.json`: when the first sweep of a run began, which says where its ledger lies."""
-
-    started_ms: int
 
 
 def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s: int | None = None) -> RunReport:
@@ -103,6 +91,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
+        OtherUnfinished: it deletes for good, and another run of its kind that moves aside is unfinished. As above.
         InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
@@ -114,19 +103,21 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         state = state_to_apply(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
+        window = None if plan.kind is RunKind.METADATA else window
         rules_version = admitted(shop.live_side, plan, state)
+        check_beside(files, shop.live_side.runs(), plan, window)
         began_s = time.perf_counter()
         fence = _claim(files, run_id)
+        window = begin(files, plan, window)
         doomed, condemned = _cleared(shop, files, plan, view, rules_version)
         cleared_s = time.perf_counter()
-        started_ms = _started_ms(files, plan)
-        ledger = _ledger(plan, started_ms)
+        started = start_sweep(files, plan)
+        ledger = Ledger(run_id=plan.run_id, date=started.date)
         if doomed.rows and plan.kind is not RunKind.METADATA:
-            since_ms = plan.made_ms if plan.kind is RunKind.UNCOMMITTED and plan.made_ms else started_ms
+            since_ms = plan.made_ms if plan.kind is RunKind.UNCOMMITTED and plan.made_ms else started.started_ms
             let_readers_finish(since_ms, grace_s, check=lambda: files.act(fence.check), progress=shop.progress)
         files.act(fence.check)
         waited_s = time.perf_counter()
-        window = None if plan.kind is RunKind.METADATA else window
         quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window, doomed=doomed)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
         swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
@@ -158,10 +149,10 @@ def _cleared(
     if plan.kind is RunKind.UNCOMMITTED:
         return plan.doomed, 0
     if view is not None and view.state is RunState.SWEEPING:
-        rechecked = _recheck_of(files, plan, view)
+        rechecked = recheck_of(files, plan, view)
     elif plan.kind is RunKind.METADATA:
         doomed, commits = recheck_metadata(shop, files, plan)
-        rechecked = _write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=0))
+        rechecked = write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=0))
     else:
         shop.progress(f"condemning {count_of(_condemned_rows(plan), 'commit')}")
         assert plan.condemned is not None, "committed plans have one"
@@ -210,13 +201,7 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
     )
     folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")
     doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=plan.now_ms)
-    return _write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned))
-
-
-def _write_recheck(files: Files, plan: Plan, rechecked: Rechecked) -> Rechecked:
-    name = rechecked.commits.digest()[:16]
-    files.write(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(rechecked))
-    return rechecked
+    return write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned))
 
 
 def _kept_by(files: Files, plan: Plan) -> pa.Table:
@@ -232,40 +217,6 @@ def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
     place = metaranges.schema.get_field_index("is_live")
     flags = pa.repeat(pa.scalar(live), metaranges.num_rows)
     return metaranges.set_column(place, metaranges.schema.field("is_live"), flags)
-
-
-def _recheck_of(files: Files, plan: Plan, view: RunView) -> Rechecked:
-    """The recheck with whose table a crashed apply was let to sweep.
-
-    Raises:
-        BadInput: it is missing or unreadable.
-    """
-    for name in sorted(files.sizes(plan.folder + _RECHECK)):
-        try:
-            rechecked = msgspec.json.decode(files.read(f"{plan.folder}{_RECHECK}{name}"), type=Rechecked)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
-        if rechecked.doomed.digest() == view.plan:
-            return rechecked
-    raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
-
-
-def _started_ms(files: Files, plan: Plan) -> int:
-    """When the first apply of the run came to its sweep: all of them must find one ledger, over midnight too."""
-    key = f"{plan.folder}sweep.json"
-    data = files.find(key)
-    if data is None:
-        started = Started(started_ms=wall_clock_ms())
-        data = files.write_once(key, msgspec.json.encode(started))
-    try:
-        return msgspec.json.decode(data, type=Started).started_ms
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"{key} is unreadable: {error}", input="sweep.json") from error
-
-
-def _ledger(plan: Plan, started_ms: int) -> Ledger:
-    """The run's ledger: the date is that of its first sweep, so that one started again finds what is done."""
-    return Ledger(run_id=plan.run_id, date=datetime.fromtimestamp(started_ms / 1000, UTC).date().isoformat())
 
 
 def _stage(name: str, objects: Total, wall_s: float) -> StageReport:

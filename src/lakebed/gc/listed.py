@@ -10,12 +10,13 @@ from lakebed.handoff import Plan, RunKind, RunState, RunView
 
 from .files import Files
 from .runs import list_plans, read_plan
+from .unfinished import unfinished_runs
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
     `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
-    was deleted (`nothing_deleted`).
+    was deleted (`nothing_deleted`). `has_begun`: its deletes may have begun, and it has not ended.
     """
 
     run_id: str
@@ -26,6 +27,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     what_if: bool = False
     nothing_deleted: bool = False
+    has_begun: bool = False
 
 
 def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
@@ -33,7 +35,9 @@ def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[Lis
     known = {view.run_id: view for view in views}
     planned = set(list_plans(files))
     newest = sorted({*known, *planned}, reverse=True)[:limit]
-    return [_listed(id_, known.get(id_), read_plan(files, id_) if id_ in planned else None) for id_ in newest]
+    begun = {run.run_id for run in unfinished_runs(files, [known[id_] for id_ in newest if id_ in known])}
+    found = [_listed(id_, known.get(id_), read_plan(files, id_) if id_ in planned else None) for id_ in newest]
+    return [msgspec.structs.replace(run, has_begun=run.run_id in begun) for run in found]
 
 
 def ended_without_deleting(view: RunView) -> bool:

@@ -145,7 +145,7 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
                 kind=kind,
                 state="" if view is None else view.state.value,
                 touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
-                has_begun=any(stat.key.endswith(f"/{run_id}/sweep.json") for stat in stats),
+                has_begun=any(stat.key.endswith((f"/{run_id}/apply.json", f"/{run_id}/sweep.json")) for stat in stats),
                 has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
                 has_quarantine=handoff.quarantine_path(run_id) in special.quarantined,
             )

@@ -39,10 +39,11 @@ from .keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
 from .mark.foreign import mark_foreign
 from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
-from .read import UNREFERENCED, Found, named_keys, read_ranges, uncommitted_keys
+from .read import UNREFERENCED, Found, held_keys, named_keys, read_ranges, uncommitted_keys
 from .rereading import reread
 from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .strays import strays_of
+from .unfinished import held_tables, runs_over
 from .workshop import Workshop, read_input
 
 HELD_MAX: Final = 200_000
@@ -74,6 +75,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
     """
     dated_ms = min(run.now_ms, files.act(store_clock_ms))
     keys_in = f"{run.folder}keys/"
+    over_before = runs_over(shop.live_side.runs())
     shop.progress("listing what lies outside slices")
     listed, found = files.act(lambda store: list_elsewhere(store, keys_in))
     shop.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
@@ -82,6 +84,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: _read_commits(shop, run, files, answer)
     )
     commits, prepared = committed.commits, committed.prepared
+    held = held_tables(files, shop.live_side.runs(), over_before)
     doomed, totals = mark_foreign(
         shop.spark,
         shop.lake,
@@ -89,6 +92,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         named=[
             committed.keys,
             uncommitted_keys(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, folder=keys_in),
+            held_keys(shop.spark, shop.lake, held, tasks=shop.tasks, folder=keys_in),
         ],
         into=f"{run.folder}{DOOMED_ELSEWHERE}/",
         cause=UNREFERENCED,

@@ -10,6 +10,9 @@ saved: it lists slices that are new, reads commits whose ids and ranges that are
 (docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
 What an optimised run has to read is mostly a few files: then the driver reads them, and no job is started.
 
+What runs hold whose deletes began counts as named too, and is read after the commits (unfinished.py): a commit that
+was swept by then names nothing here, and its run is seen to sweep.
+
 Candidates are addresses of slices, and nothing else: what was listed, kept, or could not be deleted. So foreign keys
 that something names are left out where they are read, were there ever so many; the full URI of an address of a slice
 is none. A candidate that is a foreign key stops the run (mark/uncommitted.py).
@@ -40,6 +43,7 @@ from .read import (
     Found,
     Issued,
     gather_live,
+    held_objects,
     list_slices,
     listing_into,
     live_objects,
@@ -52,6 +56,7 @@ from .runs import CommitCounts, Plan, RangeCounts, plan_frame
 from .saving import Base, write_piece
 from .strays import Strays, find_strays, strays_of
 from .tables import LIVE, PARTS, RANGE_IDS, RANGES, SETTLED
+from .unfinished import held_tables, runs_over
 from .workshop import Workshop, read_input, slice_numbers
 
 
@@ -89,6 +94,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
     """A run in the mode that is asked for, or that is due, up to and with `marked`.
 
     Raises:
+        BadInput: what an unfinished run holds cannot be read, too.
         NoSavedState: an optimised run was asked for and cannot be.
     """
     if options.mode is Mode.OLD_LAYOUT:
@@ -97,18 +103,25 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
     shop.progress(f"{choice.mode.value} run: {choice.note}")
     desk = Desk(shop=shop, run=run, files=files, base=choice.base)
     slices = _slices(desk, options)
+    over_before = runs_over(shop.live_side.runs())
     listed, found = _list(desk, slices.listed)
     shop.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")
     uncommitted = shop.live_side.uncommitted(run.run_id)
     prepared, committed = reread(
         shop, files, lambda: shop.live_side.commits(run.run_id), lambda answer: (answer, _read_commits(desk, answer))
     )
+    # Once commits are read: of one that was swept by then, the run has begun.
+    held = held_tables(files, shop.live_side.runs(), over_before)
     earlier = [] if desk.base is None else [desk.base.saved.keeps.kept, desk.base.saved.failed]
     marked = mark_unreferenced(
         shop.spark,
         shop.lake,
         candidates=[listed, *earlier],
-        live=Live(committed=committed.live, uncommitted=_read_uncommitted(desk, uncommitted)),
+        live=Live(
+            committed=committed.live,
+            uncommitted=_read_uncommitted(desk, uncommitted),
+            held=held_objects(shop.spark, shop.lake, held, tasks=shop.tasks, folder=desk.folder("held")),
+        ),
         into=Places(doomed=desk.folder("doomed"), kept=desk.folder("kept"), bytes_here=BYTES_HERE if desk.base else 0),
         tasks=shop.tasks,
         now_ms=run.now_ms,

@@ -123,7 +123,8 @@ class MetadataRuns:
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is StoredState.MARKED:
-                if await self._has_files(f"{run_folder(kind_of(record), run_id)}sweep.json"):
+                folder = run_folder(kind_of(record), run_id)
+                if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
                     return False  # It is applied just now, or was and is to be again: some objects failed.
                 record = await self._runs.move(run_id, RunState.ENDED)
         except RunNotFound:

@@ -7,7 +7,7 @@ settled slices were listed, and before anything else was read: what a later uplo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,10 +47,11 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """All that is named, as parts of LIVE: by commits, and by whatever is in no commit."""
+    """All that is named, as parts of LIVE: by commits, by whatever is in no commit, and what unfinished runs hold."""
 
     committed: Pieces
     uncommitted: Pieces
+    held: Pieces = field(default_factory=lambda: Pieces(folder=""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +102,15 @@ def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> 
         kept: list[pa.Table] = []
 
         async def verdicts() -> AsyncIterator[pa.Table]:
-            committed, uncommitted = [await read_live(store, named) for named in (live.committed, live.uncommitted)]
-            check_whole(committed, "live objects")
-            check_whole(uncommitted, "live objects")
+            sides = [await read_live(store, named) for named in (live.committed, live.uncommitted, live.held)]
+            for named in sides:
+                check_whole(named, "live objects")
+            committed, uncommitted, held = sides
             for part in parts_of(whole(share)):
                 objects = _unpack(decode(CANDIDATES, await read_part(store, "", part), part), part)
                 by_commits, by_others = named_by(committed, objects), named_by(uncommitted, objects)
+                # It goes with its run, so no later one has to look at it again.
+                by_commits |= named_by(held, objects)
                 objects, unnamed = await _looked_for(store, objects, ~(by_commits | by_others))
                 stays = kept_of(objects, by_commits, by_others, young_since_ms=young_since_ms)
                 if stays.num_rows:

@@ -2,6 +2,7 @@
 
 from lakebed.handoff import Found
 
+from .held import held_keys, held_objects
 from .listing import SIZE_UNKNOWN, UNREFERENCED, Issued, list_slices, listing_into
 from .live import gather_live, read_live, write_live
 from .ranges import expired_objects, live_objects, named_keys, named_ranges, read_ranges, reading_live
@@ -15,6 +16,8 @@ __all__ = [
     "check_table",
     "expired_objects",
     "gather_live",
+    "held_keys",
+    "held_objects",
     "list_slices",
     "listing_into",
     "live_objects",

@@ -1,0 +1,71 @@
+"""Finishing what is unfinished before anything new is planned, and saying where an apply left off.
+
+A run whose apply died holds its objects, its list of commits and its folder until somebody goes on with it. So a
+nightly `run` begins with those, each in the way it was begun. One that cannot be finished stops nobody but what may not
+be planned beside it; it is told at the end, as an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from lakebed.base import Corrupt, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.handoff import RunReport, RunState
+
+from .admitting import RunNotReady
+from .live_side import RunAbandoned
+from .runs import Progress
+from .standing import Standing
+from .unfinished import UnfinishedRun
+
+
+class NotFinished(LakebedError):
+    """A run whose deletes began could not be finished. The message says which and why; all else was done."""
+
+
+def finish_each(
+    runs: Iterable[UnfinishedRun], apply: Callable[[str], RunReport], progress: Progress, left: list[str]
+) -> Iterator[RunReport]:
+    """Apply each again. What could not be finished is told, and added to `left`.
+
+    Raises:
+        Unavailable, Denied, Overtaken, …: what stops every run.
+    """
+    for run in runs:
+        how = f", moving aside for {run.window}" if run.window else ""
+        progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")
+        try:
+            yield apply(run.run_id)
+        except (Corrupt, NotFound, RunNotReady, RunAbandoned) as error:
+            left.append(f"run {run.run_id} could not be finished: {error}")
+            progress(left[-1])
+
+
+def go_on_command(repository: str, run_id: str) -> str:
+    return f"lakebed gc apply lakefs://{repository} {run_id}"
+
+
+@contextlib.contextmanager
+def telling_where(run_id: str, standing: Callable[[], Standing], command: str, progress: Progress) -> Iterator[None]:
+    """Around an apply: if somebody stops it, or nobody answers, say how far it came and what goes on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
+        try:
+            progress(left_off(standing(), command))
+        except LakebedError:
+            progress(f"stopped; what was done of run {run_id} is recorded; apply it again: {command}")
+        raise
+
+
+def left_off(found: Standing, command: str) -> str:
+    """One sentence for who stopped an apply, or saw it stop."""
+    if found.state == RunState.ENDED:
+        return f"stopped, and run {found.run_id} had ended"
+    if not found.is_unfinished or found.objects is None or found.objects_done is None:
+        return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
+    return (
+        f"stopped: {found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are done and recorded; "
+        f"apply it again: {command}"
+    )

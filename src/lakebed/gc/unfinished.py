@@ -1,0 +1,279 @@
+"""Runs whose deletes began and that have not ended: which they are, how they were begun, and what they hold.
+
+An apply may die, or leave objects that could not be deleted. Until the run has ended, what its table of doomed objects
+holds is its own: it goes as its apply was told, aside where that was asked for, and nobody else takes it. So
+
+- how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and whoever goes on
+  with the run does as it says;
+- a run of uncommitted data counts what such a run holds as named, for commits that were swept name nothing any more;
+- of two runs of one kind with plans made side by side, both may hold an object: while one that moves aside is
+  unfinished, another that deletes for good is refused.
+
+What a run may delete is bound to its record by a digest. A table that is not that one, or cannot be read, stops whoever
+asks: it may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from lakebed.base import Conflict, NotFound, RunId
+from lakebed.blocks import BlockStore
+from lakebed.handoff import (
+    DELETES_ALLOWED,
+    BadInput,
+    Manifest,
+    Plan,
+    PlanMissing,
+    RunKind,
+    RunState,
+    RunView,
+    decode_quarantine,
+    quarantine_path,
+    run_folder,
+)
+
+from .clocks import wall_clock_ms
+from .files import Files, ahead
+from .runs import read_plan
+
+APPLY_FILE: Final = "apply.json"
+SWEEP_FILE: Final = "sweep.json"
+_RECHECK: Final = "recheck."
+
+
+class OtherUnfinished(Conflict):
+    """Another run moves aside what this one may delete for good, and is unfinished. Facts: `run_id` of the other."""
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """`apply.json`: when the run's first apply began, and the window for which objects are moved aside (empty: they are
+    deleted), as whoever asked for one said last.
+    """
+
+    began_ms: int
+    window: str = ""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """`sweep.json`: when the first sweep of a run began."""
+
+    started_ms: int
+
+    @property
+    def date(self) -> str:
+        """Under which its ledger lies: that of the day (YYYY-MM-DD, UTC)."""
+        return datetime.fromtimestamp(self.started_ms / 1000, UTC).date().isoformat()
+
+
+class Rechecked(msgspec.Struct, frozen=True, kw_only=True):
+    """`recheck.<recheck>.json`: what may be deleted, and the table COMMITS that it was rechecked with.
+
+    Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
+    """
+
+    doomed: Manifest
+    commits: Manifest
+    condemned: int
+
+
+class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose deletes may have begun. `window` as in `Begun`."""
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    began_ms: int
+    window: str
+
+
+def begin(files: Files, plan: Plan, window: str | None) -> str | None:
+    """Write down how the run is carried out, before it is let to delete: the window that counts, which is the one that
+    is asked for now, or was before.
+    """
+    before = read_begun(files, plan.kind, plan.run_id)
+    wanted = window or (before.window if before else "")
+    if before is None or before.window != wanted:
+        began_ms = before.began_ms if before else wall_clock_ms()
+        files.write(f"{plan.folder}{APPLY_FILE}", msgspec.json.encode(Begun(began_ms=began_ms, window=wanted)))
+    return wanted or None
+
+
+def read_begun(files: Files, kind: RunKind, run_id: str) -> Begun | None:
+    """None: no apply of the run began.
+
+    Raises:
+        BadInput: what is there is unreadable.
+    """
+    return _read(files, [(kind, run_id)])[0]
+
+
+def read_started(files: Files, plan: Plan) -> Started | None:
+    """None: the run has not come to its first sweep.
+
+    Raises:
+        BadInput: what is there is unreadable.
+    """
+    data = files.find(f"{plan.folder}{SWEEP_FILE}")
+    return None if data is None else _decode_started(data, plan)
+
+
+def start_sweep(files: Files, plan: Plan) -> Started:
+    """When the first apply of the run came to its sweep: all of them must find one ledger, over midnight too."""
+    key = f"{plan.folder}{SWEEP_FILE}"
+    data = files.find(key)
+    if data is None:
+        data = files.write_once(key, msgspec.json.encode(Started(started_ms=wall_clock_ms())))
+    return _decode_started(data, plan)
+
+
+def _decode_started(data: bytes, plan: Plan) -> Started:
+    try:
+        return msgspec.json.decode(data, type=Started)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"{plan.folder}{SWEEP_FILE} is unreadable: {error}", input=SWEEP_FILE) from error
+
+
+def _all_begun(files: Files, views: Sequence[RunView]) -> list[Begun | None]:
+    return _read(files, [(view.kind, view.run_id) for view in views])
+
+
+def _read(files: Files, runs: Sequence[tuple[RunKind, str]]) -> list[Begun | None]:
+    names = [(run_folder(kind, RunId(run_id)), quarantine_path(run_id)) for kind, run_id in runs]
+    wanted = [key for folder, aside in names for key in (folder + APPLY_FILE, folder + SWEEP_FILE, aside)]
+    found = files.act(lambda store: _find_all(store, wanted))
+    return [
+        _begun(run_id, found[folder + APPLY_FILE], found[folder + SWEEP_FILE], found[aside])
+        for (_, run_id), (folder, aside) in zip(runs, names, strict=True)
+    ]
+
+
+def _begun(run_id: str, asked: bytes | None, swept: bytes | None, aside: bytes | None) -> Begun | None:
+    try:
+        if asked is not None:
+            return msgspec.json.decode(asked, type=Begun)
+        if swept is None:
+            return None
+        # Of an older release, which only wrote down that it moved aside.
+        window = "" if aside is None else decode_quarantine(aside, run_id).window
+        return Begun(began_ms=msgspec.json.decode(swept, type=Started).started_ms, window=window)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"how run {run_id} was begun is unreadable: {error}", input=APPLY_FILE) from error
+
+
+async def _find_all(store: BlockStore, keys: Sequence[str]) -> dict[str, bytes | None]:
+    async def find(key: str) -> bytes | None:
+        with suppress(NotFound):
+            return await store.get(key)
+        return None
+
+    return {key: data async for key, data in ahead(keys, find)}
+
+
+def unfinished_runs(files: Files, views: Iterable[RunView]) -> list[UnfinishedRun]:
+    """In the order in which they are to be finished: those that move aside first, then the oldest. Costs three small
+    reads for each plan of uncommitted data that nobody applied, or not to its end.
+    """
+    views = [view for view in views if view.state in DELETES_ALLOWED]
+    runs = zip(views, _all_begun(files, views), strict=True)
+    found = [
+        UnfinishedRun(
+            run_id=view.run_id,
+            kind=view.kind,
+            state=view.state,
+            began_ms=begun.began_ms if begun else view.started_ms,
+            window=begun.window if begun else "",
+        )
+        for view, begun in runs
+        if begun is not None or view.state is RunState.SWEEPING
+    ]
+    return sorted(found, key=lambda run: (not run.window, run.run_id))
+
+
+def check_beside(files: Files, views: Iterable[RunView], plan: Plan, window: str | None) -> None:
+    """For a run that is about to be applied.
+
+    Raises:
+        OtherUnfinished: it would delete for good, and its plan may hold what another run is to move aside.
+    """
+    before = read_begun(files, plan.kind, plan.run_id)
+    if window or (before and before.window) or plan.kind is RunKind.METADATA:
+        return
+    same = [view for view in views if view.kind is plan.kind and view.run_id != plan.run_id]
+    for run in unfinished_runs(files, same):
+        if run.window:
+            raise OtherUnfinished(
+                f"run {run.run_id} moves objects aside and is unfinished, and run {plan.run_id} may hold them too: "
+                f"apply {run.run_id} first, or this one with a quarantine",
+                run_id=run.run_id,
+            )
+
+
+def runs_over(views: Iterable[RunView]) -> frozenset[str]:
+    """Ids of those that have ended: to be asked for before anything is listed."""
+    return frozenset(view.run_id for view in views if view.state is RunState.ENDED)
+
+
+def held_tables(files: Files, views: Sequence[RunView], over_before: Collection[str]) -> list[Manifest]:
+    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables DOOMED,
+    the newest run's first. Of one that ended meanwhile a listing may still have had what it took.
+
+    Raises:
+        BadInput: such a table is missing, or is not the one that the run was let to take. The message names the run.
+    """
+    may_hold = DELETES_ALLOWED | {RunState.ENDED}
+    views = [
+        view
+        for view in views
+        if view.state in may_hold and view.plan and view.kind is not RunKind.METADATA and view.run_id not in over_before
+    ]
+    begun = _all_begun(files, views)
+    # A plan that nobody began to apply holds nothing, also where a collection of metadata took it.
+    held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind is RunKind.COMMITTED]
+    return [doomed_of(files, view) for view in held]
+
+
+def doomed_of(files: Files, view: RunView) -> Manifest:
+    """The table that a run may carry out, or has, by its record.
+
+    Raises:
+        BadInput: it is missing, or is not the one of the record.
+    """
+    try:
+        plan = read_plan(files, view.run_id)
+        if plan.kind is not RunKind.UNCOMMITTED:
+            return recheck_of(files, plan, view).doomed
+    except (PlanMissing, BadInput) as error:
+        raise BadInput(
+            f"run {view.run_id} may be deleting, and what it takes is unknown: {error}", input="plan"
+        ) from error
+    if plan.doomed.digest() != view.plan:
+        raise BadInput(f"run {view.run_id} may be deleting, and its plan is not that of its record", input="plan")
+    return plan.doomed
+
+
+def write_recheck(files: Files, plan: Plan, rechecked: Rechecked) -> Rechecked:
+    name = rechecked.commits.digest()[:16]
+    files.write(f"{plan.folder}{_RECHECK}{name}.json", msgspec.json.encode(rechecked))
+    return rechecked
+
+
+def recheck_of(files: Files, plan: Plan, view: RunView) -> Rechecked:
+    """The recheck with whose table the run was let to sweep.
+
+    Raises:
+        BadInput: it is missing or unreadable.
+    """
+    for name in sorted(files.sizes(plan.folder + _RECHECK)):
+        try:
+            rechecked = msgspec.json.decode(files.read(f"{plan.folder}{_RECHECK}{name}"), type=Rechecked)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
+        if rechecked.doomed.digest() == view.plan:
+            return rechecked
+    raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")

@@ -1,0 +1,185 @@
+"""Runs whose apply died: what other runs leave alone, and how they are finished."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lakebed.base import Corrupt
+from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished
+from lakebed.handoff import RunKind, RunState
+from tests.spark.lakeside import Lakeside
+from tests.spark.test_old_layout import lay, there
+from tests.spark.test_quarantine import Died, die, expire
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def dying(lakeside: Lakeside, at: str) -> Collector:
+    """Dies when it says this."""
+
+    def progress(line: str) -> None:
+        if line.startswith(at):
+            raise Died
+
+    return replace(lakeside.collector, progress=progress)
+
+
+@pytest.mark.parametrize("at", ["waiting", "ended"])
+def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
+    spark: SparkSession, lakeside: Lakeside, at: str
+) -> None:
+    gone = expire(lakeside, "a/1", "a/2")
+    lakeside.upload("kept")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.COMMITTED)
+    if at == "ended":
+        lakeside.before[at] = die
+    grace_s = 60 if at == "waiting" else 0
+    with pytest.raises(Died):
+        replace(dying(lakeside, at), readers_grace_s=grace_s).apply(spark, plan.run_id, quarantine="7d")
+    before, standing = lakeside.addresses(), collector.standing(plan.run_id)
+
+    other = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    collector.apply(spark, other.run_id)
+
+    assert other.totals.all.objects == 0
+    assert lakeside.addresses() == before
+    assert (standing.is_unfinished, standing.window, standing.ended_ms) == (True, "7d", None)
+    assert (standing.objects_done, standing.objects) == (2 if at == "ended" else 0, 2)
+    assert [run.has_begun for run in collector.listed() if run.run_id == plan.run_id] == [True]
+    assert collector.apply(spark, plan.run_id).objects_quarantined == 2
+    assert collector.standing(plan.run_id).ended_ms is not None
+    assert not lakeside.addresses() & gone
+    assert collector.restore(run_id=plan.run_id).restored == 2
+    assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
+
+
+def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    collector = lakeside.collector
+    lakeside.upload("base")
+    collector.apply(spark, collector.plan(spark, RunKind.UNCOMMITTED).run_id)
+    old = lay(lakeside, "old/1")
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    elsewhere = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+    first = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED)
+    for run in (elsewhere, first):
+        assert run.totals.all.objects == 1
+        with pytest.raises(Died):
+            dying(lakeside, "moving aside").apply(spark, run.run_id, quarantine="7d")
+
+    again = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED)
+    elsewhere_again = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+
+    assert (again.totals.all.objects, elsewhere_again.totals.all.objects) == (0, 0)
+    assert garbage in lakeside.addresses()
+    assert old in there(lakeside)
+
+
+def test_a_run_that_deletes_for_good_is_refused_while_another_of_its_kind_moves_aside(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    """Both plans were made before either was applied."""
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN) for _ in range(2))
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+
+    with pytest.raises(OtherUnfinished, match=f"apply {first.run_id} first"):
+        collector.apply(spark, second.run_id)
+
+    assert lakeside.addresses() == {garbage}
+    assert collector.apply(spark, first.run_id).objects_quarantined == 1
+    assert collector.apply(spark, second.run_id).state is RunState.ENDED
+    assert collector.restore(run_id=first.run_id, prefix="back").restored == 1
+
+
+def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(spark: SparkSession, lakeside: Lakeside) -> None:
+    expire(lakeside, "a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.COMMITTED)
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+    before = lakeside.addresses()
+    for lost in ("plan.json", "recheck.*.json", "doomed.*/*.parquet"):
+        (file,) = lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/{lost}")
+        data = file.read_bytes()
+        file.unlink()
+
+        with pytest.raises(Corrupt, match=plan.run_id):
+            collector.plan(spark, RunKind.UNCOMMITTED)
+
+        file.write_bytes(data)
+    assert lakeside.addresses() == before
+
+
+def test_a_nightly_run_first_finishes_what_was_begun_in_the_way_it_was_begun(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    gone = expire(lakeside, "a/1", "a/2")
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+    said: list[str] = []
+    nightly = replace(lakeside.collector, progress=said.append)
+
+    finished, uncommitted = nightly.run(spark, [RunKind.UNCOMMITTED])
+
+    assert (
+        said[0]
+        == f"finishing run {plan.run_id} (committed), which began to delete and has not ended, moving aside for 7d"
+    )
+    assert (finished.run_id, finished.objects_quarantined, finished.objects_deleted) == (plan.run_id, 2, 0)
+    assert uncommitted.objects_doomed == 0
+    assert nightly.unfinished() == []
+    assert not lakeside.addresses() & gone
+    assert nightly.restore(run_id=plan.run_id).restored == 2
+    assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
+
+
+def test_a_run_that_cannot_be_finished_is_told_at_the_end_and_others_are_made(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    expire(lakeside, "a/1")
+    plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+    before = lakeside.addresses()
+    for file in lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/plan.json"):
+        file.unlink()
+    each = lakeside.collector.run_each(spark, [RunKind.UNCOMMITTED, RunKind.METADATA])
+
+    assert next(each).kind is RunKind.METADATA
+    with pytest.raises(NotFinished, match=f"run {plan.run_id} could not be finished: .*; uncommitted data: "):
+        next(each)
+    assert lakeside.addresses() == before
+
+
+def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
+    said: list[str] = []
+
+    def interrupted(line: str) -> None:
+        said.append(line)
+        if line.startswith("deleting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(lakeside.collector, progress=interrupted).apply(spark, plan.run_id)
+
+    assert said[-1] == (
+        f"stopped: 0 of 1 objects of run {plan.run_id} are done and recorded; "
+        f"apply it again: lakebed gc apply lakefs://repo {plan.run_id}"
+    )
