@@ -42,6 +42,7 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
+from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunState as StoredState
 
 from .effects import effect
@@ -97,6 +98,7 @@ class SimCollector:
         uncommitted = await self.read_staging()
         if is_beside_metadata:
             committed = await self.read_committed()
+            committed |= await self.held()
         else:
             swept = await self._swept() if is_last else frozenset()
             commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
@@ -111,6 +113,11 @@ class SimCollector:
         if has_grace:
             await self.grace()
         await self.repo.blocks.delete(sorted(found.doomed))
+
+    async def held(self) -> set[str]:
+        """What runs of committed data hold that sweep: swept commits name it no longer."""
+        runs = [run for _, run in await self.repo.runs() if run.state is StoredState.SWEEPING]
+        return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
     async def read_committed(self) -> set[str]:
         """Every address that a commit names. Where files are missing, again without the commits that are gone now

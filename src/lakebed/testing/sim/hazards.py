@@ -30,6 +30,7 @@ from .deeds import (
     run,
     touch,
 )
+from .metadata import run_beside
 from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside, taken_lies_aside
 from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
 
@@ -137,6 +138,8 @@ def _restoring() -> Iterator[tuple[Scene, Quick]]:
     t, z = client("r", run_aside("r1")), client("z", apply_aside("z1"))
     twice = scene("run that moves aside, another apply of it", t, z, before=past)
     yield quarantined(twice, taken_lies_aside("1", "2")), _ALL
+    other = scene("run that moves aside, run of uncommitted data", t, client("u", run_beside("u1")), before=past)
+    yield quarantined(other, taken_lies_aside("1", "2")), _ALL
     found = client("x", restore("x1", key="b", content=b"1"))
     yield quarantined(scene("restorer, run that moves aside", found, t, before=past), taken_lies_aside("1")), _ALL
     yield quarantined(scene("restorer, run that moves aside, purger", found, t, p, before=past)), _NO_FAULT

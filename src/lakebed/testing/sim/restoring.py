@@ -195,6 +195,10 @@ async def _delete_then_copy(self: QuarantiningCollector, key: str) -> None:
     await self.repo.blocks.put(ASIDE.key(key), content)
 
 
+async def _nothing_held(_: SimCollector) -> set[str]:
+    return set()
+
+
 _RESTORES: Final = ("restorer, purger", "restorer, committer")
 
 RESTORE_MUTANTS: Final = (
@@ -221,5 +225,11 @@ RESTORE_MUTANTS: Final = (
         "copied aside, then deleted",
         ("run that moves aside, another apply of it",),
         patches(QuarantiningCollector, move_aside=_delete_then_copy),
+    ),
+    mutant(
+        "held-unread",
+        "what an unfinished run holds is named",
+        ("run that moves aside, run of uncommitted data",),
+        patches(SimCollector, held=_nothing_held),
     ),
 )
