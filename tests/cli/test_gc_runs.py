@@ -78,7 +78,7 @@ def write_plan(lake: str, data: Path) -> None:
         condemned=manifest,
         commit_counts=CommitCounts(all=2, kept=1, expired=1, swept=0),
         range_counts=RangeCounts(live=1, expired=1),
-        doomed=manifest,
+        doomed=handoff.manifest_of(handoff.DOOMED, "_lakefs/x/", []),
         totals=Totals(all=Total(objects=3, size_bytes=2048)),
     )
     file = data / "objects" / lake.removeprefix("lakefs://") / plan_path(plan.kind, PLANNED)
@@ -158,3 +158,18 @@ def test_who_is_asked_is_told_whether_objects_are_moved_aside_first(shell: Shell
 
     assert (bare.code, "aside" in bare.err) == (2, False)
     assert (aside.code, "Objects are moved aside first, for 7d." in aside.err) == (2, True)
+
+
+def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    as_json = shell.ok("gc", "show", lake, PLANNED, "--objects", "--data", str(data), "-o", "json")
+    as_text = shell.ok("gc", "show", lake, PLANNED, "--objects", "--path", "logs/", "--data", str(data))
+    commits = shell.ok("gc", "show", lake, PLANNED, "--commits", "--data", str(data))
+
+    assert (as_json.json, as_text.out, commits.out) == ([], "no object\n", "no commit\n")
+
+
+def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, lake: str) -> None:
+    for options in (("--objects", "--commits"), ("--path", "a"), ("--limit", "1"), ("--objects", "--html", "x")):
+        assert shell("gc", "show", lake, PLANNED, *options).code == 2

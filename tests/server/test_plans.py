@@ -125,3 +125,35 @@ async def test_unknown_plans_and_kinds_that_cannot_be_compared(
     assert (await client.get(repo + "/gc/plans/A")).status_code == 400
     assert (await client.get(repo + "/gc/plans/r1/diff/u1")).status_code == 400
     assert (await client.get(repo + "/gc/plans")).json()["has_more"] is False
+
+
+async def test_the_objects_of_a_plan_come_in_pages(client: httpx.AsyncClient, repo: str, write: Any) -> None:
+    await write("r1", ["x/1", "x/2", "y/3"])
+
+    async def page(**params: Any) -> Any:
+        return (await client.get(repo + "/gc/plans/r1/objects", params=params)).json()
+
+    first = await page(amount=2)
+    second = await page(amount=2, after=first["continuation_token"])
+    below = await page(prefix="y/")
+
+    assert [one["address"] for one in first["objects"] + second["objects"]] == ["x/1", "x/2", "y/3"]
+    assert second["continuation_token"] is None
+    assert [one["address"] for one in below["objects"]] == ["y/3"]
+    assert first["objects"][0] == {
+        "address": "x/1",
+        "size_bytes": 10,
+        "reason": "expired",
+        "rule": "main: 7d",
+        "last_seen_ms": 0,
+        "path": "a/b",
+    }
+
+
+@pytest.mark.parametrize("token", ["1:0", "0", "x", "0:-1", "9" * 5000])
+async def test_a_token_of_no_page_of_objects_is_refused(
+    client: httpx.AsyncClient, repo: str, write: Any, token: str
+) -> None:
+    await write("r1", ["x"])
+
+    assert (await client.get(repo + "/gc/plans/r1/objects", params={"after": token})).status_code == 400

@@ -43,6 +43,7 @@ COMPOSITION_ROOTS = {
     "cli/gc_progress.py": {"gc"},
     "cli/gc_report.py": {"handoff"},
     "cli/gc_session.py": {"gc", "blocks", "handoff", "retention", "runtime"},
+    "cli/gc_show.py": {"gc", "handoff"},
     "cli/gc_text.py": {"gc", "handoff"},
     "cli/gc_why.py": {"gc", "handoff", "retention"},
     "cli/gc_rules.py": {"handoff", "retention"},

@@ -37,6 +37,17 @@ from .gc_session import (
     rules_file,
     warn_of_unfinished,
 )
+from .gc_show import (
+    COMMITS_TOLD,
+    CommitsOption,
+    LimitOption,
+    ObjectsOption,
+    PrefixOption,
+    check_one_by_one,
+    expiring_text,
+    show_commits,
+    show_objects,
+)
 from .gc_text import (
     amount,
     applied_text,
@@ -101,20 +112,32 @@ def show(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots that needs nothing else.")
     ] = None,
+    objects: ObjectsOption = False,
+    commits: CommitsOption = False,
+    path: PrefixOption = "",
+    limit: LimitOption = None,
     local_root: RootOption = None,
 ) -> None:
     """Show a plan: objects, bytes, why they go, and what it was made from."""
+    check_one_by_one(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = checked_collector(session, uri, local_root)
     found = read_run(collector, run)
+    if objects:
+        return show_objects(session, collector, found, path=path, limit=limit)
+    if commits:
+        return show_commits(session, collector, found, limit=limit)
     report = collector.report(run)
     if html is None:
         state = outcome(collector.standing(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
-        return
-    from .gc_report import plan_html
+        if not session.is_json:
+            for line in expiring_text(found, collector.expiring(run, limit=COMMITS_TOLD)):
+                session.say(line)
+        return None
+    from .gc_report import TOP, plan_html
 
-    html.write_text(plan_html(found, report), encoding="utf-8")
-    session.done(f"{html}: {amount(found.totals.all)}", file=str(html), run_id=run)
+    html.write_text(plan_html(found, report, collector.expiring(run, limit=TOP)), encoding="utf-8")
+    return session.done(f"{html}: {amount(found.totals.all)}", file=str(html), run_id=run)
 
 
 @app.command("diff")

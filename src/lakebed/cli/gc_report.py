@@ -17,7 +17,7 @@ from .gc_text import in_order_of_age, state_text
 from .output import human_time, printable
 
 if TYPE_CHECKING:
-    from lakebed.handoff import Manifest, Plan, RunReport, Total
+    from lakebed.handoff import ExpiringCommit, Manifest, Plan, RunReport, Total
 
 TOP: Final = 25
 """How many names of a way are drawn; the others are summed."""
@@ -56,8 +56,8 @@ svg .axis { stroke: var(--line); }
 """
 
 
-def plan_html(plan: Plan, report: RunReport | None = None) -> str:
-    """The whole file. `report` says what came of the plan, if it was applied."""
+def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[ExpiringCommit] = ()) -> str:
+    """The whole file. `report` says what came of the plan, if it was applied; `commits` are some that expire."""
     title = f"{plan.repository}: what run {plan.run_id} takes"
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -69,6 +69,7 @@ def plan_html(plan: Plan, report: RunReport | None = None) -> str:
         *_sums(plan),
         *_ages(plan),
         *_ways(plan),
+        *_commits(plan, commits),
         "<h2>What stays</h2>",
         *_stays(plan),
         *_outcome(plan, report),
@@ -172,6 +173,22 @@ def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
             f'<td class="number">{text(human_size(size))}</td><td></td></tr>'
         )
     yield "</tbody></table>"
+
+
+def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
+    if not commits:
+        return
+    yield "<table><caption>Commits whose data goes, the newest first</caption><thead><tr>"
+    yield from (f'<th scope="col">{name}</th>' for name in ("commit", "made", "branch", "rule", "message"))
+    yield "</tr></thead><tbody>"
+    for one in commits:
+        cells = (human_time(one.created_ms // 1000), one.branch or "(none)", one.rule, one.message)
+        told = "".join(f"<td>{text(cell)}</td>" for cell in cells)
+        yield f'<tr><th scope="row"><code>{text(one.id[:16])}</code></th>{told}</tr>'
+    yield "</tbody></table>"
+    more = plan.commit_counts.expired - len(commits)
+    if more > 0:
+        yield f'<p class="dim">… and {text(count_of(more, "commit"))} more: <code>lakebed gc show --commits</code></p>'
 
 
 def _share(parts: Sequence[tuple[str, float]]) -> str:

@@ -128,6 +128,8 @@ def _end_with_input() -> None:
 def _look(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
     """What needs no Spark."""
     match options.action:
+        case "show" if options.objects:
+            yield from collector.objects(options.run)
         case "show":
             yield collector.show(options.run)
         case "diff":
@@ -234,6 +236,8 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("repository", type=_repository, metavar="lakefs://REPOSITORY")
         if name in {"apply", "show", "diff"}:
             action.add_argument("run", metavar="RUN")
+        if name == "show":
+            action.add_argument("--objects", action="store_true", help="each object that goes, in place of the sums")
         if name == "diff":
             action.add_argument("other", metavar="RUN")
         if name == "plan":

@@ -22,9 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
 from lakebed import handoff
-from lakebed.base import Corrupt, NotFound
+from lakebed.base import Corrupt, Denied, NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import (
+    DoomedObject,
+    ExpiringCommit,
     LedgerQuery,
     PlanDiff,
     Restore,
@@ -54,6 +56,7 @@ from .planning_committed import NoRules
 from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
+from .showing import expiring_of, objects_of
 from .standing import Standing, standing_of
 from .supposing import Supposing, check_supposed
 from .unfinished import OtherUnfinished, UnfinishedRun, unfinished_runs
@@ -301,6 +304,28 @@ class Collector:
         with Files(self._lake()) as files:
             return read_plan(files, run_id)
 
+    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[DoomedObject]:
+        """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
+        """
+        plan = self.show(run_id)
+        with Files(self._lake()) as files:
+            yield from objects_of(files, plan, prefix=prefix)
+
+    def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
+        """The commits whose data a plan gives up, the newest first; none for uncommitted data. Without Spark: reads the
+        plan's commit records, and asks the server for each commit's message.
+
+        Raises:
+            PlanMissing, BadInput: there is no such plan, or something it rests on is missing or changed.
+        """
+        plan = self.show(run_id)
+        with Files(self._lake()) as files:
+            found = expiring_of(files, plan, limit=limit)
+        return [msgspec.structs.replace(commit, message=self._message(commit.id)) for commit in found]
+
     def doomed(self, spark: SparkSession, run_id: str) -> DataFrame:
         """DOOMED: the objects of a plan, one row each."""
         return doomed_objects(spark, self._lake(), self.show(run_id).doomed, tasks=self.tasks)
@@ -372,6 +397,12 @@ class Collector:
         """Runs and plans with what they take, the newest first."""
         with Files(self._lake()) as files:
             return list_runs(files, self.runs(), limit=limit)
+
+    def _message(self, commit: str) -> str:
+        try:
+            return self._live_side().message_of(commit)
+        except (Denied, NotFound):
+            return ""
 
     def _objects_of(self, plan: Plan) -> pa.Table:
         with Files(self._lake()) as files:

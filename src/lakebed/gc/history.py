@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.handoff import ExpiringCommit
 from lakebed.retention import EmptyLiveSet, Lines, Rules, kept_indices, lines_of, places_of, repeated
 
 from .tables import METARANGES
@@ -21,6 +22,21 @@ from .tables import METARANGES
 EXPIRED = "expired"
 DANGLING = "dangling"
 Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """(reason, rule, branch) for each commit, by number. Of a commit on several branches it is that of the one that
+    would keep it longest."""
+
+    distinct: list[tuple[str, str, str]]
+    number_of: npt.NDArray[np.int64] | None
+
+    def columns(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        numbers = np.zeros(len(rows), np.int64) if self.number_of is None else self.number_of[rows]
+        texts = zip(*self.distinct, strict=True)
+        taken = [pa.array(text, pa.string()).take(pa.array(numbers)) for text in texts]
+        return dict(zip(("reason", "rule", "branch"), taken, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +48,7 @@ class Judged:
     expired: Flags
     metaranges: pa.Table
     """METARANGES: the live ones and the expired ones."""
+    causes: Causes
 
     def expired_ids(self) -> pa.Array:
         return self.commits["id"].combine_chunks().filter(pa.array(self.expired))
@@ -57,14 +74,28 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
         now_ms=now_ms,
         lines=lines,
     )
+    causes = _causes(lines, rules)
     swept = commits["swept"].to_numpy()
     kept, expired = kept & ~swept, ~kept & ~swept
     return Judged(
         commits=commits,
         kept=kept,
         expired=expired,
-        metaranges=_metaranges(commits, created_ms, kept, expired, _causes(lines, rules)),
+        metaranges=_metaranges(commits, created_ms, kept, expired, causes),
+        causes=causes,
     )
+
+
+def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
+    """The commits that expired, the newest first, with what let each go. The messages are not known here."""
+    rows = np.flatnonzero(judged.expired)
+    created_ms = judged.commits["creation_date"].cast(pa.int64()).to_numpy()
+    rows = rows[np.argsort(-created_ms[rows], kind="stable")[:limit]]
+    columns = {"id": judged.commits["id"].combine_chunks().take(pa.array(rows)), **judged.causes.columns(rows)}
+    return [
+        ExpiringCommit(created_ms=made, **row)
+        for made, row in zip(created_ms[rows].tolist(), pa.table(columns).to_pylist(), strict=True)
+    ]
 
 
 def metaranges_of_all(commits: pa.Table) -> pa.Table:
@@ -109,25 +140,10 @@ def _roots(
     return first_parent, dict(zip(branches, rows, strict=False)), rows[len(branches) :]
 
 
-@dataclass(frozen=True, slots=True)
-class _Causes:
-    """(reason, rule, branch) for each commit, by number. Of a commit on several branches it is that of the one that
-    would keep it longest."""
-
-    distinct: list[tuple[str, str, str]]
-    number_of: npt.NDArray[np.int64] | None
-
-    def columns(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-        numbers = np.zeros(len(rows), np.int64) if self.number_of is None else self.number_of[rows]
-        texts = zip(*self.distinct, strict=True)
-        taken = [pa.array(text, pa.string()).take(pa.array(numbers)) for text in texts]
-        return dict(zip(("reason", "rule", "branch"), taken, strict=True))
+_NO_CAUSES: Final = Causes([("", "", "")], None)
 
 
-_NO_CAUSES: Final = _Causes([("", "", "")], None)
-
-
-def _causes(lines: Lines, rules: Rules) -> _Causes:
+def _causes(lines: Lines, rules: Rules) -> Causes:
     default = f"default: {rules.default}"
     distinct = []
     for branch in lines.branches:
@@ -135,11 +151,11 @@ def _causes(lines: Lines, rules: Rules) -> _Causes:
         distinct.append((EXPIRED, default if found is None else f"{found.pattern}: {found.period}", branch))
     # What dangles has the last.
     number_of = np.where(lines.branch_of < 0, len(distinct), lines.branch_of)
-    return _Causes([*distinct, (DANGLING, default, "")], number_of)
+    return Causes([*distinct, (DANGLING, default, "")], number_of)
 
 
 def _metaranges(
-    commits: pa.Table, created_ms: npt.NDArray[np.int64], kept: Flags, expired: Flags, causes: _Causes
+    commits: pa.Table, created_ms: npt.NDArray[np.int64], kept: Flags, expired: Flags, causes: Causes
 ) -> pa.Table:
     """One row a metarange of the commits in either set; live where any kept commit has it, else as of the newest."""
     names = commits["metarange_id"].combine_chunks()

@@ -74,6 +74,17 @@ class LiveSide:
         answer = self._client.call("GET", api_path("repositories", self.repository))
         return _convert(answer, _Repository).storage_namespace
 
+    def message_of(self, commit: str) -> str:
+        """The first line of a commit's message.
+
+        Raises:
+            Denied, NotFound: the caller may not read it, or it is not there.
+        """
+        answer = _convert(
+            self._client.call("GET", api_path("repositories", self.repository, "commits", commit)), _Commit
+        )
+        return next(iter(answer.message.splitlines()), "")
+
     def planning(self) -> Planning:
         """To be asked before anything that is slow begins.
 
@@ -260,6 +271,10 @@ class _Turns:
         if self._turns == self._until:
             self._remembered, self._until = token, 2 * self._until
         return token
+
+
+class _Commit(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
 
 
 class _Repository(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ from .paths import (
     run_folder,
 )
 from .plan_diff import CommitsDiffer, DifferentKinds, DifferingObject, OnlyIn, PlanDiff, Side, diff_plans
+from .planned import DoomedObject, DoomedPage, ExpiringCommit, below, doomed_rows
 from .plans import (
     AGES,
     STRAYS_MAX,
@@ -121,7 +122,10 @@ __all__ = [
     "Condemnation",
     "DifferentKinds",
     "DifferingObject",
+    "DoomedObject",
+    "DoomedPage",
     "End",
+    "ExpiringCommit",
     "Fate",
     "Found",
     "GiveUp",
@@ -186,6 +190,7 @@ __all__ = [
     "WhyPage",
     "WhyProgress",
     "arrow_schema",
+    "below",
     "check_listing",
     "check_manifest",
     "check_part",
@@ -199,6 +204,7 @@ __all__ = [
     "decode_report",
     "decode_saved",
     "diff_plans",
+    "doomed_rows",
     "encode_ledger",
     "encode_manifest",
     "encode_part",

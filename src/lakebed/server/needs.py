@@ -240,6 +240,7 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"GET {_ONE}/gc/why": _need("gc:Explain"),
     f"GET {_ONE}/gc/plans": _need("gc:ReadRuns"),
     f"GET {_ONE}/gc/plans/{{run_id}}": _need("gc:ReadRuns"),
+    f"GET {_ONE}/gc/plans/{{run_id}}/objects": _need("gc:ReadRuns"),
     f"GET {_ONE}/gc/plans/{{run_id}}/diff/{{other_run_id}}": _need("gc:ReadRuns"),
     f"GET {_ONE}/gc/jobs": _need("gc:ReadRuns"),
     f"POST {_ONE}/gc/jobs": _need("gc:ReadRuns"),  # and gc:Plan or gc:Apply, by what is asked for: rest/gc_jobs.py

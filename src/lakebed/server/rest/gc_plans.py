@@ -6,6 +6,7 @@ Whoever plans writes them there; every file is checked against its manifest, as 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,10 @@ from lakebed.handoff import (
     CONDEMNED,
     DOOMED,
     BadInput,
+    DoomedObject,
+    DoomedPage,
     Manifest,
+    Part,
     Plan,
     PlanList,
     PlanMissing,
@@ -25,16 +29,18 @@ from lakebed.handoff import (
     RunKind,
     Table,
     arrow_schema,
+    below,
     check_manifest,
     check_run_id,
     decode_plan,
     diff_plans,
+    doomed_rows,
     join_parts,
     plan_path,
     read_part,
     run_folder,
 )
-from lakebed.server.errors import Answer
+from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
@@ -42,6 +48,10 @@ from lakebed.server.state import AppState
 
 ROWS_MAX: Final = 2_000_000
 """Of both plans together: beyond that a comparison here would take the memory that requests need."""
+_TOKEN: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
+
+PARTS_MAX: Final = 10
+"""So many parts of a plan a page looks into; one with fewer objects than were asked for has a token all the same."""
 
 
 class Plans:
@@ -64,6 +74,26 @@ class Plans:
 
     async def get(self, request: RestRequest) -> Response:
         return answer(await self._read((await self._catalog.get(request.args[0])).blocks, request.args[1]))
+
+    async def objects(self, request: RestRequest) -> Response:
+        """What a plan takes, object by object. The token is the part to go on with, and how many of its rows that are
+        asked for were told. Costs a read of each part looked into."""
+        blocks = (await self._catalog.get(request.args[0])).blocks
+        manifest = (await self._read(blocks, request.args[1])).doomed
+        prefix, limit = request.query("prefix"), request.amount()
+        first, told = _position(request.query("after"), len(manifest.parts))
+        found: list[DoomedObject] = []
+        for number in range(first, len(manifest.parts)):
+            if number == first + PARTS_MAX or len(found) == limit:
+                return answer(DoomedPage(objects=tuple(found), continuation_token=f"{number}:0"))
+            rows = below(await _part(blocks, manifest, DOOMED, manifest.parts[number]), prefix)
+            skipped = told if number == first else 0
+            more = doomed_rows(rows.slice(skipped, limit - len(found)))
+            found += more
+            if skipped + len(more) < rows.num_rows:
+                token = f"{number}:{skipped + len(more)}"
+                return answer(DoomedPage(objects=tuple(found), continuation_token=token))
+        return answer(DoomedPage(objects=tuple(found)))
 
     async def diff(self, request: RestRequest) -> Response:
         blocks = (await self._catalog.get(request.args[0])).blocks
@@ -91,6 +121,7 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route("GET", plans, here.list),
         Route("GET", plans + "/{run_id}", here.get),
+        Route("GET", plans + "/{run_id}/objects", here.objects),
         Route("GET", plans + "/{run_id}/diff/{other_run_id}", here.diff),
     ]
 
@@ -122,11 +153,25 @@ async def _table(blocks: BlockStore, manifest: Manifest | None, table: Table) ->
         return arrow_schema(table).empty_table()
     if check_manifest(manifest, name=table.name) is not table:
         raise BadInput(f"{manifest.folder} is no {table.name}", input=table.name)
-    parts = []
-    for part in manifest.parts:
-        try:
-            data = await blocks.get(manifest.folder + part.name)
-        except BlockNotFound as error:
-            raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
-        parts.append(read_part(manifest, table, part, data))
-    return join_parts(manifest, table, parts)
+    return join_parts(manifest, table, [await _part(blocks, manifest, table, part) for part in manifest.parts])
+
+
+async def _part(blocks: BlockStore, manifest: Manifest, table: Table, part: Part) -> pa.Table:
+    """
+    Raises:
+        BadInput: it is missing, short or changed.
+    """
+    try:
+        data = await blocks.get(manifest.folder + part.name)
+    except BlockNotFound as error:
+        raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
+    return await asyncio.to_thread(read_part, manifest, table, part, data)
+
+
+def _position(token: str, parts: int) -> tuple[int, int]:
+    part, _, told = token.partition(":")
+    if not token:
+        return 0, 0
+    if not _TOKEN.fullmatch(token) or int(part) >= parts:
+        raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
+    return int(part), int(told)

@@ -1,0 +1,42 @@
+"""What a plan holds in single: its objects, a part at a time, and the commits whose data it gives up. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakebed import handoff
+from lakebed.handoff import BadInput, DoomedObject, ExpiringCommit, Plan, below, doomed_rows, read_part
+from lakebed.retention import check_rules
+
+from .files import Files
+from .history import expiring, judge
+from .read import check_table
+from .workshop import read_input
+
+
+def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[DoomedObject]:
+    """The objects whose path or address begins with `prefix`, in the plan's order; one part of it in memory at a time.
+
+    Raises:
+        BadInput: a part is missing, short or changed.
+    """
+    check_table(plan.doomed, handoff.DOOMED)
+    for part in plan.doomed.parts:
+        data = files.find(plan.doomed.folder + part.name)
+        if data is None:
+            raise BadInput(f"{plan.doomed.folder}{part.name} is missing", part=part.name)
+        yield from doomed_rows(below(read_part(plan.doomed, handoff.DOOMED, part, data), prefix))
+
+
+def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
+    """The commits whose data a plan gives up, the newest first, without their messages: those of the verdict that the
+    plan was made by, made again from what it rests on. Costs what that did: 2 µs a commit of the repository.
+
+    Raises:
+        BadInput: something the plan rests on is missing or changed.
+    """
+    if plan.condemned is None or not plan.condemned.rows or plan.rules is None:
+        return []
+    commits = read_input(files, plan.commits, handoff.COMMITS)
+    refs = read_input(files, plan.refs, handoff.REFS)
+    return expiring(judge(commits, refs, check_rules(plan.rules), now_ms=plan.now_ms), limit=limit)
