@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ from lakebed.handoff import (
 )
 from lakebed.kv import StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.retention import Rules, days_rules
+from lakebed.retention import DAY_MS, Rules, days_rules
 from lakebed.upkeep import (
     BadContinuation,
     Collector,
@@ -55,6 +56,7 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
+from lakebed.versions.committing import Note
 
 from .conftest import Lake
 
@@ -109,6 +111,92 @@ class Run:
 
 
 # What goes and what stays
+
+
+async def replaced_after(lake: Lake, days: int, *, given_days_ago: int | None) -> str:
+    """The address of what was the head's for so long, until a commit of this date replaced it a minute ago."""
+    old = await lake.put("main", "a", "1")
+    await lake.commit("main")
+    await lake.upkeep.rules.write(days_rules(30))
+    lake.days(days)
+    await lake.put("main", "a", "2")
+    given_ms = None if given_days_ago is None else lake.clock.ms - given_days_ago * DAY_MS
+    await lake.versions.commit("main", message="m", committer="me", created_ms=given_ms)
+    lake.clock.ms += 60_000
+    return old
+
+
+@pytest.mark.parametrize("given_days_ago", [None, 40, 10_000])
+async def test_what_was_the_head_until_now_stays_whatever_date_its_successor_was_given(
+    lake: Lake, given_days_ago: int | None
+) -> None:
+    old = await replaced_after(lake, 60, given_days_ago=given_days_ago)
+
+    assert old not in (await lake.collector().collect_committed()).doomed
+    lake.days(31)
+    assert old in (await lake.collector().collect_committed()).doomed
+
+
+async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> None:
+    await lake.upkeep.rules.write(days_rules(30))
+    addresses = []
+    for days_ago in (50, 40, 35):
+        addresses.append(await lake.put("main", "a", str(days_ago)))
+        given_ms = lake.clock.ms - days_ago * DAY_MS
+        await lake.versions.commit("main", message="m", committer="me", created_ms=given_ms)
+        lake.clock.ms += 60_000
+
+    assert (await lake.collector().collect_committed()).doomed == set(addresses[:2])
+
+
+async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one(lake: Lake) -> None:
+    old = await lake.put("main", "a", "1")
+    await lake.commit("main")
+    await lake.upkeep.rules.write(days_rules(30))
+    lake.days(-60)
+    await lake.put("main", "a", "2")
+    await lake.commit("main")
+    lake.days(61)
+
+    assert old not in (await lake.collector().collect_committed()).doomed
+
+
+async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake: Lake) -> None:
+    old = await lake.put("main", "a", "1")
+    await lake.commit("main")
+    await lake.upkeep.rules.write(days_rules(30))
+    await lake.put("main", "a", "2")
+    mine, seen = await lake.versions._seal("main")
+    build = lake.versions._build
+
+    async def fall_asleep(*of: Any, **more: Any) -> Any:
+        built = await build(*of, **more)
+        lake.days(60)
+        return built
+
+    lake.versions._build = fall_asleep  # type: ignore[method-assign]  # the process sleeps, not the flow
+    note = Note(message="m", committer="me", metadata={})
+    await lake.versions._publish_sealed("main", mine, seen, note, allow_empty=False)
+
+    assert old not in (await lake.collector().collect_committed()).doomed
+
+
+@pytest.mark.parametrize("how", ["reset", "deleted"])
+async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leaves_it(lake: Lake, how: str) -> None:
+    """The document's rule for dangling commits: a dummy child of the same date (the guide tells)."""
+    await lake.versions.create_branch("idle", "main")
+    old = await lake.put("idle", "a", "1")
+    await lake.commit("idle")
+    await lake.put("main", "b", "2")
+    await lake.commit("main")
+    await lake.upkeep.rules.write(days_rules(30))
+    lake.days(60)
+    if how == "reset":
+        await lake.versions.hard_reset("idle", "idle~1", force=True)
+    else:
+        await lake.versions.delete_branch("idle")
+
+    assert old in (await lake.collector().collect_committed()).doomed
 
 
 async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lake: Lake, story: Story) -> None:

@@ -46,7 +46,9 @@ class NotAnId(Corrupt):
 
 
 class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The fields of a `Commit` that are in the columns; of a record, the others are passed over."""
+    """The fields of a `Commit` that are in the columns; of a record, the others are passed over. In a column, as far as
+    retention goes, the later of `created_ms` and `counted_ms` is the date.
+    """
 
     generation: int
     created_ms: int
@@ -54,6 +56,7 @@ class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     parents: tuple[CommitId, ...]
     made_for: str = ""
     published: bool = False
+    counted_ms: int = 0
 
 
 def packed(ids: Collection[str]) -> pa.Array:
@@ -160,7 +163,7 @@ class _Columns:
         end = self._ends[-1]
         self._ends.extend((end + np.cumsum([len(commit.parents) for commit in commits], dtype=np.int64)).tolist())
         self._generations.extend([commit.generation for commit in commits])
-        self._dates.extend([commit.created_ms for commit in commits])
+        self._dates.extend([max(commit.created_ms, commit.counted_ms) for commit in commits])
         self._branches.extend([self._names.setdefault(commit.made_for, len(self._names)) for commit in commits])
         self._published += bytes([commit.published for commit in commits])
 

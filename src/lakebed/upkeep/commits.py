@@ -51,7 +51,8 @@ class Snapshot:
         return pa.table(columns, schema=arrow_schema(REFS))
 
     def commits_tables(self, condemned: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
-        """COMMITS, so many rows at a time: there may be a million. About 1 µs a commit."""
+        """COMMITS, so many rows at a time: there may be a million. About 1 µs a commit. The date is that from which
+        retention counts."""
         schema = arrow_schema(COMMITS)
         sets = [packed(sorted(ids)) for ids in (self.swept, condemned)]
         for start in range(0, len(self.commits), PART_ROWS):

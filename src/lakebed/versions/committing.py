@@ -32,6 +32,9 @@ from .records import BranchRecord, Commit, Sealed
 from .repo import Patience, Seen
 from .tracking import Tracking
 
+IN_ONE_GO_MS: Final = 3_600_000
+"""The shortest period that a retention rule may have: what was a head for less is missed by no rule."""
+
 NOTE_BYTES_MAX: Final = 250_000
 """So that a commit's record stays within what every store must take as a value, 300 KB."""
 
@@ -156,8 +159,14 @@ class Committing(Tracking):
 
     async def _done(self, built: Built) -> Commit | None:
         if built.commit is not None:
-            await self._note_published(built.commit_id, built.commit)
+            await self._note_published(built.commit_id, self._counted(built.commit))
         return built.commit
+
+    def _counted(self, commit: Commit) -> Commit:
+        """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
+        now_ms = self.world.clock.now_ms()
+        is_late = now_ms - commit.written_ms >= IN_ONE_GO_MS
+        return replace(commit, written_ms=now_ms, counted_ms=now_ms) if is_late else commit
 
     async def _build(
         self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
@@ -196,11 +205,15 @@ class Committing(Tracking):
         self, branch: str, metarange: MetarangeId, parents: tuple[CommitId, ...], note: Note
     ) -> Commit:
         generation = 1 + max([(await self._commit_record(parent)).generation for parent in parents], default=0)
+        now_ms = self.world.clock.now_ms()
+        first = await self._commit_record(parents[0]) if parents else None
         return Commit(
             generation=generation,
             message=note.message,
             committer=note.committer,
-            created_ms=self.world.clock.now_ms() if note.created_ms is None else note.created_ms,
+            created_ms=now_ms if note.created_ms is None else note.created_ms,
+            written_ms=now_ms,
+            counted_ms=_counted_ms(note.created_ms, now_ms, first),
             metarange_id=metarange,
             parents=parents,
             metadata=dict(note.metadata),
@@ -221,6 +234,21 @@ class Committing(Tracking):
         commit_id = await self._write_commit(commit)
         await self.create_branch(default_branch, commit_id)
         return commit
+
+
+def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:
+    """From when retention counts a commit that is written now on top of `first`; 0: from its date.
+
+    A date that the client gave is believed where a history is written in one go, as by an import. Where `first` was a
+    head for longer it was one until now, whatever date the client gives; and never until before it became one, however
+    far this server's clock is behind.
+    """
+    if first is None:
+        return 0
+    if given_ms is not None and abs(now_ms - first.written_ms) < IN_ONE_GO_MS:
+        return 0
+    until_ms = max(now_ms, first.written_ms)
+    return until_ms if until_ms > (now_ms if given_ms is None else given_ms) else 0
 
 
 def find_mine(sealed: Sequence[Sealed], mine: StagingToken) -> int | None:

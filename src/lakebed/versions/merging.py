@@ -147,7 +147,7 @@ class Merging(Committing):
                 now = await self._after_lost(self._fresh(branch))
                 if not await self._is_in_chain(commit_id, planned.commit.generation, now.record.commit_id):
                     raise
-            await self._note_published(commit_id, planned.commit)
+            await self._note_published(commit_id, self._counted(planned.commit))
             return planned.commit
 
 

@@ -123,7 +123,8 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A commit. `id` hashes everything before `published`; `nonce` keeps two equal commits apart.
 
     `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
-    without it, a look into the history of `made_for` decides (`Commits.find_published`).
+    without it, a look into the history of `made_for` decides (`Commits.find_published`). `created_ms` may be given,
+    `written_ms` is the clock of the server that wrote it, and from `counted_ms` retention counts, where that is later.
 
     Nothing that it holds can lead back to it, so Python need not look for cycles through a million of them.
     """
@@ -139,6 +140,13 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     made_for: str = ""
     nonce: str = ""
     published: bool = False
+    written_ms: int = 0
+    counted_ms: int = 0
+
+    @property
+    def counts_from_ms(self) -> int:
+        """The date by which retention takes it for a head, and its first parent for none any more."""
+        return max(self.created_ms, self.counted_ms)
 
     @property
     def id(self) -> CommitId:
