@@ -116,7 +116,10 @@ def resets_hold(ending: Ending) -> None:
         branch = view.branch(name)
         if branch is None:
             continue
-        # Putting back what the head has is no change: the reset of one object does so on top of a commit under way.
+        # The reset of one object puts back what a head had, on top of a commit under way, which may then go through.
+        for one in _of_branch(ending, name, ("reset_object",)):
+            gone -= {made.contents.get(one.operation.key) for made in view.history(name)}
+        # Putting back what the head has is no change.
         head = view.contents(view.commit(branch.commit_id).metarange_id)
         staged = view.staged(branch).items()
         if back := sorted(str(value) for key, value in staged if value in gone and head.get(key) != value):
