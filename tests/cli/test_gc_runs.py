@@ -155,9 +155,12 @@ def test_what_cannot_be_is_refused_before_spark_is_started(shell: Shell, lake: s
 def test_who_is_asked_is_told_whether_objects_are_moved_aside_first(shell: Shell, lake: str, data: Path) -> None:
     bare = shell("gc", "run", lake, "--data", str(data))
     aside = shell("gc", "run", lake, "--quarantine", "7d", "--data", str(data))
+    objects = shell("gc", "run", lake, "--uncommitted", "--quarantine", "7d", "--data", str(data))
 
     assert (bare.code, "aside" in bare.err) == (2, False)
-    assert (aside.code, "Objects are moved aside first, for 7d." in aside.err) == (2, True)
+    for asked, is_of_metadata in ((aside, True), (objects, False)):
+        assert (asked.code, "aside, to be deleted after 7d?" in asked.err, "for good" in asked.err) == (2, True, False)
+        assert ("Files of metadata are deleted at once." in asked.err) == is_of_metadata
 
 
 def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell, lake: str, data: Path) -> None:

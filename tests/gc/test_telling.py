@@ -29,7 +29,8 @@ from lakebed.cli.gc_text import (
 )
 from lakebed.cli.gc_why import why_text
 from lakebed.cli.output import human_time
-from lakebed.gc import ListedRun, SparkFailed, Standing, standing_by_record, unforeseen
+from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, standing_by_record, unforeseen
+from lakebed.gc.admitting import state_to_apply
 from lakebed.gc.unforeseen import telling_line
 from lakebed.handoff import (
     CommitCounts,
@@ -262,6 +263,13 @@ def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it
     assert "done:        728 of 4,200 objects" in lines
     assert "quarantine:  7d" in lines
     assert lines[-1] == "if it died, apply it again: lakebed gc apply lakefs://lake r1"
+
+
+def test_a_plan_of_uncommitted_data_that_a_collection_of_metadata_took_says_so_when_it_is_applied() -> None:
+    view = RunView(run_id="r1", kind=RunKind.UNCOMMITTED, state=RunState.ENDED, started_ms=NOW)
+
+    with pytest.raises(RunNotReady, match="r1 ended without deleting anything: plan again"):
+        state_to_apply(view, msgspec.structs.replace(plan(), kind=RunKind.UNCOMMITTED))
 
 
 def test_commits_are_counted_only_while_they_are_condemned() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, StagingToken
-from lakebed.blocks import BlockNotFound
+from lakebed.blocks import BlockNotFound, DeleteFailure
 from lakebed.handoff import (
     DOOMED,
     LEFTOVERS,
@@ -359,6 +359,20 @@ async def test_a_plan_whose_deletes_began_is_not_ended_for_its_apply_may_be_repe
 
     assert not [key for key in gone if run_id in key]
     assert (await lake.upkeep.run(run_id)).state is RunState.MARKED
+
+
+async def test_a_plan_that_was_taken_is_told_as_one_that_deleted_nothing(lake: Lake) -> None:
+    run_id = await marked(lake)
+    found: list[tuple[RunState, str]] = []
+
+    async def delete(_: Sequence[str]) -> Sequence[DeleteFailure]:
+        run = await lake.upkeep.run(run_id)
+        found.append((run.state, run.plan))
+        return []
+
+    await MetadataCollector(lake.versions, lake.upkeep_with(BRIEF), delete, NOW).collect()
+
+    assert found == [(RunState.ENDED, "")]
 
 
 async def test_what_a_run_saved_since_the_plan_stays_with_all_of_the_run(lake: Lake) -> None:

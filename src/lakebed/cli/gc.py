@@ -196,8 +196,12 @@ def run_all(
     options, kinds = looking.options(), looking.kinds()
     collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
     collector.check_running(kinds, quarantine=quarantine)
-    kept = f" Objects are moved aside first, for {quarantine}." if quarantine else ""
-    session.confirm(f"Delete whatever nobody can reach any more in {uri} for good?{kept}", yes=yes)
+    question = f"Delete whatever nobody can reach any more in {uri} for good?"
+    if quarantine:
+        question = f"Move whatever nobody can reach any more in {uri} aside, to be deleted after {quarantine}?"
+        if not kinds or looking.metadata:
+            question += " Files of metadata are deleted at once."
+    session.confirm(question, yes=yes)
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:

@@ -15,6 +15,7 @@ from lakebed.retention import Rules
 from .failures import told
 from .files import Files, Lake
 from .grace import grace_s_of
+from .listed import ended_without_deleting
 from .live_side import LiveSide
 from .planning_committed import NO_RULES, NoRules
 from .quarantine import check_window
@@ -80,6 +81,8 @@ def admitted(live_side: LiveSide, plan: Plan, state: RunState) -> int:
 
 def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
     """Where the run stands, if that is a place from which it may go on with this plan."""
+    if view is not None and ended_without_deleting(view):
+        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
     if plan.kind is not RunKind.UNCOMMITTED:
         state = RunState.PLANNING if view is None else view.state
         allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
@@ -88,8 +91,6 @@ def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
         allowed = {RunState.MARKED, RunState.ENDED}
         if view is not None and state in allowed and view.plan != plan.doomed.digest():
             raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
-    if state is RunState.ENDED and view is not None and not view.plan:
-        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
     if state not in allowed:
         raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
     return state

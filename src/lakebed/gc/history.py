@@ -59,7 +59,6 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
 
     Raises:
         BrokenHistory: a ref or a commit names a commit without a record.
-        EmptyLiveSet: there are commits with entries, and none of them would stay.
     """
     ids = commits["id"].combine_chunks()
     first_parent, heads, pinned = _roots(ids, commits["parents"].combine_chunks(), refs, rules)

@@ -41,7 +41,7 @@ def list_runs(files: Files, views: Iterable[RunView], *, limit: int) -> list[Lis
 
 
 def ended_without_deleting(view: RunView) -> bool:
-    """Only a run that was let to sweep has a plan on its record."""
+    """A run that ended has a plan on its record only if that was, or may have been, carried out."""
     return view.state is RunState.ENDED and not view.plan
 
 

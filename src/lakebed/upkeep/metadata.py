@@ -126,7 +126,7 @@ class MetadataRuns:
                 folder = run_folder(kind_of(record), run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
                     return False  # It is applied just now, or was and is to be again: some objects failed.
-                record = await self._runs.move(run_id, RunState.ENDED)
+                record = await self._runs.end_unapplied(run_id)
         except RunNotFound:
             return True
         except RunMoved:

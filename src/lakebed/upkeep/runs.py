@@ -152,6 +152,19 @@ class RunBook:
         await self.write(run_id, after, held)
         return after
 
+    async def end_unapplied(self, run_id: RunId) -> RunRecord:
+        """For a marked run whose plan nobody will carry out: without a plan, it is told as one that deleted nothing.
+
+        Raises:
+            RunMoved: it is not marked.
+        """
+        record, held = await self.read(run_id)
+        if record.state is not StoredState.MARKED:
+            raise moved(run_id, record)
+        after = replace(record, state=StoredState.ENDED, plan="")
+        await self.write(run_id, after, held)
+        return after
+
     async def note_swept(self, run_id: RunId) -> None:
         """For a run of which each commit that it takes has its record: from now on it may end."""
         while True:
