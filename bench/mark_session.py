@@ -63,6 +63,9 @@ class Recorded(LiveSide):
         refs = _nothing(handoff.REFS, run_id)
         return PreparedCommits(run_id=run_id, commits=self._inputs.commits, refs=refs, rules=None, rules_version=0)
 
+    def runs(self) -> tuple[RunView, ...]:
+        return ()
+
     def marked(self, run_id: str, plan: Manifest) -> RunView:
         kind, state = RunKind.UNCOMMITTED, RunState.MARKED
         return RunView(run_id=run_id, kind=kind, state=state, started_ms=NOW_MS, plan=plan.digest())
