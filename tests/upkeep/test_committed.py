@@ -181,6 +181,34 @@ async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake
     assert old not in (await lake.collector().collect_committed()).doomed
 
 
+class Died(Exception):
+    """A server's process."""
+
+
+@pytest.mark.parametrize("period", ["30d", "forever"])
+async def test_what_a_committer_left_who_died_before_it_was_published_goes_by_the_default(
+    lake: Lake, period: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await lake.put("main", "a")
+
+    async def die(*_: Any, **__: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patching:
+        patching.setattr(lake.versions, "_claim", die)
+        with pytest.raises(Died):
+            await lake.commit("main")
+    await lake.versions.reset("main")
+    await lake.put("main", "b")
+    await lake.commit("main")
+    await lake.upkeep.rules.write(Rules(default=period))
+    lake.days(29)
+
+    assert (await lake.collector().collect_committed()).doomed == set()
+    lake.days(2)
+    assert (await lake.collector().collect_committed()).doomed == ({left} if period == "30d" else set())
+
+
 @pytest.mark.parametrize("how", ["reset", "deleted"])
 async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leaves_it(lake: Lake, how: str) -> None:
     """The document's rule for dangling commits: a dummy child of the same date (the guide tells)."""
