@@ -66,6 +66,6 @@ def left_off(found: Standing, command: str) -> str:
     if not found.is_unfinished or found.objects is None or found.objects_done is None:
         return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
     return (
-        f"stopped: {found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are done and recorded; "
+        f"stopped: {found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are recorded as done; "
         f"apply it again: {command}"
     )

@@ -107,8 +107,9 @@ def standing_of(files: Files, run_id: str, view: RunView | None) -> Standing:
 
 
 def _with_total(found: Standing, plan: Plan) -> Standing:
+    """A committed run has its record only since it is applied: it began with its plan."""
     total = plan.totals.all
-    return msgspec.structs.replace(found, objects=total.objects, size_bytes=total.size_bytes)
+    return msgspec.structs.replace(found, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
 
 
 def _goes(files: Files, plan: Plan, view: RunView) -> Manifest | None:
