@@ -104,6 +104,30 @@ def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(spark: Spa
     assert lakeside.content(f"back/{garbage}") == b"data"
 
 
+def test_what_an_apply_moved_that_wrote_no_ledger_is_restored_and_purged(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        collector.apply(spark, plan.run_id, quarantine="1h")
+    for file in lakeside.files("_lakefs/retention/gc/ledger/date=*/*"):
+        file.unlink()
+
+    assert collector.restore(run_id=plan.run_id, prefix="back").restored == 1
+    assert collector.purge(spark).objects_purged == 0
+    lakeside.end_window(plan.run_id)
+    purged = collector.purge(spark)
+
+    assert (purged.objects_purged, purged.objects_failed) == (1, 0)
+    assert lakeside.files("_lakefs/retention/gc/quarantine/**/*.*") == []
+    assert (garbage, "purged") in [(row["address"], row["state"]) for row in collector.ledger_rows()]
+    assert collector.apply(spark, plan.run_id).state is RunState.ENDED
+
+
 def test_a_purge_beside_an_apply_that_makes_the_window_longer_takes_nothing(
     spark: SparkSession, lakeside: Lakeside
 ) -> None:
