@@ -20,7 +20,11 @@ from typing import Any
 
 from lakebed import handoff
 from lakebed.blocks import BlockOptions, BlockStore, DeleteFailure, open_blocks
+from lakebed.gc.buckets import BUCKETS
 from lakebed.gc.fencing import claim
+from lakebed.gc.files import Lake
+from lakebed.gc.keys import NAMED, Share, read_keys
+from lakebed.gc.read import held_keys
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.sweep import purge_part, remove_files, sweep_part
 from lakebed.handoff import Quarantine
@@ -135,6 +139,22 @@ def states(root: Path, key: str) -> dict[str, str]:
     return {row["address"]: row["state"] for row in rows}
 
 
+def collect_beside(folder: Path, plans: Sequence[handoff.Manifest]) -> None:
+    """What a run of uncommitted data does meanwhile: delete for good what no unfinished run holds."""
+    lake = Lake(uri="local://lake", options=BlockOptions(local_root=folder, local_durable=False))
+    no_spark: Any = None  # Small tables are read without it.
+    held = held_keys(no_spark, lake, plans, tasks=1, folder="_lakefs/held/")
+
+    async def collect() -> None:
+        store = opened(folder)
+        tables = await read_keys(store, held, Share(0, BUCKETS), NAMED)
+        named = {KEPT, *(key for table in tables for key in table["key"].to_pylist())}
+        listed = [stat.key async for page in store.list("data/") for stat in page]
+        await store.delete([key for key in listed if key not in named])
+
+    asyncio.run(collect())
+
+
 def die_everywhere(folder: Path) -> int:
     """Every step, before and after, from a fresh start; then the same folder is gone on with, to its end."""
     died = 0
@@ -149,6 +169,9 @@ def die_everywhere(folder: Path) -> int:
                     break
                 assert ended == signal.SIGKILL
                 died += 1
+                if quarantine is not None:
+                    collect_beside(place, plans)
+                    check(place, quarantine=quarantine, is_done=False)
                 assert fork(place, plans, quarantine, 0, after) == 0
                 check(place, quarantine=quarantine, is_done=True)
     return died
