@@ -26,6 +26,18 @@ def start_run(shell: Shell, lake: str) -> str:
     return str(started["run_id"])
 
 
+def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: str) -> None:
+    started = start_run(shell, lake)
+
+    refused = shell("gc", "adopt", lake)
+    adopted = shell.ok("gc", "adopt", lake, "--yes", "-o", "json").json
+
+    assert started
+    assert refused.code == 2
+    assert adopted["adopted_by"]
+    assert adopted["adopted_ms"] > 0
+
+
 def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -> None:
     run = start_run(shell, lake)
 

@@ -10,7 +10,8 @@ import pytest
 from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
 from lakebed.server import AppState
-from lakebed.server.upkeep_loop import every_repository, run_upkeep
+from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
+from lakebed.upkeep import LINEAGE_PREFIX
 from lakebed.versions import keys
 
 
@@ -35,6 +36,22 @@ async def commit_something(client: httpx.AsyncClient, state: AppState, repo: str
     partition = keys.token_partition(versions.uid, token)
     assert (await state.store.scan(partition, b"", 10)).keys == [b"a"]
     return partition
+
+
+async def test_it_says_that_this_installation_lives(state: AppState, client: httpx.AsyncClient, repo: str) -> None:
+    versions = (await state.catalog.get(repo.rpartition("/")[2])).versions
+
+    await say_alive(state)
+    await say_alive(state)
+
+    assert len([stat async for page in versions.blocks.list(LINEAGE_PREFIX) for stat in page]) == 1
+    # Another one goes on from there: a collection over HTTP stops, and goes on when somebody who may adopts.
+    await versions.blocks.put(f"{LINEAGE_PREFIX}{2:012d}-other", b"{}")
+    refused = await client.post(repo + "/gc/runs", json={"kind": "uncommitted"})
+    assert refused.status_code == 409
+    assert "lakebed gc adopt" in refused.json()["message"]
+    assert (await client.post(repo + "/gc/adopting")).json()["adopted_by"] == "esti"
+    assert (await client.post(repo + "/gc/runs", json={"kind": "uncommitted"})).status_code == 201
 
 
 async def test_it_removes_what_commits_leave_behind(state: AppState, client: httpx.AsyncClient, repo: str) -> None:

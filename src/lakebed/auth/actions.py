@@ -81,6 +81,7 @@ OTHERS: Final = (
 )
 GC: Final = (
     "gc:Abandon",
+    "gc:Adopt",
     "gc:Apply",
     "gc:Explain",
     "gc:Plan",

@@ -18,7 +18,7 @@ from lakebed.versions import Record
 
 DELETED_REPOSITORIES: Final = b"deleted-repositories"
 MARKER_KEY: Final = "_lakefs/dummy"
-"""Marks a namespace as in use, for ever: objects outlive their repository until a collector is asked to take them."""
+"""Marks a namespace as in use, for ever: objects outlive their repository, and no collector takes them then."""
 
 
 class RepositoryState(StrEnum):

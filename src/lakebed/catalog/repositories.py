@@ -9,7 +9,7 @@ again; the `set_if` says who won.
 It is deleted in this order: 1 `set_if` active → deleting, which makes it unusable; 2 a `DeletedRecord` and its tokens,
 each under a key of its own; 3 cells, then the records of its partition; 4 the repository's record, with `delete_if`.
 Requests that began before may still write; the upkeep cleans once more when they must be over, then drops the tokens
-and the DeletedRecord. Objects stay: taking them is a collector's work, on request.
+and the DeletedRecord. Objects stay, for ever: no collector takes them.
 """
 
 from __future__ import annotations

@@ -256,6 +256,18 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
     session.show(collector.abandon(run), view_text)
 
 
+@app.command("adopt")
+@command
+def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
+    """Choose this installation, where collections stopped because another one was seen in the namespace."""
+    session.confirm(
+        f"Collect in {uri} by what this server knows? What only another installation, or a newer state of this one,"
+        " names may then be deleted.",
+        yes=yes,
+    )
+    session.show(collector_of(session, uri).adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
+
+
 # Here, for the help has the commands in this order
 app.command("why")(command(why))
 app.command("purge")(command(purge))

@@ -25,6 +25,7 @@ from lakebed import handoff
 from lakebed.base import Corrupt, Denied, NotFound
 from lakebed.blocks import BlockOptions
 from lakebed.handoff import (
+    Adopting,
     DoomedObject,
     ExpiringCommit,
     LedgerQuery,
@@ -451,6 +452,10 @@ class Collector:
             NotFound: there is no such run.
         """
         return self._live_side().abandoned(check_run_id(run_id))
+
+    def adopt(self) -> Adopting:
+        """Let this installation collect again after another one was seen in the namespace; that one then stops."""
+        return self._live_side().adopting()
 
     def _shop(self, spark: SparkSession) -> Workshop:
         live_side = LiveSide(Patient(self.client, self.progress), self.repository)

@@ -15,6 +15,7 @@ import msgspec
 from lakebed.base import Conflict, Corrupt, NotFound
 from lakebed.client import api_path
 from lakebed.handoff import (
+    Adopting,
     Apply,
     BadInput,
     Condemn,
@@ -186,6 +187,12 @@ class LiveSide:
 
     def abandoned(self, run_id: str) -> RunView:
         return self._post(None, RunView, run_id, "abandoned")
+
+    def adopting(self) -> Adopting:
+        """Of several installations in the namespace the one that we ask goes on."""
+        return _convert(
+            self._client.call("POST", api_path("repositories", self.repository, "gc", "adopting")), Adopting
+        )
 
     def restore(self, request: Restore) -> Iterator[RestorePage]:
         """Page by page: each is a call, and is done when it comes.

@@ -18,6 +18,7 @@ from .manifests import (
     part_of,
 )
 from .messages import (
+    Adopting,
     Apply,
     Condemn,
     Condemnation,
@@ -111,6 +112,7 @@ __all__ = [
     "STRAYS_MAX",
     "TABLES",
     "UNCOMMITTED",
+    "Adopting",
     "Apply",
     "BadInput",
     "Column",

@@ -128,6 +128,13 @@ class Purging(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
 
 
+class Adopting(msgspec.Struct, frozen=True, kw_only=True):
+    """Who chose this installation for the namespace, and when."""
+
+    adopted_by: str
+    adopted_ms: int
+
+
 class Condemn(msgspec.Struct, frozen=True, kw_only=True):
     """`commits` (table CONDEMNED) lies in the run's folder. The same body again, with the token, for each page."""
 

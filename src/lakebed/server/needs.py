@@ -230,6 +230,7 @@ GC_NEEDS: Final[dict[str, Needs]] = {
     f"POST {_ONE}/gc/runs/{{run_id}}/commits": _need("gc:Plan"),
     f"POST {_ONE}/gc/runs/{{run_id}}/marked": _need("gc:Plan"),
     f"POST {_ONE}/gc/planning": _need("gc:Plan"),
+    f"POST {_ONE}/gc/adopting": _need("gc:Adopt"),
     f"POST {_ONE}/gc/purging": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/applying": _need("gc:Apply"),
     f"POST {_ONE}/gc/runs/{{run_id}}/condemn": _need("gc:Apply"),

@@ -12,9 +12,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeAlias
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, Unavailable
 from lakebed.catalog import Repository, RepositoryNotFound
-from lakebed.upkeep import Upkeep
+from lakebed.upkeep import OtherInstallation, Upkeep
 
 from .state import AppState
 
@@ -48,7 +48,16 @@ async def close_slices_for_runs(state: AppState) -> None:
         await Upkeep(repository.versions).close_slices_for_runs()
 
 
-STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs, close_slices_for_runs)
+async def say_alive(state: AppState) -> None:
+    """A copy of this key-value store, brought up elsewhere, must not collect here: it learns of us by this."""
+    async for repository in every_repository(state):
+        try:
+            await Upkeep(repository.versions).say_alive()
+        except (OtherInstallation, Unavailable) as error:
+            logger.warning("upkeep: repository %s: %s", repository.id, error)
+
+
+STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs, close_slices_for_runs, say_alive)
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:

@@ -4,6 +4,7 @@ from .collector import Collected, Collector, Delete, history_of
 from .continuing import Reader
 from .errors import (
     BadContinuation,
+    OtherInstallation,
     OutOfOrder,
     RulesChanged,
     RulesMoved,
@@ -15,6 +16,7 @@ from .errors import (
     WrongKind,
 )
 from .jobs import JobBook, JobNotFound, JobRunning
+from .lineage import LINEAGE_PREFIX, Lineage, LineageRecord
 from .options import UpkeepOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
@@ -24,6 +26,7 @@ from .upkeep import Upkeep
 from .why import NoQuestion
 
 __all__ = [
+    "LINEAGE_PREFIX",
     "BadContinuation",
     "Collected",
     "Collector",
@@ -31,8 +34,11 @@ __all__ = [
     "JobBook",
     "JobNotFound",
     "JobRunning",
+    "Lineage",
+    "LineageRecord",
     "NoQuestion",
     "NotInQuarantine",
+    "OtherInstallation",
     "OutOfOrder",
     "Question",
     "Reader",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from lakebed.base import Conflict, Invalid, NotFound
 
 
+class OtherInstallation(Conflict):
+    """Another installation goes with this namespace, too, and nobody has chosen between them. Facts: `namespace`."""
+
+
 class RunNotFound(NotFound):
     """There is no run of this id."""
 

@@ -49,6 +49,7 @@ from .condemning import Condemning
 from .continuing import Continuations, Reader
 from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .inputs import Inputs
+from .lineage import Lineage, LineageRecord
 from .metadata import MetadataRuns
 from .options import UpkeepOptions
 from .reading import Cursor, Reading
@@ -69,13 +70,19 @@ class Upkeep:
         self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
+        self._lineage = Lineage(versions)
 
     # Beginning
 
     async def start(self, body: StartRun) -> StartedRun:
-        """A run id; for uncommitted data the run's record too, only then the slices that have settled, and only then
-        the addresses that were handed out: one of a settled slice was handed out before it settled, so none is missed.
+        """A run id, once it is known that no other installation goes with the namespace; for uncommitted data the run's
+        record too, only then the slices that have settled, and only then the addresses that were handed out: one of a
+        settled slice was handed out before it settled, so none is missed.
+
+        Raises:
+            OtherInstallation: there is another one, or was one when somebody looked.
         """
+        await self._lineage.step()
         if body.kind is RunKind.UNCOMMITTED:
             run_id, record = await self._runs.start_marking()
             state, now_ms = RunState.MARKING, record.started_ms
@@ -175,6 +182,7 @@ class Upkeep:
         if body.plan.table != DOOMED.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
         id_ = check_run_id(run_id)
+        await self._lineage.check()
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
@@ -187,6 +195,7 @@ class Upkeep:
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that condemns by them is abandoned.
         """
         id_ = check_run_id(run_id)
+        await self._lineage.check()
         record = await self._runs.read_to_apply(id_, body)
         if body.kind is RunKind.COMMITTED and state_of(record) is not RunState.SWEEPING:
             now = await self._require_rules(id_)
@@ -208,6 +217,7 @@ class Upkeep:
             RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
         """
         id_ = check_run_id(run_id)
+        await self._lineage.check()
         await self._require_rules(id_)
         return await self._condemning.condemn(id_, body)
 
@@ -226,11 +236,13 @@ class Upkeep:
 
     async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
         """See `MetadataRuns.give_up`."""
+        await self._lineage.check()
         return await self._metadata.give_up(check_run_id(run_id), body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """See `Condemning.sweep`."""
         id_ = check_run_id(run_id)
+        await self._lineage.check()
         return await self._view(id_, await self._condemning.sweep(id_, body))
 
     async def end(self, run_id: str, body: End) -> RunView:
@@ -259,6 +271,28 @@ class Upkeep:
         record = await self._runs.move(run_id, state)
         await self._condemning.drop_condemned(run_id)
         return view(run_id, record)
+
+    # Being the only one
+
+    async def check_purging(self) -> None:
+        """What a purge takes was let go by the run that moved it aside; left to ask is whether that may go on.
+
+        Raises:
+            OtherInstallation: see `start`.
+        """
+        await self._lineage.check()
+
+    async def say_alive(self) -> None:
+        """Now and then, for each repository, so that a copy of the key-value store notices. See `Lineage.step_if_due`.
+
+        Raises:
+            OtherInstallation: it is seen now.
+        """
+        await self._lineage.step_if_due()
+
+    async def adopt(self, *, by: str) -> LineageRecord:
+        """Of several installations in the namespace this one goes on. See `Lineage.adopt`."""
+        return await self._lineage.adopt(by=by)
 
     # Looking
 

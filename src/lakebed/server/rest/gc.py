@@ -6,11 +6,14 @@ Two vocabularies over `lakebed.upkeep`: the contract's ("prepare"), and our own 
 
 from __future__ import annotations
 
+import logging
+
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.handoff import (
+    Adopting,
     Apply,
     Condemn,
     End,
@@ -31,6 +34,8 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.upkeep import BadContinuation, Question, Reader, Searches, Upkeep
 from lakebed.versions import Options
+
+logger = logging.getLogger(__name__)
 
 
 class Contract:
@@ -136,7 +141,13 @@ class Runs:
     async def purging(self, request: RestRequest) -> Response:
         """What a purge takes was let go by the run that moved it aside: left to ask is who may do it, and where."""
         repository = await self._catalog.get(request.args[0])
+        await Upkeep(repository.versions).check_purging()
         return answer(Purging(namespace=repository.record.storage_namespace))
+
+    async def adopting(self, request: RestRequest) -> Response:
+        adopted = await (await self._upkeep(request)).adopt(by=request.identity.user_id)
+        logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
+        return answer(Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms))
 
     async def condemn(self, request: RestRequest) -> Response:
         upkeep = await self._upkeep(request)
@@ -175,6 +186,7 @@ def routes(state: AppState) -> list[Route]:
         Route("POST", run + "/marked", runs.marked),
         Route("POST", repository + "/gc/planning", runs.planning),
         Route("POST", repository + "/gc/purging", runs.purging),
+        Route("POST", repository + "/gc/adopting", runs.adopting),
         Route("POST", run + "/applying", runs.applying),
         Route("POST", run + "/condemn", runs.condemn),
         Route("POST", run + "/give-up", runs.give_up),

@@ -1,0 +1,195 @@
+"""Whether this key-value store is the only one that goes with the namespace: a copy of it must not collect.
+
+A backup that is brought up beside the living installation knows nothing of what that one wrote since; its collections
+would take all of it. Nothing in the records tells the two apart, for they are equal. So each installation leaves a
+trail in the namespace, `_lakefs/lineage/<12 digits>-<mark>`, whose end its records know: the number, the mark, and the
+mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
+
+A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case whoever
+recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists the trail from
+the last number but one, *then* reads the records. A mark is in the records before it is in the namespace, so one that
+they do not know then is somebody else's. Of two copies that put their marks and then look, at least one sees the other.
+
+Who sees another's mark says so before it stops: a mark of its own beside it, so that the other one stops too, and then
+in its own records, so that it says so once. From then on neither collects, until a person lets one of them `adopt` the
+namespace, which begins a new trail behind all marks. Which of the two is the living one, no program can know.
+
+A crash between any two steps leaves a mark that is recorded and not put, which the next step puts, or one that is put
+beside another's and not recorded, which is the same as if it were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import Record, Versions, decode_record, encode_record, keys
+
+from .errors import OtherInstallation
+
+LINEAGE_PREFIX: Final = "_lakefs/lineage/"
+LINEAGE_KEY: Final = keys.SETTING + b"lineage"
+STEP_MS: Final = 6 * 3_600_000
+"""How often an installation that is alive says so: what a copy that is younger than this takes, nobody sees."""
+
+_MARK: Final = re.compile(rf"{LINEAGE_PREFIX}(\d{{12}})-([0-9A-Za-z]+)", re.ASCII)
+
+
+class LineageRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of the trail: `mark` has `number`, `before` is the mark of the number before it, "" if that is another's.
+
+    `is_stopped`: another installation was seen. `adopted_by` and `adopted_ms`: who last chose this one, and when.
+    """
+
+    number: int = 0
+    mark: str = ""
+    before: str = ""
+    stepped_ms: int = 0
+    is_stopped: bool = False
+    adopted_by: str = ""
+    adopted_ms: int = 0
+
+
+class MarkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a mark's file, for people: when it was made, and by whom if somebody chose this installation."""
+
+    made_ms: int
+    adopted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    number: int
+    mark: str
+
+    @property
+    def key(self) -> str:
+        return f"{LINEAGE_PREFIX}{self.number:012d}-{self.mark}"
+
+
+class Lineage:
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    async def read(self) -> LineageRecord:
+        return (await self._read())[0]
+
+    async def check(self) -> None:
+        """One listing of a few keys, and one record.
+
+        Raises:
+            OtherInstallation: another one has left marks here, now or before, and nobody has chosen between the two.
+        """
+        first, _ = await self._read()
+        found = await self._marks(first.number - 1)
+        record, held = await self._read()
+        if record.is_stopped:
+            raise self._stopped()
+        strange = [mark for mark in found if not _is_ours(mark, record)]
+        if strange:
+            await self._protest(strange)
+            await self._stop(record, held)
+            raise self._stopped()
+
+    async def step(self) -> None:
+        """
+        Raises:
+            OtherInstallation: see `check`.
+        """
+        while True:
+            await self.check()
+            record, held = await self._read()
+            if record.is_stopped:
+                continue
+            if record.number:
+                await self._put(Mark(record.number, record.mark))
+            after = self._next(record, record.number + 1, before=record.mark)
+            if await self._write(after, held):
+                await self._put(Mark(after.number, after.mark))
+                await self.check()
+                return
+
+    async def step_if_due(self) -> None:
+        """A step, if the last one is STEP_MS ago and nobody was seen: for the upkeep of a server. Else one read.
+
+        Raises:
+            OtherInstallation: it is seen now.
+        """
+        record = await self.read()
+        age_ms = self._versions.world.clock.now_ms() - record.stepped_ms
+        if not record.is_stopped and not 0 <= age_ms < STEP_MS:
+            await self.step()
+
+    async def adopt(self, *, by: str) -> LineageRecord:
+        """This installation goes on, and any other one stops at its next look. Told by nothing but a person."""
+        while True:
+            record, held = await self._read()
+            found = await self._marks(record.number - 1)
+            number = max([record.number, *(mark.number for mark in found)]) + 2
+            # A gap before it: whoever goes on behind the old marks meanwhile is seen there.
+            fresh = self._next(record, number, before="")
+            after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
+            if await self._write(after, held):
+                await self._put(Mark(after.number, after.mark), adopted_by=by)
+                return after
+
+    async def _read(self) -> tuple[LineageRecord, Held | None]:
+        held = await self._versions.store.get(self._versions.partition, LINEAGE_KEY)
+        return (LineageRecord() if held is None else decode_record(LineageRecord, held.value)), held
+
+    async def _write(self, record: LineageRecord, before: Held | None) -> bool:
+        here, predicate = self._versions, None if before is None else before.predicate
+        try:
+            await here.store.set_if(here.partition, LINEAGE_KEY, encode_record(record), predicate)
+        except PredicateFailed:
+            return False
+        return True
+
+    def _next(self, record: LineageRecord, number: int, *, before: str) -> LineageRecord:
+        world = self._versions.world
+        mark, now_ms = world.ids.fresh(), world.clock.now_ms()
+        return replace(record, number=number, mark=mark, before=before, stepped_ms=now_ms)
+
+    async def _marks(self, since: int) -> Sequence[Mark]:
+        start_after = f"{LINEAGE_PREFIX}{max(since, 0):012d}"
+        pages = self._versions.blocks.list(LINEAGE_PREFIX, start_after=start_after)
+        matches = [_MARK.fullmatch(stat.key) async for page in pages for stat in page]
+        return [Mark(int(match[1]), match[2]) for match in matches if match]
+
+    async def _put(self, mark: Mark, *, adopted_by: str = "") -> None:
+        body = MarkFile(made_ms=self._versions.world.clock.now_ms(), adopted_by=adopted_by)
+        await self._versions.blocks.put(mark.key, msgspec.json.encode(body))
+
+    async def _protest(self, strange: Sequence[Mark]) -> None:
+        """A mark that the other one does not know, beside its last, and again if that was not its last any more."""
+        last, said = max(strange).number, 0
+        while said < last:
+            said = last
+            await self._put(Mark(said, self._versions.world.ids.fresh()))
+            last = max(mark.number for mark in await self._marks(said))
+
+    async def _stop(self, record: LineageRecord, held: Held | None) -> None:
+        # Failed, somebody of ours stepped, stopped or adopted: then the next check tells.
+        await self._write(replace(record, is_stopped=True), held)
+
+    def _stopped(self) -> OtherInstallation:
+        uri = self._versions.blocks.uri
+        return OtherInstallation(
+            f"{uri} is not this installation's alone, or its key-value store is older than the namespace (a copy, or a"
+            " restored backup): nothing is collected until a person has chosen with `lakebed gc adopt`",
+            namespace=uri,
+        )
+
+
+def _is_ours(mark: Mark, record: LineageRecord) -> bool:
+    if mark.number == record.number:
+        return mark.mark == record.mark
+    if mark.number == record.number - 1:
+        return mark.mark == record.before
+    return mark.number < record.number

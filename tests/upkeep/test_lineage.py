@@ -1,0 +1,185 @@
+"""Two copies of one key-value store and one namespace: neither collects what the other one names."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from lakebed.blocks import BlocksUnavailable, Body, MemoryBlocks, Stored
+from lakebed.handoff import RunKind, StartRun
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.upkeep import LINEAGE_PREFIX, Lineage, OtherInstallation
+from tests.upkeep.conftest import Lake
+
+
+def clone(lake: Lake) -> Lake:
+    """A backup of the key-value store, brought up elsewhere with the same bucket."""
+    store = MemoryStore()
+    for name, value in vars(lake.store).items():
+        if isinstance(value, dict):
+            setattr(store, name, copy.deepcopy(value))
+    other = Lake(store, lake.blocks)
+    other.clock.ms = lake.clock.ms
+    return other
+
+
+async def marks(lake: Lake) -> list[str]:
+    return [stat.key async for page in lake.blocks.list(LINEAGE_PREFIX) for stat in page]
+
+
+async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake: Lake) -> None:
+    await lake.put("main", "a")
+    copied = clone(lake)
+    await lake.put("main", "b")
+    await lake.commit("main")
+    before = await lake.objects()
+    for one in (lake, copied):
+        one.days(1.1)
+    await lake.upkeep.say_alive()
+
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+
+    assert await lake.objects() == before
+
+
+async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lake) -> None:
+    await lake.put("main", "a")
+    copied = clone(lake)
+    started = await copied.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.say_alive()
+
+    for upkeep in (copied.upkeep, lake.upkeep):
+        with pytest.raises(OtherInstallation):
+            await upkeep.check_purging()
+        with pytest.raises(OtherInstallation):
+            await upkeep.start(StartRun(kind=RunKind.METADATA))
+    assert started.run_id
+
+
+async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None:
+    await Lineage(lake.versions).step()
+    copied = clone(lake)
+    # Both have recorded the next mark, and put it, before either looks.
+    late = clone(copied)
+    await Lineage(copied.versions).step()
+    theirs = await Lineage(copied.versions).read()
+    await lake.blocks.delete([key for key in await marks(lake) if theirs.mark in key])
+    await Lineage(late.versions).step()
+    await lake.blocks.put(f"{LINEAGE_PREFIX}{theirs.number:012d}-{theirs.mark}", b"{}")
+
+    for one in (copied, late):
+        with pytest.raises(OtherInstallation):
+            await Lineage(one.versions).check()
+
+
+async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.start(StartRun(kind=RunKind.METADATA))
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+    adopted = await lake.upkeep.adopt(by="ann")
+
+    assert (adopted.adopted_by, adopted.adopted_ms) == ("ann", lake.clock.ms)
+    assert b'"adopted_by":"ann"' in await lake.blocks.get((await marks(lake))[-1])
+    copied.days(2)
+    await copied.upkeep.say_alive()
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+    await lake.collector().collect_uncommitted()
+
+
+async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    restored = clone(lake)
+    for _ in range(3):
+        lake.days(1)
+        await lake.upkeep.say_alive()
+    restored.days(4)
+    with pytest.raises(OtherInstallation):
+        await restored.upkeep.say_alive()
+
+    await restored.upkeep.adopt(by="ann")
+
+    await restored.collector().collect_uncommitted()
+    with pytest.raises(OtherInstallation):
+        await lake.collector().collect_uncommitted()
+
+
+async def test_runs_of_one_installation_do_not_disturb_each_other(lake: Lake) -> None:
+    first, second = Lineage(lake.versions), Lineage(lake.server())
+    for _ in range(3):
+        await first.step()
+        await second.step()
+        await first.check()
+
+    await lake.collector().collect_uncommitted()
+
+
+class Dying(MemoryBlocks):
+    """Takes this many marks more."""
+
+    left = 100
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        if key.startswith(LINEAGE_PREFIX):
+            self.left -= 1
+            if self.left < 0:
+                raise BlocksUnavailable("gone")
+        return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int) -> None:
+    blocks = Dying("mem://dying")
+    lake = Lake(MemoryStore(), blocks)
+    await lake.versions.initialise("main")
+    await lake.upkeep.say_alive()
+    blocks.left = left
+    with pytest.raises(BlocksUnavailable):
+        await Lineage(lake.versions).step()
+    blocks.left = 100
+
+    await lake.collector().collect_uncommitted()
+
+    assert len(await marks(lake)) == (await Lineage(lake.versions).read()).number
+
+
+async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> None:
+    blocks = Dying("mem://seen")
+    here = Lake(MemoryStore(), blocks)
+    await here.versions.initialise("main")
+    copied = clone(here)
+    await copied.upkeep.say_alive()
+    blocks.left = 0
+    with pytest.raises(BlocksUnavailable):
+        await here.upkeep.say_alive()
+    blocks.left = 100
+
+    with pytest.raises(OtherInstallation):
+        await here.upkeep.check_purging()
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+
+async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake) -> None:
+    for _ in range(3):
+        await lake.upkeep.say_alive()
+    lake.days(0.26)
+    await lake.upkeep.say_alive()
+
+    assert len(await marks(lake)) == 2
+
+
+async def test_what_else_lies_there_is_no_mark(lake: Lake) -> None:
+    await lake.blocks.put(LINEAGE_PREFIX + "readme", b"")
+    await lake.blocks.put(LINEAGE_PREFIX + "9" * 13, b"")
+
+    await lake.collector().collect_uncommitted()
