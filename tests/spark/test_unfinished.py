@@ -82,7 +82,7 @@ def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone
     assert old in there(lakeside)
 
 
-def test_a_run_that_deletes_for_good_is_refused_while_another_of_its_kind_moves_aside(
+def test_a_run_that_deletes_for_good_is_refused_while_another_moves_aside_what_it_may_hold(
     spark: SparkSession, lakeside: Lakeside
 ) -> None:
     """Both plans were made before either was applied."""
@@ -96,6 +96,9 @@ def test_a_run_that_deletes_for_good_is_refused_while_another_of_its_kind_moves_
     with pytest.raises(OtherUnfinished, match=f"apply {first.run_id} first"):
         collector.apply(spark, second.run_id)
 
+    assert lakeside.addresses() == {garbage}
+    since = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    assert collector.apply(spark, since.run_id).state is RunState.ENDED
     assert lakeside.addresses() == {garbage}
     assert collector.apply(spark, first.run_id).objects_quarantined == 1
     assert collector.apply(spark, second.run_id).state is RunState.ENDED
@@ -183,3 +186,25 @@ def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
         f"stopped: 0 of 1 objects of run {plan.run_id} are recorded as done; "
         f"apply it again: lakebed gc apply lakefs://repo {plan.run_id}"
     )
+
+
+def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    expire(lakeside, "a/1")
+    collector = lakeside.collector
+    first, second = (collector.plan(spark, RunKind.COMMITTED) for _ in range(2))
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+    with pytest.raises(OtherUnfinished):
+        collector.apply(spark, second.run_id)
+    lakeside.upload("b/1")
+    lakeside.commit(age_days=10)
+    lakeside.delete("b/1")
+    lakeside.commit(age_days=5)
+    third = collector.plan(spark, RunKind.COMMITTED)
+
+    report = collector.apply(spark, third.run_id)
+
+    assert (report.objects_deleted, report.state) == (1, RunState.ENDED)
+    assert collector.apply(spark, first.run_id).objects_quarantined == 1

@@ -92,7 +92,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         named=[
             committed.keys,
             uncommitted_keys(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, folder=keys_in),
-            held_keys(shop.spark, shop.lake, held, tasks=shop.tasks, folder=keys_in),
+            held_keys(shop.spark, shop.lake, [*held.values()], tasks=shop.tasks, folder=keys_in),
         ],
         into=f"{run.folder}{DOOMED_ELSEWHERE}/",
         cause=UNREFERENCED,
@@ -107,6 +107,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
         uncommitted=uncommitted,
         listing=found,
         mode=RunMode.OLD_LAYOUT,
+        beside=tuple(held),
         mode_note=f"outside slices, written more than {options.old_layout_age_ms / DAY_MS:g} days before",
         commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
         range_counts=RangeCounts(live=committed.ranges, expired=0),

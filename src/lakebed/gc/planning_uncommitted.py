@@ -120,7 +120,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
         live=Live(
             committed=committed.live,
             uncommitted=_read_uncommitted(desk, uncommitted),
-            held=held_objects(shop.spark, shop.lake, held, tasks=shop.tasks, folder=desk.folder("held")),
+            held=held_objects(shop.spark, shop.lake, [*held.values()], tasks=shop.tasks, folder=desk.folder("held")),
         ),
         into=Places(doomed=desk.folder("doomed"), kept=desk.folder("kept"), bytes_here=BYTES_HERE if desk.base else 0),
         tasks=shop.tasks,
@@ -137,6 +137,7 @@ def plan_uncommitted(shop: Workshop, run: StartedRun, files: Files, options: Unc
         listing=found,
         mode=choice.mode,
         mode_note=choice.note,
+        beside=tuple(held),
         based_on=choice.base.saved.run_id if choice.base else "",
         keeps=keeps,
         token_expiry_ms=options.token_expiry_ms,

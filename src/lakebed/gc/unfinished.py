@@ -21,10 +21,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+import pyarrow.compute as pc
 
 from lakebed.base import Conflict, NotFound, RunId
 from lakebed.blocks import BlockStore
 from lakebed.handoff import (
+    CONDEMNED,
     DELETES_ALLOWED,
     BadInput,
     Manifest,
@@ -41,6 +43,7 @@ from lakebed.handoff import (
 from .clocks import wall_clock_ms
 from .files import Files, ahead
 from .runs import read_plan
+from .workshop import read_input
 
 APPLY_FILE: Final = "apply.json"
 SWEEP_FILE: Final = "sweep.json"
@@ -200,13 +203,14 @@ def check_beside(files: Files, views: Iterable[RunView], plan: Plan, window: str
 
     Raises:
         OtherUnfinished: it would delete for good, and its plan may hold what another run is to move aside.
+        PlanMissing, BadInput: the plan of that one cannot be read.
     """
     before = read_begun(files, plan.kind, plan.run_id)
     if window or (before and before.window) or plan.kind is RunKind.METADATA:
         return
     same = [view for view in views if view.kind is plan.kind and view.run_id != plan.run_id]
     for run in unfinished_runs(files, same):
-        if run.window:
+        if run.window and not _is_apart(files, plan, run):
             raise OtherUnfinished(
                 f"run {run.run_id} moves objects aside and is unfinished, and run {plan.run_id} may hold them too: "
                 f"apply {run.run_id} first, or this one with a quarantine",
@@ -214,14 +218,25 @@ def check_beside(files: Files, views: Iterable[RunView], plan: Plan, window: str
             )
 
 
+def _is_apart(files: Files, plan: Plan, other: UnfinishedRun) -> bool:
+    """Whether no object can be in both plans: the one was made knowing the other, or they condemn different commits."""
+    if plan.kind is RunKind.UNCOMMITTED:
+        return other.run_id in plan.beside
+    theirs = read_plan(files, other.run_id)
+    if plan.condemned is None or theirs.condemned is None:
+        return False
+    ours, wanted = (read_input(files, one, CONDEMNED)["id"] for one in (plan.condemned, theirs.condemned))
+    return not pc.any(pc.is_in(ours, value_set=wanted.combine_chunks())).as_py()
+
+
 def runs_over(views: Iterable[RunView]) -> frozenset[str]:
     """Ids of those that have ended: to be asked for before anything is listed."""
     return frozenset(view.run_id for view in views if view.state is RunState.ENDED)
 
 
-def held_tables(files: Files, views: Sequence[RunView], over_before: Collection[str]) -> list[Manifest]:
-    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables DOOMED,
-    the newest run's first. Of one that ended meanwhile a listing may still have had what it took.
+def held_tables(files: Files, views: Sequence[RunView], over_before: Collection[str]) -> dict[str, Manifest]:
+    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables DOOMED
+    by run, the newest first. Of one that ended meanwhile a listing may still have had what it took.
 
     Raises:
         BadInput: such a table is missing, or is not the one that the run was let to take. The message names the run.
@@ -235,7 +250,7 @@ def held_tables(files: Files, views: Sequence[RunView], over_before: Collection[
     begun = _all_begun(files, views)
     # A plan that nobody began to apply holds nothing, also where a collection of metadata took it.
     held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind is RunKind.COMMITTED]
-    return [doomed_of(files, view) for view in held]
+    return {view.run_id: doomed_of(files, view) for view in held}
 
 
 def doomed_of(files: Files, view: RunView) -> Manifest:

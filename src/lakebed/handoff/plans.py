@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
-    run were not listed (`slices_skipped`).
+    run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none.
 
     `strays` are some of `strays_count` keys and folders (which end with a slash) that nobody of ours made.
 
@@ -120,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mode: RunMode = RunMode.CLEAN
     mode_note: str = ""
     based_on: str = ""
+    beside: tuple[str, ...] = ()
     keeps: Keeps | None = None
     token_expiry_ms: int = 0
     slices_skipped: int = 0
