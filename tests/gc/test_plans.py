@@ -165,12 +165,14 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
         "_lakefs/retention/gc/ledger/date=2026-11-21/r1-part-00000-00001.parquet",
         "_lakefs/retention/gc/applying/000000000001.json",
+        "_lakefs/lineage/000000000001-06gvvk3dthrhe56vsd65",
     ]
     strange = [
         "_lakefs/notes.txt",
         f"_lakefs/ranges/{id_}.parquet.bak",
         "_lakefs/ranges/sub/x.parquet",
         "_lakefs/dummy2",
+        "_lakefs/lineage/1-x",
         "_lakefs/retention/gc/applying/999999999999.json",
     ]
 

@@ -9,9 +9,9 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
+from lakebed.handoff import LINEAGE_PREFIX
 from lakebed.server import AppState
 from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
-from lakebed.upkeep import LINEAGE_PREFIX
 from lakebed.versions import keys
 
 

@@ -7,9 +7,9 @@ import copy
 import pytest
 
 from lakebed.blocks import BlocksUnavailable, Body, MemoryBlocks, Stored
-from lakebed.handoff import RunKind, StartRun
+from lakebed.handoff import LINEAGE_PREFIX, RunKind, StartRun
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.upkeep import LINEAGE_PREFIX, Lineage, OtherInstallation
+from lakebed.upkeep import Lineage, OtherInstallation
 from tests.upkeep.conftest import Lake
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakebed.base import parse_slice_name
 from lakebed.blocks import BlockStore
-from lakebed.handoff import DATA_PREFIX, GC_PREFIX, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
+from lakebed.handoff import DATA_PREFIX, GC_PREFIX, LINEAGE_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
 
 from .fencing import CLAIM_KEY
 from .files import Files, listed
@@ -33,6 +33,7 @@ _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
+    rf"|{LINEAGE_MARK}"
     rf"|{GC_PREFIX}(?:clock|quarantined/[0-9a-z-]+)\.json"
     rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/.+"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",

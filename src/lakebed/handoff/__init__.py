@@ -42,6 +42,8 @@ from .parquet import PartWriter, arrow_schema, decode_part, encode_part, join_pa
 from .paths import (
     DATA_PREFIX,
     GC_PREFIX,
+    LINEAGE_MARK,
+    LINEAGE_PREFIX,
     input_folder,
     is_special,
     manifest_path,
@@ -99,6 +101,8 @@ __all__ = [
     "LEDGER",
     "LEDGER_PREFIX",
     "LEFTOVERS",
+    "LINEAGE_MARK",
+    "LINEAGE_PREFIX",
     "LINES_MAX",
     "MANIFEST_FORMAT",
     "MOVES",

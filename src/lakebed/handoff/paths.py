@@ -21,6 +21,9 @@ from lakebed.base import RunId
 from .runs import RunKind
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
+LINEAGE_PREFIX: Final = "_lakefs/lineage/"
+LINEAGE_MARK: Final = rf"{LINEAGE_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
+"""What the key of a mark looks like (docs/formats/lineage.md): its number, and the mark."""
 DATA_PREFIX: Final = "data/"
 """Users' bytes. Whatever lies elsewhere in a namespace is special and is never swept."""
 

@@ -16,7 +16,7 @@ from .errors import (
     WrongKind,
 )
 from .jobs import JobBook, JobNotFound, JobRunning
-from .lineage import LINEAGE_PREFIX, Lineage, LineageRecord
+from .lineage import Lineage, LineageRecord
 from .options import UpkeepOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
@@ -26,7 +26,6 @@ from .upkeep import Upkeep
 from .why import NoQuestion
 
 __all__ = [
-    "LINEAGE_PREFIX",
     "BadContinuation",
     "Collected",
     "Collector",

@@ -28,17 +28,17 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from lakebed.handoff import LINEAGE_MARK, LINEAGE_PREFIX
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import Record, Versions, decode_record, encode_record, keys
 
 from .errors import OtherInstallation
 
-LINEAGE_PREFIX: Final = "_lakefs/lineage/"
 LINEAGE_KEY: Final = keys.SETTING + b"lineage"
 STEP_MS: Final = 6 * 3_600_000
 """How often an installation that is alive says so: what a copy that is younger than this takes, nobody sees."""
 
-_MARK: Final = re.compile(rf"{LINEAGE_PREFIX}(\d{{12}})-([0-9A-Za-z]+)", re.ASCII)
+_MARK: Final = re.compile(LINEAGE_MARK, re.ASCII)
 
 
 class LineageRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
