@@ -145,9 +145,24 @@ def test_no_server_is_unavailable(shell: Shell) -> None:
 
 
 def test_wrong_credentials_are_refused(shell: Shell) -> None:
-    outcome = shell("repo", "list", LAKEBED_SECRET_ACCESS_KEY="wrong")
+    secret = shell("repo", "list", LAKEBED_SECRET_ACCESS_KEY="wrong")
+    key = shell("repo", "list", LAKEBED_ACCESS_KEY_ID="AKIAJNOBODY", LAKEBED_SECRET_ACCESS_KEY="wrong")
 
-    assert (outcome.code, outcome.err) == (1, "error: error authenticating request\n")
+    assert (secret.code, key.code) == (1, 1)
+    assert f"(from {shell.environment['LAKEBED_CONFIG']}, its secret from LAKEBED_SECRET_ACCESS_KEY)" in secret.err
+    assert "does not accept access key AKIAJNOBODY (from LAKEBED_ACCESS_KEY_ID, its secret" in key.err
+    assert len(key.err.splitlines()) == 1
+
+
+def test_a_key_without_its_secret_is_no_credentials(shell: Shell, server: LocalServer, tmp_path: Path) -> None:
+    alone = {"LAKEBED_CONFIG": str(tmp_path / "none.toml"), "LAKEBED_ACCESS_KEY_ID": "AKIAJ"}
+
+    outcome = shell("repo", "list", "--endpoint", shell.ok("config", "show", "-o", "json").json["endpoint"], **alone)
+
+    assert (outcome.code, outcome.err) == (
+        1,
+        "error: no credentials: there is a key id, from LAKEBED_ACCESS_KEY_ID, but no secret\n",
+    )
 
 
 def test_who_has_no_credentials_is_told_where_they_come_from(shell: Shell, server: LocalServer) -> None:

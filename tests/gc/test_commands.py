@@ -11,9 +11,9 @@ import pytest
 from lakebed import handoff
 from lakebed.cli.gc_modes import Looking
 from lakebed.cli.gc_session import objects_in
-from lakebed.cli.gc_text import plan_text
+from lakebed.cli.gc_text import open_text, plan_text
 from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, session_options
-from lakebed.gc.__main__ import _say, main
+from lakebed.gc.__main__ import _say, _unknown_here, main
 from lakebed.gc.runs import CommitCounts, RangeCounts
 from lakebed.handoff import RunKind
 
@@ -148,3 +148,24 @@ def test_the_entry_for_spark_submit_asks_why_after_a_path_or_an_address(
 
     assert code == 5
     assert "cannot reach" in capsys.readouterr().err
+
+
+def test_slices_that_were_not_settled_are_told() -> None:
+    assert open_text(1) == "1 slice of another server, or with uploads under way, is not settled yet"
+    assert open_text(6) == "6 slices of other servers, or with uploads under way, are not settled yet"
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, "no credentials: set LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, or LAKEBED_TOKEN"),
+        ({"LAKEBED_ACCESS_KEY_ID": "k"}, "no credentials: set LAKEBED_SECRET_ACCESS_KEY, or LAKEBED_TOKEN"),
+        ({"LAKEBED_TOKEN": "t"}, "the server does not accept the token in LAKEBED_TOKEN"),
+        (
+            {"LAKEBED_ACCESS_KEY_ID": "k", "LAKEBED_SECRET_ACCESS_KEY": "s"},
+            "the server does not accept access key k (from LAKEBED_ACCESS_KEY_ID) with LAKEBED_SECRET_ACCESS_KEY",
+        ),
+    ],
+)
+def test_who_is_unknown_is_told_which_variables_count(environment: dict[str, str], told: str) -> None:
+    assert _unknown_here(environment) == told

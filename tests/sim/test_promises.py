@@ -50,3 +50,20 @@ def test_the_command_walks_worlds_and_says_which_it_skipped(capsys: pytest.Captu
     assert report["violations"] == 0
     assert report["worlds"] + report["skipped"] == len(lines) == 4
     assert report["skipped"] == sum("skipped" in line for line in lines) == 1
+
+
+def test_a_world_that_there_is_not_is_an_error_and_the_names_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["exhaustive", "--only", "nosuch"])
+    hint = capsys.readouterr().err
+    listed = main(["exhaustive", "--list", "--only", "writer, comm"])
+
+    assert (ended.value.code, listed) == (2, 0)
+    assert "no world has 'nosuch' in its name: exhaustive --list" in hint
+    assert "writer, committer" in capsys.readouterr().out.splitlines()
+
+
+def test_a_walk_ends_with_its_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["swarm", "--seeds", "2"])
+
+    assert capsys.readouterr().out.splitlines()[-1].startswith("in all: 2 seeds, 0 first, ")

@@ -450,6 +450,7 @@ async def test_what_another_server_holds_open_is_judged_by_the_run_after_the_one
     lake.days(0.01)
 
     assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).open_slices == 1
 
     await Upkeep(other).close_slices_for_runs()
     assert (await lake.collector().collect_uncommitted()).doomed == {garbage}

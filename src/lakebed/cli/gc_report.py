@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lakebed.base import count_of, human_size
 
-from .gc_text import in_order_of_age, state_text
+from .gc_text import in_order_of_age, open_text, state_text
 from .output import human_time, printable
 
 if TYPE_CHECKING:
@@ -243,6 +243,8 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
 
 def _inputs(plan: Plan) -> Iterator[str]:
     facts = [("settled slices", f"{plan.settled_slices:,}")]
+    if plan.open_slices:
+        facts.append(("left to a later run", open_text(plan.open_slices)))
     if plan.listing is not None:
         listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))

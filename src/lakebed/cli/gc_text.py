@@ -54,6 +54,8 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
     if plan.listing:
         listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
+    if plan.open_slices:
+        facts.append(("left", f"{open_text(plan.open_slices)}: left to a later run"))
     if plan.strays:
         facts.append(("strays", f"{plan.strays_count:,}, reported and never deleted"))
     yield from fields(facts)
@@ -69,6 +71,14 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
             yield ""
             yield from bars(title, sums, width=width)
     yield from (f"stray: {printable(key)}" for key in plan.strays[:TOP])
+
+
+def open_text(slices: int) -> str:
+    held = (
+        "slice of another server, or with uploads under way, is",
+        "slices of other servers, or with uploads under way, are",
+    )
+    return f"{count_of(slices, *held)} not settled yet"
 
 
 def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:

@@ -31,7 +31,7 @@ from lakebed.base import Denied, LakebedError, exit_code
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
 from .output import json_array, json_record
-from .settings import Settings, effective_settings
+from .settings import Settings, effective_settings, source_of
 from .uris import is_uri
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class Format(StrEnum):
 
 class NoCredentials(Denied):
     """The server wants to know who asks, and no credentials are configured."""
+
+
+class WrongCredentials(Denied):
+    """The server does not know the key, or the secret is not that of the key."""
 
 
 class Session:
@@ -70,6 +74,23 @@ class Session:
     def close(self) -> None:
         if "client" in self.__dict__:
             self.client.close()
+
+    def unknown_here(self) -> Denied:
+        """What to say where the server does not know who asks."""
+        settings = self.settings
+        if not (settings.access_key_id or settings.secret_access_key):
+            return NoCredentials(
+                "no credentials: `lakebed setup` makes those of a new server, `lakebed config set` stores others"
+            )
+        sources = [source_of(name, self.environment) for name in ("access_key_id", "secret_access_key")]
+        if not (settings.access_key_id and settings.secret_access_key):
+            which, has = ("secret", "key id") if settings.access_key_id else ("key id", "secret")
+            return NoCredentials(f"no credentials: there is a {has}, from {''.join(sources)}, but no {which}")
+        whence = f"from {sources[0]}" if len(set(sources)) == 1 else f"from {sources[0]}, its secret from {sources[1]}"
+        return WrongCredentials(
+            f"{settings.endpoint} does not accept access key {settings.access_key_id} ({whence}): "
+            "it does not know it, or the secret is another one's"
+        )
 
     @property
     def is_json(self) -> bool:
@@ -160,12 +181,9 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
             except Denied as error:
-                has_credentials = session.settings.access_key_id and session.settings.secret_access_key
-                if has_credentials or error.facts.get("status") != 401:
+                if error.facts.get("status") != 401:
                     raise
-                raise NoCredentials(
-                    "no credentials: `lakebed setup` makes those of a new server, `lakebed config set` stores others"
-                ) from error
+                raise session.unknown_here() from error
             finally:
                 session.close()
 

@@ -80,6 +80,14 @@ def write_settings(path: Path, settings: Settings) -> None:
         raise
 
 
+def source_of(name: str, environment: Mapping[str, str]) -> str:
+    """Where a setting comes from that was not given as an option: a variable or the file; empty where it is not set."""
+    if environment.get(VARIABLES[name]):
+        return VARIABLES[name]
+    path = settings_path(environment)
+    return str(path) if getattr(read_settings(path), name) else ""
+
+
 def effective_settings(environment: Mapping[str, str], *, endpoint: str | None = None) -> Settings:
     """What holds for this command; the endpoint is always set. Each of the three is decided by itself.
 

@@ -87,7 +87,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             with unforeseen(), _session(options.remote, environ) as spark:
                 return _say(_collect(collector, spark, options))
     except LakebedError as error:
-        _note(f"error: {error}")
+        is_unknown = error.facts.get("status") == 401
+        _note(f"error: {_unknown_here(environ) if is_unknown else error}")
         return exit_code(error)
 
 
@@ -107,6 +108,17 @@ def _credentials(environ: Mapping[str, str]) -> Credentials | Token:
         access_key_id=environ.get("LAKEBED_ACCESS_KEY_ID", ""),
         secret_access_key=environ.get("LAKEBED_SECRET_ACCESS_KEY", ""),
     )
+
+
+def _unknown_here(environ: Mapping[str, str]) -> str:
+    """What to say where the server does not know who asks."""
+    if environ.get("LAKEBED_TOKEN"):
+        return "the server does not accept the token in LAKEBED_TOKEN"
+    missing = [name for name in ("LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY") if not environ.get(name)]
+    if missing:
+        return f"no credentials: set {' and '.join(missing)}, or LAKEBED_TOKEN"
+    key = environ["LAKEBED_ACCESS_KEY_ID"]
+    return f"the server does not accept access key {key} (from LAKEBED_ACCESS_KEY_ID) with LAKEBED_SECRET_ACCESS_KEY"
 
 
 def _end_with_input() -> None:

@@ -60,6 +60,7 @@ def plan_frame(run: StartedRun, prepared: PreparedCommits, repository: str) -> d
         "namespace": run.namespace,
         "now_ms": run.now_ms,
         "settled_slices": len(run.settled_slices),
+        "open_slices": run.open_slices,
         "rules": prepared.rules,
         "rules_version": prepared.rules_version,
         "commits": prepared.commits,

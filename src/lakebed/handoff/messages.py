@@ -43,7 +43,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
     `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
     the addresses that were handed out when the settled slices were known: bytes may come to lie there after the slice
-    was listed. A committed run has none.
+    was listed. A committed run has none. `open_slices` counts those that are not settled.
     """
 
     run_id: str
@@ -53,6 +53,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     now_ms: int
     settled_slices: tuple[str, ...]
+    open_slices: int = 0
     uploads: Manifest | None = None
 
 

@@ -99,6 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `what_if`: it was made by rules that nobody had saved, and has no version of them.
 
+    `open_slices` were not settled when the run began: what lies in them is left to a later run.
+
     `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
     """
 
@@ -109,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     made_ms: int = 0
     settled_slices: int
+    open_slices: int = 0
     rules: Rules | None
     rules_version: int
     commits: Manifest

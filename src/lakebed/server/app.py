@@ -248,16 +248,21 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
         request = RestRequest(scope, receive)
+        request_id = _request_id(request)
+
+        def told() -> str:
+            return _told(request, request_id)
+
         try:
             response = await self._answer(request)
         except LakebedError as error:
-            response = error_response(error)
+            response = error_response(error, told)
         except ClientDisconnect:
             return
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
-            logger.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            logger.exception("unexpected error in %s", told())
             response = message_response(500, "internal server error")
-        response.raw_headers.append((b"x-request-id", _request_id(request)))
+        response.raw_headers.append((b"x-request-id", request_id))
         await response(scope, receive, send)
 
     async def _answer(self, request: RestRequest) -> Response:
@@ -295,6 +300,14 @@ def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes
                 if key == SESSION_COOKIE.encode():
                     session = token
     return authorization, session
+
+
+def _told(request: RestRequest, request_id: bytes) -> str:
+    """For the log: what was asked, by whom, under which id. One line, whatever the path holds."""
+    identity = getattr(request, "identity", None)
+    user = "nobody" if identity is None else identity.user_id
+    path = request.scope["raw_path"].decode("latin-1")
+    return f"{request.scope['method']} {path!a} of user {user!a}, request {request_id.decode()}"
 
 
 def _request_id(request: RestRequest) -> bytes:

@@ -8,6 +8,7 @@ handler knows (which argument, which branch), the handler raises `Answer` with t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -105,11 +106,15 @@ def status_and_message(error: base.LakebedError) -> tuple[int, str]:
     raise AssertionError("LakebedError itself is in the table")
 
 
-def error_response(error: base.LakebedError) -> Response:
+def error_response(error: base.LakebedError, request: Callable[[], str] = str) -> Response:
+    """`request` says for the log what was asked and by whom."""
     status, message = status_and_message(error)
     response = message_response(status, message)
-    if status >= 500:
-        logger.error("answered %d: %s %s", status, error, error.facts, exc_info=error)
+    if status == 501:
+        # Nothing is wrong here: somebody asked for what this server does not have.
+        logger.info("answered 501 to %s: %s", request(), error)
+    elif status >= 500:
+        logger.error("answered %d to %s: %s %s", status, request(), error, error.facts, exc_info=error)
     if status == 503:
         response.headers["retry-after"] = "1"
     if status == 405:

@@ -96,7 +96,8 @@ class Condemning:
         for branch in branches:
             await self._versions.touch(branch)
         # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
-        await inputs.write_settled(attempt, await self._runs.settled_slices())
+        settled, _ = await self._runs.settled_slices()
+        await inputs.write_settled(attempt, settled)
         return record, Cursor(name=uncommitted_name(attempt))
 
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:

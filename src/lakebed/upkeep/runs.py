@@ -193,8 +193,8 @@ class RunBook:
 
     # Slices
 
-    async def settled_slices(self) -> tuple[str, ...]:
-        """Names of the slices into which every upload has ended, ascending.
+    async def settled_slices(self) -> tuple[tuple[str, ...], int]:
+        """Names of the slices into which every upload has ended, ascending; and how many others there are.
 
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
         dead are given up, which settles their slices at the cost of one freeze of every branch.
@@ -202,7 +202,8 @@ class RunBook:
         await self._versions.close_slices()
         await self._give_up_dead_owners()
         found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
-        return tuple(name for name, record in found if record.state is SliceState.SETTLED)
+        settled = tuple(name for name, record in found if record.state is SliceState.SETTLED)
+        return settled, len(found) - len(settled)
 
     async def _give_up_dead_owners(self) -> None:
         versions = self._versions

@@ -89,7 +89,7 @@ class Upkeep:
         else:
             run_id = RunId(self._versions.world.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.world.clock.now_ms()
-        settled = () if body.kind is RunKind.METADATA else await self._runs.settled_slices()
+        settled, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.settled_slices()
         uploads = None
         if body.kind is RunKind.UNCOMMITTED:
             uploads = await self._reading.read_uploads(Inputs(self._versions.blocks, body.kind, run_id))
@@ -101,6 +101,7 @@ class Upkeep:
             folder=run_folder(body.kind, run_id),
             now_ms=now_ms,
             settled_slices=settled,
+            open_slices=others,
             uploads=uploads,
         )
 

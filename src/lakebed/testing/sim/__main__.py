@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from lakebed.base import ExitCode
+
 from .actors import Violation
 from .exploring import Explored, TooManyStates, explore
 from .hunting import Hunt, hunt_by_seed, hunt_by_world
@@ -27,10 +29,16 @@ from .worlds import World, small_worlds
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 if nothing was violated and no mutant missed."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     started_s = sum(os.times()[:4])
     match options.command:
+        case "exhaustive" if options.list:
+            print("\n".join(_names(options.only)))
+            return 0
         case "exhaustive":
+            if not any(options.only in name for name in _names()):
+                parser.error(f"no world has {options.only!r} in its name: exhaustive --list names them")
             found = exhaustive(
                 quick=options.quick,
                 only=options.only,
@@ -44,7 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
     if options.json:
         print(json.dumps({"name": options.command, **found}))
+    else:
+        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in found.items()))
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
+
+
+def _names(only: str = "") -> list[str]:
+    """Of the small worlds, each once."""
+    return list(dict.fromkeys(world.scene.name for world in small_worlds() if only in world.scene.name))
 
 
 def exhaustive(
@@ -158,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     every = commands.add_parser("exhaustive", help="walk every schedule of every small world")
     every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
     every.add_argument("--only", default="", help="only worlds with this in their name")
+    every.add_argument("--list", action="store_true", help="name the worlds, and walk none")
     every.add_argument("--states-max", type=int, help="skip worlds with more states")
     every.add_argument("--memory-gib", type=int, default=8, help="skip worlds that need more")
     many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
@@ -171,4 +187,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has enough. What is still buffered would raise again when Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.PIPE_CLOSED
+    sys.exit(code)
