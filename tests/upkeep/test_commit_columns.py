@@ -25,7 +25,7 @@ def facts(number: int, random_: random.Random) -> CommitFacts:
     parents = [id_of(random_.randrange(number)) for _ in range(random_.randrange(3))] if number else []
     return CommitFacts(
         generation=random_.randrange(10),
-        created_ms=random_.randrange(-(10**12), 10**13),
+        created_ms=random_.randrange(10**13),
         metarange_id=MetarangeId("" if random_.random() < 0.2 else id_of(-number)),
         parents=tuple(parents),
         made_for=random_.choice(["", "main", "straße"]),

@@ -306,10 +306,10 @@ async def an_upload_older_than_the_listing(lake: Lake) -> None:
     assert await lake.objects() == {entry.address}
 
 
-async def _all_slices(self: Any) -> tuple[str, ...]:
+async def _all_slices(self: Any) -> tuple[tuple[str, ...], int]:
     versions = self._versions
     found = [item async for item in versions._records(SliceRecord, keys.SLICE)]  # surgery
-    return tuple(key[len(keys.SLICE) :].decode() for key, _ in found)
+    return tuple(key[len(keys.SLICE) :].decode() for key, _ in found), 0
 
 
 LOSSES = (
