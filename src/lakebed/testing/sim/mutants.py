@@ -17,6 +17,7 @@ from lakebed.versions import CommitOvertaken, NoChanges, Sealed, Versions, encod
 from lakebed.versions.committing import Built, find_mine
 from lakebed.versions.repo import Seen
 
+from .lineages import LINEAGE_MUTANTS
 from .mutants_addresses import ADDRESS_MUTANTS
 from .mutants_committed import COMMITTED_MUTANTS
 from .mutants_metadata import METADATA_MUTANTS
@@ -345,6 +346,7 @@ MUTANTS: Final = (
     *RUN_MUTANTS,
     *COMMITTED_MUTANTS,
     *METADATA_MUTANTS,
+    *LINEAGE_MUTANTS,
     *OPTIMISED_MUTANTS,
     *MOVE_MUTANTS,
     *SWEEP_MUTANTS,

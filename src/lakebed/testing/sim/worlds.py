@@ -31,6 +31,7 @@ from .deeds import (
 )
 from .exploring import Budget
 from .hazards import hazard_scenes
+from .lineages import lineage_worlds
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -68,12 +69,13 @@ def small_worlds() -> Iterator[World]:
     """Every small scene without faults, with a crash, with a lost answer or request, and with a write that comes late,
     each at any step. Without faults, every actor must also be able to end alone, from every state.
 
-    Those of writers and committers come first, then those of collections, of data and of metadata.
+    Those of writers and committers come first, then those of collections, of data and of metadata, and of copies of
+    a store.
     """
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
-    for one, budget, is_quick in metadata_worlds():
+    for one, budget, is_quick in (*metadata_worlds(), *lineage_worlds()):
         yield World(one, budget, is_quick)
 
 
