@@ -23,6 +23,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import lt
 from typing import TYPE_CHECKING, Final, Literal
 
 import obstore
@@ -191,12 +192,13 @@ class S3Blocks:
         Else nothing, and its objects are looked at one by one, which takes three times as long.
         """
         paths = [meta["path"] for meta in page]
-        if not paths or paths[0] <= after or len({*paths}) < len(paths) or sorted(paths) != paths:
+        if not paths or paths[0] <= after or not all(map(lt, paths, paths[1:])):
             return []
-        keys = [path[len(self._prefix) :] for path in paths]
+        begin = len(self._prefix)
+        keys = [path[begin:] for path in paths]
         if not (paths[0].startswith(wanted) and paths[-1].startswith(wanted) and are_plain_block_keys(keys)):
             return []
-        return [_block_stat(key, meta) for key, meta in zip(keys, page, strict=True)]
+        return list(map(_block_stat, keys, page))
 
     async def level(self, folder: str = "") -> Level:
         """One request for a thousand keys and folders."""

@@ -95,16 +95,18 @@ def _pack(held: Mapping[str, Listed]) -> tuple[pa.Table, Found]:
 
 async def list_slice(store: BlockStore, name: str) -> Listed:
     prefix = f"{DATA_PREFIX}{name}/"
+    begin = len(prefix)
     ours: list[BlockStat] = []
     digits: list[str] = []
     strays: list[str] = []
     async for page in store.list(prefix):
-        named = [(stat.key[len(prefix) :], stat) for stat in page]
-        if not _are_sequences([rest for rest, _ in named]):
-            strays += [stat.key for rest, stat in named if not _are_sequences([rest])]
-            named = [(rest, stat) for rest, stat in named if _are_sequences([rest])]
-        digits += [rest for rest, _ in named]
-        ours += [stat for _, stat in named]
+        rests = [stat.key[begin:] for stat in page]
+        if not _are_sequences(rests):
+            strays += [stat.key for rest, stat in zip(rests, page, strict=True) if not _are_sequences([rest])]
+            page = [stat for rest, stat in zip(rests, page, strict=True) if _are_sequences([rest])]  # noqa: PLW2901 - less of it
+            rests = [stat.key[begin:] for stat in page]
+        digits += rests
+        ours += page
     values = np.frombuffer("".join(digits).encode(), np.uint8).reshape(len(digits), 8) - ord("0")
     sizes = np.array([stat.size_bytes for stat in ours], np.int64)
     found = Found(
