@@ -360,7 +360,7 @@ def test_an_unreadable_directory_ends_a_listing_with_an_error() -> None:
         command = writer.command("list", "local://bucket/ns", BlockOptions(local_root=root))
         listing = subprocess.run(command, check=False, capture_output=True, text=True)
     assert listing.returncode == 1
-    assert "BlocksUnavailable" in listing.stderr
+    assert "BlocksDenied" in listing.stderr
 
 
 # --- kill -9
