@@ -88,7 +88,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
         (["set", "{lake}/main", "9999999d"], "thousand years"),
         (["set", "{lake}/a.b", "4d"], "matches no branch"),
         (["set", "{lake}/a**", "4d"], "is spelled 'a*'"),
-        (["unset", "{lake}/main"], "has no rule of its own"),
+        (["set", "{lake}", "10d"], "which branch or pattern?"),
         (["keep-last", "{lake}/main", "0"], "must be 1 to"),
         (["keep-last", "{lake}/main", "many"], "neither a number"),
         (["keep-last", "{lake}/main", "off"], "has no such rule"),
@@ -205,3 +205,9 @@ def test_a_rules_file_that_is_not_there_or_has_a_bad_duration_is_misuse_that_nam
 
 def test_a_version_that_never_was_is_not_found(shell: Shell, lake: str) -> None:
     assert shell("gc", "rules", "get", lake, "--version", "9").code == 3
+
+
+def test_a_pattern_without_a_rule_is_not_found(shell: Shell, lake: str) -> None:
+    outcome = shell("gc", "rules", "unset", f"{lake}/main")
+
+    assert (outcome.code, outcome.err) == (3, f"error: {lake}/main has no rule of its own\n")

@@ -62,7 +62,7 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err
-    assert (unknown.code, unknown.err) == (3, "error: repository not found\n")
+    assert (unknown.code, unknown.err) == (3, "error: lakefs://no-such-lake: repository not found\n")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -188,3 +188,28 @@ def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell,
 def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, lake: str) -> None:
     for options in (("--objects", "--commits"), ("--path", "a"), ("--limit", "1"), ("--objects", "--html", "x")):
         assert shell("gc", "show", lake, PLANNED, *options).code == 2
+
+
+def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    for name in (PLANNED[:8], "latest"):
+        shown = shell.ok("gc", "show", lake, name, "--data", str(data))
+        assert (PLANNED in shown.out, shown.err) == (True, f"run {PLANNED}\n")
+    assert shell.ok("gc", "status", lake, PLANNED[:8], "--data", str(data)).code == 0
+    start_run(shell, lake)
+    assert shell("gc", "show", lake, "0", "--data", str(data)).err.startswith("error: '0' is how 2 runs begin: ")
+    assert shell("gc", "show", lake, "zz", "--data", str(data)).code == 3
+
+
+def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "plan", lake, "--data", "/nonexistent")
+
+    assert (refused.code, refused.err) == (2, "error: /nonexistent: no such folder\n")
+
+
+def test_a_grace_is_a_duration_or_a_number_of_seconds(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "apply", lake, PLANNED, "--readers-grace", "soon")
+
+    assert refused.code == 2
+    assert "say 900 (seconds), 15m or 1h" in refused.err

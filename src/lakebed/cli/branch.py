@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lakebed.base import Invalid
 from lakebed.wire import Ref
 
 from .arguments import BranchArgument, LimitOption, PrefixOption, RepositoryArgument, YesOption
@@ -108,8 +109,13 @@ def revert(
     branch = parse_ref(uri)
     undone = ref_in(branch.repository, commit)
     session.confirm(f"Undo {undone} on {branch}?", yes=yes)
-    with being_there(str(RefUri(branch.repository, undone))):
-        session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
+    try:
+        with being_there(str(RefUri(branch.repository, undone))):
+            session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
+    except Invalid as error:
+        if parent or "merge commit" not in str(error):
+            raise
+        raise Misuse(f"{undone} is a merge: say against which parent, --parent 1 (where it was made) or 2") from error
     session.show(
         session.client.branches.get(branch.repository, branch.ref),
         lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}",

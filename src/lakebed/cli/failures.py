@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final
+from urllib.parse import unquote
 
 from lakebed.base import AlreadyExists, ExitCode, Invalid, LakebedError, NotFound
 
@@ -25,6 +26,19 @@ NAMELESS: Final = "not found"
 """All that servers say of most things that are not there."""
 
 
+_UNNAMED: Final = {
+    NAMELESS,
+    "repository not found",
+    "branch not found",
+    "tag not found",
+    "commit not found",
+    "group not found",
+    "policy not found",
+    "user not found",
+    "cannot write to protected branch",
+}
+
+
 class Misuse(Invalid):
     """The command as typed cannot be carried out: found before anything was sent to a server."""
 
@@ -36,14 +50,23 @@ class Declined(LakebedError):
 def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
     """One line. Messages of servers may have several: the rest of them is schema dumps, for machines.
 
-    What servers only say to be NAMELESS is named: `uris`, what the command is about.
+    What servers do not name is named: `uris`, what the command is about, or where the request went.
     """
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else type(error).__name__
-    return f"{' or '.join(uris)}: {line}" if uris and line == NAMELESS else line
+    if line in _UNNAMED and (names := uris or _asked_for(str(error.facts.get("request", "")))):
+        return f"{' or '.join(names)}: {line}"
+    return line
+
+
+def _asked_for(request: str) -> list[str]:
+    """What of ours a request was about: `auth/groups/NAME/…` gives NAME."""
+    _, _, path = request.partition("/auth/")
+    segments = path.split("/")
+    return [unquote(segments[1])] if len(segments) > 1 else []
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from .gc_session import (
     read_run,
     read_standing,
     rules_file,
+    run_named,
     warn_of_unfinished,
 )
 from .gc_show import (
@@ -121,6 +122,7 @@ def show(
     """Show a plan: objects, bytes, why they go, and what it was made from."""
     check_one_by_one(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = checked_collector(session, uri, local_root)
+    run = run_named(session, collector, run)
     found = read_run(collector, run)
     if objects:
         return show_objects(session, collector, found, path=path, limit=limit)
@@ -151,7 +153,9 @@ def diff(
     local_root: RootOption = None,
 ) -> None:
     """Show what only one of two plans takes, and what both do."""
-    session.show(checked_collector(session, uri, local_root).diff(first, second, limit=limit), diff_text)
+    collector = checked_collector(session, uri, local_root)
+    first, second = (run_named(session, collector, name) for name in (first, second))
+    session.show(collector.diff(first, second, limit=limit), diff_text)
 
 
 @app.command("apply")
@@ -168,14 +172,17 @@ def apply(
     """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
     check_window_option(quarantine)
     collector = replace(checked_collector(session, uri, local_root), readers_grace_s=readers_grace)
-    what = amount(read_run(collector, run).totals.all)
+    run = run_named(session, collector, run)
+    found = read_run(collector, run)
+    what = amount(found.totals.all)
     applied = collector.finished(run)
     if applied is not None:
         session.show(applied, applied_text)
         return
     collector.check_applying(run, quarantine=quarantine)
     aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
-    session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
+    if found.totals.all.objects or found.commit_counts.expired:
+        session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
     with local_spark(session) as local:
         _show_reports(session, [collector.apply(local.spark, run, quarantine=quarantine)])
 
@@ -239,6 +246,7 @@ def list_runs(
 def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
     """Show how far a run has come."""
     collector = collector_of(session, uri, local_root)
+    run = run_named(session, collector, run)
     found = read_standing(collector, run)
     session.show(found, lambda found: standing_text(found, go_on(collector, run)))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from lakebed.base import count_of, human_size
+from lakebed.base import NotFound, count_of, human_size
 
 from .arguments import RepositoryArgument, YesOption
 from .failures import FAILED, Misuse
@@ -23,7 +23,7 @@ from .uris import ObjectUri, parse_prefix, parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import PurgeReport, RestoreReport
+    from lakebed.gc import Collector, PurgeReport, RestoreReport
 
 SHOWN: Final = 20
 OCCUPIED: Final = "another object is there"
@@ -35,14 +35,25 @@ WindowOption = Annotated[
     str | None,
     typer.Option("--quarantine", metavar="7d", help="Move objects aside, from where they can be restored for so long."),
 ]
+
+
+def _grace(text: str) -> int:
+    from lakebed.gc import BadGrace, grace_seconds
+
+    try:
+        return grace_seconds(text)
+    except BadGrace as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 GraceOption = Annotated[
     int | None,
     typer.Option(
         "--readers-grace",
-        min=0,
-        metavar="SECONDS",
-        help="Delete nothing that a read may have found so shortly before. Default: 2 where all reads go through the "
-        "server, else 900.",
+        parser=_grace,
+        metavar="15m",
+        help="Delete nothing that a read may have found so shortly before. Default: 2s where all reads go through the "
+        "server, else 15m; a bare number is seconds.",
     ),
 ]
 
@@ -91,7 +102,8 @@ def restore(
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
         run_id, path = (run, what) if run or not _is_run(collector, what) else (what, "")
-        report = collector.restore(
+        report = _restored(
+            collector,
             run_id=run_id,
             path=path,
             branch=target.ref,
@@ -102,6 +114,15 @@ def restore(
     session.show(report, restore_text)
     if report.failed:
         raise typer.Exit(FAILED)
+
+
+def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
+    try:
+        return collector.restore(path=path, **how)
+    except NotFound as error:
+        if not path or path.endswith("/"):
+            raise
+        raise NotFound(f"{error}; if it is a folder, say {path}/", **error.facts) from error
 
 
 def ledger(

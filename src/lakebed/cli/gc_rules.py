@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from lakebed.base import count_of
+from lakebed.base import NotFound, count_of
 
 from .arguments import LimitOption, RepositoryArgument, YesOption
 from .failures import Misuse
@@ -70,6 +70,8 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
 @command
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
+    if "/" not in uri.removeprefix("lakefs://").rstrip("/"):
+        raise Misuse(f"{uri}: which branch or pattern? For all that no pattern matches: lakebed gc rules set-default")
     target = parse_ref(uri)
 
     def edit(rules: Rules) -> Rules:
@@ -103,7 +105,7 @@ def unset_rule(
 
         others = tuple(rule for rule in rules.branches if rule.pattern != target.ref)
         if len(others) == len(rules.branches):
-            raise Misuse(f"{target} has no rule of its own")
+            raise NotFound(f"{target} has no rule of its own")
         return replace(rules, branches=others)
 
     _change(session, target.repository, edit, f"{target} has no rule of its own any more")

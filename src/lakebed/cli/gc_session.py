@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, count_of
 
 from .failures import Misuse, describe
 from .gc_progress import CLEAR, tasks_shown
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from lakebed.handoff import Plan, RunReport
     from lakebed.retention import Rules
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it.")]
+LATEST: Final = "latest"
+RUN_ID_LENGTH: Final = 20
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it, the beginning of one, or `latest`."
+    ),
+]
 RootOption = Annotated[
     Path | None,
     typer.Option(
@@ -79,6 +86,35 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
         tasks=session_options(session.environment).tasks,
         progress=timed(session.note),
     )
+
+
+def run_named(session: Session, collector: Collector, name: str) -> str:
+    """The id of a run that is named by it, by its beginning, or as `latest`: which it is, is told. A name of nothing is
+    returned as it is.
+
+    Raises:
+        Misuse: several runs begin so.
+    """
+    if len(name) >= RUN_ID_LENGTH:
+        return name
+    known = _known_runs(collector)
+    found = sorted(known)[-1:] if name == LATEST else [id_ for id_ in sorted(known) if id_.startswith(name)]
+    if len(found) > 1 and name not in known:
+        raise Misuse(f"{name!r} is how {count_of(len(found), 'run')} begin: {', '.join(found[:3])}…")
+    if not found or name in known:
+        return name
+    session.note(f"run {found[0]}")
+    return found[0]
+
+
+def _known_runs(collector: Collector) -> set[str]:
+    from lakebed.blocks import InvalidNamespace
+
+    known = {view.run_id for view in collector.runs()}
+    try:
+        return known | set(collector.plans())
+    except InvalidNamespace:
+        return known
 
 
 def read_run(collector: Collector, run: str) -> Plan:
@@ -164,7 +200,13 @@ def no_such_run(collector: Collector, run: str) -> NoSuchRun:
 
 
 def objects_in(folder: Path) -> Path:
-    """The folder of repositories itself, or where a server keeps it in its data folder."""
+    """The folder of repositories itself, or where a server keeps it in its data folder.
+
+    Raises:
+        Misuse: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise Misuse(f"{folder}: no such folder")
     objects = folder.absolute() / "objects"
     return objects if objects.is_dir() else folder.absolute()
 

@@ -32,6 +32,9 @@ def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
         if place:
             yield ""
         yield from plan_text(found)
+        if found.totals.all.objects and not found.what_if:
+            yield ""
+            yield f"to carry it out: lakebed gc apply lakefs://{found.repository} {found.run_id}"
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:

@@ -131,7 +131,7 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
         case "kept" if not answer.has_rules:
             return "stays: no retention rules are set, so nothing that was committed goes"
         case "kept":
-            return f"stays until {date}, if nothing changes" if date else "stays while what keeps it is there"
+            return f"stays until {date}, if nothing changes" if date else _holder(found)
         case "expired":
             return "goes with the next run of committed data: only commits that expired name it"
         case "unreferenced":
@@ -150,6 +150,19 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
             return "is Lakebed's own, and no commit names it: only a run of metadata may take it"
         case _:
             return "is not in the object store, nothing names it, and no ledger knows it"
+
+
+def _holder(found: WhyObject) -> str:
+    """By what it stays without an end."""
+    for stay in found.stays:
+        what = {
+            "head": f"it is in the head of branch {stay.name}",
+            "keep_last": f"it is in one of the commits of branch {stay.name} that rule {stay.rule} keeps",
+            "tag": f"tag {stay.name} names a commit that has it",
+        }.get(stay.kind.value)
+        if what is not None:
+            return f"stays: {what}"
+    return "stays while what keeps it is there"
 
 
 def _stay(stay: Stay, answer: WhyAnswer) -> str:

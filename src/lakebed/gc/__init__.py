@@ -23,7 +23,7 @@ from .functions import (
     show,
     why,
 )
-from .grace import BadGrace
+from .grace import BadGrace, grace_seconds
 from .java import Java, NoJava, find_java
 from .listed import ListedRun
 from .live_side import LiveSide, RunAbandoned, UnknownAnswer
@@ -100,6 +100,7 @@ __all__ = [
     "diff",
     "find_java",
     "go_on_command",
+    "grace_seconds",
     "ledger",
     "local_session",
     "options_of",

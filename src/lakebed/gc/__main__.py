@@ -38,6 +38,7 @@ from lakebed.gc import (
     NotFinished,
     PurgeReport,
     UncommittedOptions,
+    grace_seconds,
     local_session,
     options_of,
     session_options,
@@ -263,7 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         if name in {"apply", "run"}:
             action.add_argument("--quarantine", metavar="7d", help="move objects aside, and keep them for so long")
             grace = "delete nothing that a read may have found so shortly before; default: see the guide"
-            action.add_argument("--readers-grace", type=int, metavar="SECONDS", help=grace)
+            action.add_argument("--readers-grace", type=_grace, metavar="15m", help=grace)
         action.add_argument("--tasks", type=_positive, help="about four a core of the cluster; here: two a core")
         action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
         action.add_argument("--attended", action="store_true", help="end when standard input does")
@@ -326,6 +327,13 @@ def _rules(text: str) -> Rules:
     try:
         return read_rules(Path(text).read_bytes(), name=text)
     except (LakebedError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _grace(text: str) -> int:
+    try:
+        return grace_seconds(text)
+    except LakebedError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
