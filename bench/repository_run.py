@@ -146,6 +146,8 @@ class Lake:
             options=Options(owner="bench"),
         )
         self.upkeep = Upkeep(self.versions)
+        # The records are new for each run, and the namespace is not.
+        self.wait(self.upkeep.adopt(by="bench"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
