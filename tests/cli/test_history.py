@@ -245,3 +245,12 @@ def test_a_taken_tag_is_named(shell: Shell, lake: str) -> None:
     outcome = shell("tag", "create", f"{lake}/v1", "main")
 
     assert (outcome.code, outcome.err) == (4, f"error: {lake}/v1 exists already\n")
+
+
+def test_a_merge_is_reverted_against_a_parent_that_is_named(shell: Shell, branched: str) -> None:
+    shell.ok("merge", f"{branched}/dev", f"{branched}/main")
+
+    refused = shell("branch", "revert", f"{branched}/main", "main", "--yes")
+
+    assert refused.code == 2
+    assert "main is a merge: say against which parent, --parent 1" in refused.err

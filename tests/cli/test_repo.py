@@ -58,4 +58,13 @@ def test_nothing_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, l
 def test_a_namespace_that_is_no_uri_is_misuse(shell: Shell) -> None:
     outcome = shell("repo", "create", "lakefs://nowhere", "nonsense")
 
-    assert (outcome.code, "say where its data lies" in outcome.err) == (2, True)
+    assert (outcome.code, "is no storage namespace" in outcome.err) == (2, True)
+
+
+def test_a_path_is_no_namespace_and_it_is_said_what_one_looks_like_here(shell: Shell) -> None:
+    refused = shell("repo", "create", "lakefs://nowhere", "/tmp/abc")
+
+    assert (refused.code, refused.err) == (
+        2,
+        "error: '/tmp/abc' is no storage namespace: those of this server look like local://example-bucket/\n",
+    )

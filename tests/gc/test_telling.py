@@ -474,3 +474,29 @@ def test_a_change_of_rules_is_told_with_what_it_would_take() -> None:
     assert "default           7d      2d" in text
     assert "r1 is by the rules before, r2 by those after" in text
     assert "only the second, r2        2  2.0 KiB        3" in text
+
+
+def test_a_plan_ends_with_the_command_that_carries_it_out() -> None:
+    supposed = msgspec.structs.replace(plan(), what_if=True)
+
+    assert list(plan_texts([plan()]))[-1] == "to carry it out: lakebed gc apply lakefs://repo r1"
+    assert not any("gc apply" in line for line in plan_texts([supposed]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (StayKind.HEAD, "stays: it is in the head of branch x"),
+        (StayKind.TAG, "stays: tag x names a commit that has it"),
+        (StayKind.HOLD, "stays while what keeps it is there"),
+    ],
+)
+def test_what_stays_without_an_end_says_by_what(kind: StayKind, told: str) -> None:
+    found = WhyObject(
+        address="a", fate=Fate.KEPT, stays=(Stay(kind=kind, name="x", commit=CommitId("c" * 64)),), stays_count=1
+    )
+    answer = WhyAnswer(
+        repository_uri="u", now_ms=NOW, rules_version=1, has_rules=True, objects=(found,), objects_count=1
+    )
+
+    assert any(told in line for line in why_text(answer))

@@ -73,8 +73,8 @@ def history_text(versions: Iterable[RulesVersion]) -> Iterator[str]:
     yield from table(("version", "changed", "by", "what"), rows) if rows else ()
 
 
-_WORDS: Final[dict[str, str]] = {"keep_last": "keep last", "tags_pin": "tags keep commits"}
-"""What a change is of, where the word for programs is none for people."""
+_WORDS: Final[dict[str, str]] = {"keep_last": "keep-last", "tags_pin": "pin-tags"}
+"""What a change is of: the command that sets it, where programs have another word."""
 
 
 def _change_words(change: RuleChange) -> str:

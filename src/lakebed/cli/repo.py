@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lakebed.base import LakebedError
 from lakebed.wire import Repository
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, YesOption
@@ -32,7 +33,7 @@ def create(
     """Create a repository over a storage namespace that nobody uses yet."""
     name = parse_repository(uri)
     if "://" not in namespace:
-        raise Misuse(f"{namespace!r} is no storage namespace: say where its data lies, such as s3://bucket/folder")
+        raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
     with being_new(f"{SCHEME}{name}"):
         created = session.client.repositories.create(name, namespace, default_branch=default_branch)
     session.show(created, lambda _: f"created {SCHEME}{name} over {created.storage_namespace}")
@@ -77,3 +78,18 @@ def _describe(repository: Repository) -> Iterable[str]:
             ("Read-only", "yes" if repository.read_only else "no"),
         ]
     )
+
+
+def _accepted(session: Session) -> str:
+    """What storage namespaces this server takes, where it says so."""
+    from lakebed.client import api_path
+
+    try:
+        answer = session.client.call("GET", api_path("config"))
+    except LakebedError:
+        answer = None
+    storage = answer.get("storage_config") if isinstance(answer, dict) else None
+    example = storage.get("blockstore_namespace_example") if isinstance(storage, dict) else None
+    if not example:
+        return "say where its data lies, such as s3://bucket/folder"
+    return f"those of this server look like {example}"
