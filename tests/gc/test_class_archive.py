@@ -60,6 +60,20 @@ def test_another_java_begins_anew_and_takes_the_older_file_away(tmp_path: Path) 
     assert [file.read_bytes() for file in folder.iterdir()] == [b"b"]
 
 
+def test_what_a_killed_session_left_is_taken_away(tmp_path: Path) -> None:
+    folder = tmp_path / "classes"
+    killed, archive = (class_archive(java(tmp_path / name, 17), folder) for name in ("a", "b"))
+    assert killed.written is not None
+    assert archive.written is not None
+    assert killed.written != class_archive(java(tmp_path / "c", 17), folder).written
+    killed.written.write_bytes(b"half")
+    archive.written.write_bytes(b"whole")
+
+    archive.keep()
+
+    assert [file.read_bytes() for file in folder.iterdir()] == [b"whole"]
+
+
 def test_without_a_folder_or_anything_to_build_on_java_is_left_alone(tmp_path: Path) -> None:
     assert class_archive(java(tmp_path / "a", 17), None).options == ()
     assert class_archive(java(tmp_path / "b", 21, base=False), tmp_path).options == ()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,13 @@ class ClassArchive:
     written: Path | None = None
 
     def keep(self) -> None:
-        """After the JVM has ended: what it wrote is there for the next, as a whole or not at all."""
+        """After the JVM has ended: what it wrote is there for the next, as a whole or not at all. Archives of other runtimes
+        go, and what sessions left that were killed."""
         if self.written is None or self.file is None:
             return
         if self.written.is_file() and self.written.stat().st_size:
             self.written.replace(self.file)
-            for older in self.file.parent.glob("spark-*.classes"):
+            for older in self.file.parent.glob("*spark-*.classes*"):
                 if older != self.file:
                     older.unlink(missing_ok=True)
         self.written.unlink(missing_ok=True)
@@ -65,7 +67,8 @@ def class_archive(java: Java, folder: Path | None) -> ClassArchive:
     file = folder / f"spark-{_key(java)}.classes"
     if file.is_file():
         return ClassArchive(options=(f"-XX:{'AOTCache' if is_aot else 'SharedArchiveFile'}={file}", "-Xlog:disable"))
-    written = folder / f".{file.name}.{os.getpid()}"
+    # A process id comes again, and with it what a killed process had half written.
+    written = folder / f".{file.name}.{secrets.token_hex(8)}"
     option = f"-XX:{'AOTCacheOutput' if is_aot else 'ArchiveClassesAtExit'}={written}"
     return ClassArchive(options=(option, "-Xlog:disable"), file=file, written=written)
 
