@@ -41,8 +41,8 @@ class ClassArchive:
     written: Path | None = None
 
     def keep(self) -> None:
-        """After the JVM has ended: what it wrote is there for the next, as a whole or not at all. Archives of other runtimes
-        go, and what sessions left that were killed."""
+        """After the JVM has ended: what it wrote is there for the next, as a whole or not at all. Archives of other
+        runtimes go, and what sessions left that were killed."""
         if self.written is None or self.file is None:
             return
         if self.written.is_file() and self.written.stat().st_size:
