@@ -30,7 +30,7 @@ def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[Doomed
 
 def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
     """The commits whose data a plan gives up, the newest first, without their messages: those of the verdict that the
-    plan was made by, made again from what it rests on. Costs what that did: 2 µs a commit of the repository.
+    plan was made by, made again from what it rests on. Costs what that did (bench `active`, for a million commits).
 
     Raises:
         BadInput: something the plan rests on is missing or changed.
