@@ -149,16 +149,76 @@ async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> N
     assert (await lake.collector().collect_committed()).doomed == set(addresses[:2])
 
 
-async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one(lake: Lake) -> None:
-    old = await lake.put("main", "a", "1")
-    await lake.commit("main")
-    await lake.upkeep.rules.write(days_rules(30))
-    lake.days(-60)
-    await lake.put("main", "a", "2")
-    await lake.commit("main")
-    lake.days(61)
+async def slow_commit(lake: Lake, how: str, text: str) -> Commit:
+    """The head of main is replaced by a server whose clock is 30 days behind."""
+    lake.days(-30)
+    versions, picked = lake.versions, ""
+    if how in ("merge", "squash", "cherry-pick"):
+        await versions.create_branch(text, "main")
+        await lake.put(text, "a", text)
+        picked = (await lake.commit(text)).id
+    if how == "cherry-pick":
+        made = await versions.cherry_pick("main", picked, committer="me")
+    elif picked:
+        made = await versions.merge(text, "main", committer="me", squash=how == "squash")
+    elif how == "revert":
+        made = await versions.revert("main", "main", committer="me")
+    else:
+        await lake.put("main", "a", text)
+        given_ms = lake.clock.ms - 10 * DAY_MS if how == "dated" else None
+        made = await versions.commit("main", message="m", committer="me", created_ms=given_ms)
+    lake.days(30)
+    return made
 
-    assert old not in (await lake.collector().collect_committed()).doomed
+
+@pytest.mark.parametrize("how", ["commit", "dated", "merge", "squash", "cherry-pick", "revert"])
+async def test_no_server_whose_clock_is_behind_dates_a_commit_before_its_parent(lake: Lake, how: str) -> None:
+    await lake.put("main", "a", "1")
+    first = await lake.commit("main")
+
+    for text in ("x", "y", "z"):
+        lake.clock.ms += 60_000
+        assert (await slow_commit(lake, how, text)).counts_from_ms == first.counts_from_ms
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one(lake: Lake, count: int) -> None:
+    heads = [await lake.put("main", "a", "1")]
+    await lake.commit("main")
+    await lake.upkeep.rules.write(days_rules(7))
+    for number in range(count):
+        lake.clock.ms += 60_000
+        await slow_commit(lake, "commit", str(number))
+        heads.append((await lake.versions.get("main", b"a")).address)
+    lake.days(1)
+
+    assert (await lake.collector().collect_committed()).doomed.isdisjoint(heads)
+    lake.days(7)
+    assert (await lake.collector().collect_committed()).doomed >= set(heads[:-1])
+
+
+async def test_a_given_date_is_not_believed_until_a_clock_that_was_behind_has_caught_up(lake: Lake) -> None:
+    await lake.put("main", "a", "1")
+    first = await lake.commit("main")
+    counts = []
+    for days in (0, 10, 0, 19.875, 0.25):
+        lake.days(days)
+        counts.append((await slow_commit(lake, "dated", str(days))).counts_from_ms - first.counts_from_ms)
+
+    assert counts == [0, 0, 0, 0, DAY_MS // 8]
+
+
+async def test_a_committer_that_slept_on_a_server_whose_clock_is_behind_still_counts_from_its_parent(
+    lake: Lake,
+) -> None:
+    await lake.put("main", "a", "1")
+    first = await lake.commit("main")
+    lake.days(-30)
+    await lake.put("main", "a", "2")
+    second = await lake.commit("main")
+    lake.days(1)
+
+    assert lake.versions._counted(second).counted_ms == first.written_ms
 
 
 async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake: Lake) -> None:

@@ -166,7 +166,7 @@ class Committing(Tracking):
         """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
         now_ms = self.world.clock.now_ms()
         is_late = now_ms - commit.written_ms >= IN_ONE_GO_MS
-        return replace(commit, written_ms=now_ms, counted_ms=now_ms) if is_late else commit
+        return replace(commit, written_ms=now_ms, counted_ms=max(now_ms, commit.counted_ms)) if is_late else commit
 
     async def _build(
         self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
@@ -241,13 +241,13 @@ def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:
 
     A date that the client gave is believed where a history is written in one go, as by an import. Where `first` was a
     head for longer it was one until now, whatever date the client gives; and never until before it became one, however
-    far this server's clock is behind.
+    far this server's clock is behind, and however many commits in a row it dates.
     """
     if first is None:
         return 0
-    if given_ms is not None and abs(now_ms - first.written_ms) < IN_ONE_GO_MS:
+    until_ms = max(now_ms, first.written_ms, first.counted_ms)
+    if given_ms is not None and max(now_ms - first.written_ms, until_ms - now_ms) < IN_ONE_GO_MS:
         return 0
-    until_ms = max(now_ms, first.written_ms)
     return until_ms if until_ms > (now_ms if given_ms is None else given_ms) else 0
 
 
