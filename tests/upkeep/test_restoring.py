@@ -302,7 +302,35 @@ async def test_what_an_earlier_restore_staged_is_not_replaced_unasked(lake: Lake
     assert (await paths(lake), page.restored, page.failed) == ({"events/0": "day1"}, 0, 1)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"run": 1}', '{"run":"r1","address":"z","seen_ms":9e99,"restore":"x"}'])
+async def test_a_copy_of_what_was_restored_elsewhere_is_no_version_of_this_path(lake: Lake) -> None:
+    await moved(lake, ["data/old0", "data/old1"])
+    await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
+    await restored(lake, Restore(run_id="r2"))
+    await lake.versions.copy(source_ref="main", source_key=b"events/0", branch="main", key=b"events/1")
+
+    unasked = await restored(lake, Restore(path="events/1"))
+    page = await restored(lake, Restore(path="events/1", overwrite=True))
+
+    assert (unasked.restored, unasked.older, unasked.failed) == (0, 0, 1)
+    assert (page.restored, page.older, page.failed) == (1, 0, 0)
+    assert await paths(lake) == {"events/0": "new0", "events/1": "old1"}
+
+
+async def test_a_copy_of_a_whole_branch_knows_the_versions_of_its_paths(lake: Lake) -> None:
+    await moved(lake, ["data/old0"])
+    await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
+    await restored(lake, Restore(run_id="r2"))
+    await lake.commit("main")
+    await lake.versions.create_branch("other", "main")
+
+    page = await restored(lake, Restore(path="events/", overwrite=True), branch="other")
+
+    assert (await paths(lake, "other"), page.restored) == ({"events/0": "new0"}, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"run": 1}', '{"path":"events/0","run":"r1","address":"z","seen_ms":9e99,"restore":"x"}']
+)
 async def test_metadata_that_somebody_made_up_is_no_version(lake: Lake, text: str) -> None:
     async def store_body(address: str) -> Entry:
         await lake.blocks.put(address, b"mine")

@@ -26,8 +26,11 @@ RESTORED_FROM = "lakebed-restored-from"
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Which version of a path it is. `restore` names the request, with all its pages, that staged it."""
+    """Which version of `path` it is: nothing where it lies at another path, for metadata goes along with a copy.
+    `restore` names the request, with all its pages, that staged it.
+    """
 
+    path: str
     run: str
     address: str
     seen_ms: int

@@ -205,7 +205,7 @@ class Restoring:
         for _ in range(LOOKS):
             there = await self._entry_at(branch, target)
             is_same = there is not None and await self._is_same(there, source)
-            rival = None if there is None or by_address else _restored_from(there)
+            rival = None if there is None or by_address else _restored_from(there, target)
             if rival is not None and body.run_id not in ("", rival.run):
                 rival = None
             is_ours = rival is not None and rival.restore == restore
@@ -243,7 +243,9 @@ class Restoring:
         self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
     ) -> Entry:
         """In the place of what is there, and of nothing else."""
-        version = RestoredFrom(run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore)
+        version = RestoredFrom(
+            path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
+        )
 
         async def store_body(address: str) -> Entry:
             wanted = await self._read(source)
@@ -311,9 +313,10 @@ def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, 
     return seen_ms, -slice_, sequence, run, address
 
 
-def _restored_from(entry: Entry) -> RestoredFrom | None:
-    """Which version it is, if a restore staged it."""
+def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
+    """Which version of the path it is, if a restore staged it there. A copy from another path is none of this one's."""
     try:
-        return msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
+        version = msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
     except msgspec.MsgspecError:
         return None
+    return version if version.path == path else None
