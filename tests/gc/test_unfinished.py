@@ -7,21 +7,33 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from lakebed.base import RunId
+from lakebed.base import LakebedError, RunId, Unavailable
 from lakebed.blocks import BlockOptions
+from lakebed.cli.gc_session import all_but_failed
+from lakebed.gc.failures import TaskStopped
+from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.unfinished import begin, unfinished_runs
+from lakebed.gc.finishing import NotFinished, finish_each
+from lakebed.gc.live_side import RunAbandoned
+from lakebed.gc.runs import write_plan
+from lakebed.gc.unfinished import OtherUnfinished, UnfinishedRun, begin, check_beside, unfinished_runs
 from lakebed.handoff import (
     BadInput,
+    Plan,
+    PlanMissing,
     Quarantine,
     RunKind,
+    RunReport,
     RunState,
     RunView,
+    Totals,
     encode_quarantine,
     quarantine_path,
     run_folder,
 )
+from lakebed.upkeep import RulesChanged
 from tests.gc.test_telling import plan
 
 NOW = 1_790_000_000_000
@@ -77,3 +89,97 @@ def test_a_file_that_does_not_say_how_a_run_was_begun_stops_and_the_run_is_named
 
         with pytest.raises(BadInput, match="how run r7 was begun is unreadable"):
             unfinished_runs(files, [view("r7")])
+
+
+# Finishing, and applying beside one that is unfinished
+
+
+def uncommitted(run_id: str, *, beside: tuple[str, ...] = ()) -> Plan:
+    return replace(plan(), kind=RunKind.UNCOMMITTED, run_id=run_id, beside=beside, totals=Totals())
+
+
+def test_a_nightly_run_with_a_window_moves_aside_what_was_begun_without_one() -> None:
+    begun = [
+        UnfinishedRun(run_id="r1", kind=RunKind.COMMITTED, state=RunState.SWEEPING, began_ms=1, window=""),
+        UnfinishedRun(run_id="r2", kind=RunKind.COMMITTED, state=RunState.SWEEPING, began_ms=1, window="9d"),
+        UnfinishedRun(run_id="r3", kind=RunKind.METADATA, state=RunState.SWEEPING, began_ms=1, window=""),
+    ]
+    asked: dict[str, str | None] = {}
+    said: list[str] = []
+
+    def apply(run_id: str, window: str | None) -> RunReport:
+        asked[run_id] = window
+        raise RunAbandoned("over")
+
+    assert list(finish_each(begun, apply, said.append, [], quarantine="7d")) == []
+    assert asked == {"r1": "7d", "r2": None, "r3": None}
+    assert [line.rpartition("ended")[2] for line in said if line.startswith("finishing")] == [
+        ", moving aside for 7d",
+        ", moving aside for 9d",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("error", [OtherUnfinished("x"), RulesChanged("x"), BadInput("x"), PlanMissing("x")])
+def test_a_run_that_cannot_be_finished_stops_no_other(error: Exception) -> None:
+    begun = [
+        UnfinishedRun(run_id=run_id, kind=RunKind.COMMITTED, state=RunState.SWEEPING, began_ms=1, window="")
+        for run_id in ("r1", "r2")
+    ]
+    left: list[str] = []
+
+    def apply(run_id: str, _: str | None) -> RunReport:
+        raise error
+
+    assert list(finish_each(begun, apply, lambda _: None, left)) == []
+    assert left == ["run r1 could not be finished: x", "run r2 could not be finished: x"]
+
+
+@pytest.mark.parametrize("error", [Overtaken("x"), TaskStopped("x")])
+def test_who_is_overtaken_finishes_nothing_more(error: Exception) -> None:
+    begun = [UnfinishedRun(run_id="r1", kind=RunKind.COMMITTED, state=RunState.SWEEPING, began_ms=1, window="")]
+
+    def apply(run_id: str, _: str | None) -> RunReport:
+        raise error
+
+    with pytest.raises(type(error)):
+        list(finish_each(begun, apply, lambda _: None, []))
+
+
+def test_two_plans_are_apart_if_either_was_made_knowing_the_other(files: Files) -> None:
+    first, second, third = uncommitted("a1", beside=("b1",)), uncommitted("b1"), uncommitted("c1")
+    write_plan(files, first)
+    begin(files, first, "7d")
+    views = [view("a1"), view("b1"), view("c1")]
+
+    check_beside(files, views, second, None)
+    check_beside(files, views, uncommitted("d1", beside=("a1",)), None)
+    check_beside(files, views, third, "7d")
+    with pytest.raises(OtherUnfinished, match="run a1 moves objects aside"):
+        check_beside(files, views, third, None)
+
+
+@pytest.mark.parametrize("kind", [RunKind.UNCOMMITTED, RunKind.COMMITTED])
+def test_a_lost_plan_of_a_run_that_moves_aside_is_told_with_its_name(files: Files, kind: RunKind) -> None:
+    begin(files, replace(plan(), kind=kind, run_id="a1"), "7d")
+
+    with pytest.raises(BadInput, match="run a1 moves objects aside and is unfinished"):
+        check_beside(files, [view("a1", RunState.SWEEPING, kind)], replace(plan(), kind=kind, run_id="c1"), None)
+
+
+@pytest.mark.parametrize("error", [NotFinished("x"), BadInput("x"), RunAbandoned("x")])
+def test_a_command_comes_to_its_purge_whatever_could_not_be_done(error: LakebedError) -> None:
+    def each() -> Iterator[RunReport]:
+        raise error
+        yield
+
+    assert all_but_failed([], each()) is error
+
+
+def test_a_command_ends_at_once_where_nobody_answers() -> None:
+    def each() -> Iterator[RunReport]:
+        raise Unavailable("nobody")
+        yield
+
+    with pytest.raises(Unavailable):
+        all_but_failed([], each())

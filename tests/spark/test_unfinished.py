@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lakebed.base import Corrupt
-from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished
+from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished, PurgeReport, UncommittedOptions
+from lakebed.gc.__main__ import _collect
 from lakebed.handoff import RunKind, RunState
+from lakebed.retention import DAY_MS
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_old_layout import lay, there
 from tests.spark.test_quarantine import Died, die, expire
@@ -208,3 +211,84 @@ def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
 
     assert (report.objects_deleted, report.state) == (1, RunState.ENDED)
     assert collector.apply(spark, first.run_id).objects_quarantined == 1
+
+
+def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    """An object of a commit that the stale plan condemns came to be named by a later one, which the other condemns."""
+    address = lakeside.upload("a/1")
+    first = lakeside.commit(age_days=30)
+    lakeside.delete("a/1")
+    lakeside.upload("z")
+    lakeside.commit(age_days=20)
+    lakeside.branch("side")
+    lakeside.rules(7)
+    collector = lakeside.collector
+    stale = collector.plan(spark, RunKind.COMMITTED)
+    lakeside.copy(first.id, "a/1", "a/2", branch="side")
+    lakeside.commit(branch="side")
+    collector.apply(spark, collector.plan(spark, RunKind.COMMITTED).run_id)
+    lakeside.delete("a/2", branch="side")
+    lakeside.commit(branch="side")
+    lakeside.clock.ms += 10 * DAY_MS
+    lakeside.wait(lakeside.versions.clean())
+    moves = collector.plan(spark, RunKind.COMMITTED)
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, moves.run_id, quarantine="7d")
+
+    with pytest.raises(OtherUnfinished):
+        collector.apply(spark, stale.run_id)
+
+    assert address in lakeside.addresses()
+    assert collector.apply(spark, moves.run_id).objects_quarantined == 1
+
+
+def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    garbage = lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN) for _ in range(2))
+
+    def the_other_begins() -> None:
+        with pytest.raises(Died):
+            dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+
+    def on_the_second_look() -> None:
+        lakeside.before["runs"] = the_other_begins
+
+    lakeside.before["runs"] = on_the_second_look
+
+    with pytest.raises(OtherUnfinished):
+        collector.apply(spark, second.run_id)
+
+    assert lakeside.addresses() == {garbage}
+
+
+@pytest.mark.parametrize("damage", ["ranges/*", "retention/gc/uncommitted/{run}/apply.json"])
+def test_a_nightly_run_purges_also_where_nothing_can_be_planned_or_finished(
+    spark: SparkSession, lakeside: Lakeside, damage: str
+) -> None:
+    lakeside.upload("kept")
+    lakeside.commit()
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).run_id for _ in range(2))
+    collector.apply(spark, first, quarantine="7d")
+    lakeside.end_window(first)
+    with pytest.raises(Died):
+        dying(lakeside, "moving aside").apply(spark, second, quarantine="7d")
+    for file in lakeside.files("_lakefs/" + damage.format(run=second)):
+        file.write_bytes(b"{")
+    nightly = replace(collector, uncommitted=UncommittedOptions(mode=Mode.CLEAN))
+    told = _collect(nightly, spark, Namespace(action="run", kind=["uncommitted"], quarantine=None))
+
+    records: list[object] = []
+    with pytest.raises((Corrupt, NotFinished)):
+        records.extend(told)
+
+    assert isinstance(records[-1], PurgeReport)
+    assert records[-1].objects_purged == 1

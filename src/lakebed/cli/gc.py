@@ -25,7 +25,7 @@ from .gc_rules import app as rules
 from .gc_session import (
     RootOption,
     RunArgument,
-    all_but_unfinished,
+    all_but_failed,
     checked_collector,
     collector_of,
     go_on,
@@ -212,7 +212,9 @@ def run_all(
     reports: list[RunReport] = []
     with local_spark(session) as local:
         try:
-            left = all_but_unfinished(reports, collector.run_each(local.spark, kinds, quarantine=quarantine))
+            left = all_but_failed(reports, collector.run_each(local.spark, kinds, quarantine=quarantine))
+            if left is not None:
+                session.note(str(left))
             purged = collector.purge(local.spark)
         except LakebedError:
             # What one kind deleted is told even where the next one fails: `extend` keeps what came before an error.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from lakebed.base import NotFound, count_of
+from lakebed.base import LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
 
 from .failures import Misuse, describe
 from .gc_progress import CLEAR, tasks_shown
@@ -26,7 +26,7 @@ from .uris import parse_repository
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, LocalSession, NotFinished, Standing
+    from lakebed.gc import Collector, LocalSession, Standing
     from lakebed.handoff import Plan, RunReport
     from lakebed.retention import Rules
 
@@ -164,13 +164,18 @@ def warn_of_unfinished(session: Session, collector: Collector) -> None:
         session.note(unfinished_text(run, go_on(collector, run.run_id)))
 
 
-def all_but_unfinished(reports: list[RunReport], each: Iterable[RunReport]) -> NotFinished | None:
-    """Add each to `reports`. What was left unfinished, if anything was, is returned, for it stops nothing."""
-    from lakebed.gc import NotFinished
+def all_but_failed(reports: list[RunReport], each: Iterable[RunReport]) -> LakebedError | None:
+    """Add each to `reports`. The error that ended them, if one did, is returned, for a purge comes all the same: what
+    could not be planned or finished tonight may never be.
 
+    Raises:
+        Unavailable, OutcomeUnknown: nobody answers, nor would he to a purge.
+    """
     try:
         reports.extend(each)
-    except NotFinished as error:
+    except (Unavailable, OutcomeUnknown):
+        raise
+    except LakebedError as error:
         return error
     return None
 

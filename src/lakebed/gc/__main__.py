@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import LakebedError, exit_code
+from lakebed.base import LakebedError, OutcomeUnknown, Unavailable, exit_code
 from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
 from lakebed.gc import (
     TASKS,
     Collector,
     Mode,
-    NotFinished,
     PurgeReport,
     UncommittedOptions,
     grace_seconds,
@@ -179,8 +178,12 @@ def _collect(collector: Collector, spark: SparkSession, options: argparse.Namesp
             left = None
             try:
                 yield from collector.run_each(spark, _kinds(options), quarantine=options.quarantine)
-            except NotFinished as error:
+            except (Unavailable, OutcomeUnknown):
+                raise
+            except LakebedError as error:
                 left = error
+                _note(str(error))
+            # In any case: what could not be planned or finished tonight may never be.
             yield collector.purge(spark)
             if left is not None:
                 raise left

@@ -263,8 +263,8 @@ class Collector:
         mode: Mode | None = None,
         quarantine: str | None = None,
     ) -> Iterator[RunReport]:
-        """Finish what is unfinished, each run in the way it was begun; then plan and apply, one kind after the other,
-        as in `plan_each`.
+        """Finish what is unfinished, each run in the way it was begun, or moving aside if that is asked for now; then
+        plan and apply, one kind after the other, as in `plan_each`.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.
@@ -272,7 +272,13 @@ class Collector:
         """
         self.check_running(kinds, quarantine=quarantine)
         left: list[str] = []
-        yield from finish_each(self.unfinished(), lambda run_id: self.apply(spark, run_id), self.progress, left)
+        yield from finish_each(
+            self._unfinished_or_told(left),
+            lambda run_id, asked: self.apply(spark, run_id, quarantine=asked),
+            self.progress,
+            left,
+            quarantine=quarantine,
+        )
         for kind in kinds or RunKind:
             try:
                 plan = self._planned(spark, kind, is_asked=bool(kinds), mode=mode)
@@ -284,6 +290,15 @@ class Collector:
                 left.append(f"{kind.value} data: {error}")
         if left:
             raise NotFinished("; ".join(left))
+
+    def _unfinished_or_told(self, left: list[str]) -> list[UnfinishedRun]:
+        """None where it cannot be read which they are: whoever is planned or applied beside them looks again."""
+        try:
+            return self.unfinished()
+        except Corrupt as error:
+            left.append(str(error))
+            self.progress(left[-1])
+            return []
 
     def run(
         self,

@@ -108,6 +108,8 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         check_beside(files, shop.live_side.runs(), plan, window)
         began_s = time.perf_counter()
         fence = _claim(files, run_id)
+        # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
+        check_beside(files, shop.live_side.runs(), plan, window)
         window = begin(files, plan, window)
         doomed, condemned = _cleared(shop, files, plan, view, rules_version)
         cleared_s = time.perf_counter()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
-from lakebed.base import Corrupt, LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.handoff import RunReport, RunState
+from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.handoff import RunKind, RunReport, RunState
 
-from .admitting import RunNotReady
-from .live_side import RunAbandoned
+from .failures import TaskStopped
+from .fencing import Overtaken
 from .runs import Progress
 from .standing import Standing
 from .unfinished import UnfinishedRun
@@ -25,19 +25,29 @@ class NotFinished(LakebedError):
 
 
 def finish_each(
-    runs: Iterable[UnfinishedRun], apply: Callable[[str], RunReport], progress: Progress, left: list[str]
+    runs: Iterable[UnfinishedRun],
+    apply: Callable[[str, str | None], RunReport],
+    progress: Progress,
+    left: list[str],
+    *,
+    quarantine: str | None = None,
 ) -> Iterator[RunReport]:
-    """Apply each again. What could not be finished is told, and added to `left`.
+    """Apply each again, by its id: in the way it was begun, or with the window of `quarantine`, if nobody asked for one
+    before and the run can have one. What could not be finished is told, and added to `left`.
 
     Raises:
         Unavailable, Denied, Overtaken, …: what stops every run.
     """
     for run in runs:
-        how = f", moving aside for {run.window}" if run.window else ""
+        asked = None if run.window or run.kind is RunKind.METADATA else quarantine
+        window = run.window or asked
+        how = f", moving aside for {window}" if window else ""
         progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")
         try:
-            yield apply(run.run_id)
-        except (Corrupt, NotFound, RunNotReady, RunAbandoned) as error:
+            yield apply(run.run_id, asked)
+        except (Overtaken, TaskStopped):
+            raise
+        except (Conflict, Corrupt, NotFound) as error:
             left.append(f"run {run.run_id} could not be finished: {error}")
             progress(left[-1])
 

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from lakebed.base import Conflict, NotFound, RunId
 from lakebed.blocks import BlockStore
 from lakebed.handoff import (
+    COMMITS,
     CONDEMNED,
     DELETES_ALLOWED,
     BadInput,
@@ -203,7 +204,7 @@ def check_beside(files: Files, views: Iterable[RunView], plan: Plan, window: str
 
     Raises:
         OtherUnfinished: it would delete for good, and its plan may hold what another run is to move aside.
-        PlanMissing, BadInput: the plan of that one cannot be read.
+        BadInput: the plan of that one cannot be read. The message names the run.
     """
     before = read_begun(files, plan.kind, plan.run_id)
     if window or (before and before.window) or plan.kind is RunKind.METADATA:
@@ -219,14 +220,30 @@ def check_beside(files: Files, views: Iterable[RunView], plan: Plan, window: str
 
 
 def _is_apart(files: Files, plan: Plan, other: UnfinishedRun) -> bool:
-    """Whether no object can be in both plans: the one was made knowing the other, or they condemn different commits."""
-    if plan.kind is RunKind.UNCOMMITTED:
-        return other.run_id in plan.beside
-    theirs = read_plan(files, other.run_id)
-    if plan.condemned is None or theirs.condemned is None:
-        return False
-    ours, wanted = (read_input(files, one, CONDEMNED)["id"] for one in (plan.condemned, theirs.condemned))
-    return not pc.any(pc.is_in(ours, value_set=wanted.combine_chunks())).as_py()
+    """Whether no object can be in both plans: one of them was made knowing the other; or the commits that the other run
+    condemns were all known to this plan, and it condemns none of them. What one names that the plan did not know, as it
+    came later, the plan may hold.
+    """
+    if other.run_id in plan.beside:
+        return True
+    try:
+        theirs = read_plan(files, other.run_id)
+        if plan.kind is RunKind.UNCOMMITTED:
+            return plan.run_id in theirs.beside
+        if plan.condemned is None or theirs.condemned is None:
+            return False
+        wanted = read_input(files, theirs.condemned, CONDEMNED)["id"].combine_chunks()
+    except (PlanMissing, BadInput) as error:
+        raise BadInput(
+            f"run {other.run_id} moves objects aside and is unfinished, and what it takes is unknown: {error}",
+            input="plan",
+        ) from error
+    ours = read_input(files, plan.condemned, CONDEMNED)["id"].combine_chunks()
+    known = read_input(files, plan.commits, COMMITS)["id"].combine_chunks()
+    return bool(
+        pc.all(pc.is_in(wanted, value_set=known), min_count=0).as_py()
+        and not pc.any(pc.is_in(wanted, value_set=ours), min_count=0).as_py()
+    )
 
 
 def runs_over(views: Iterable[RunView]) -> frozenset[str]:
