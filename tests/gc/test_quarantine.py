@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from lakebed import handoff
-from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.blocks import BlockOptions, BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.quarantine import begin_quarantine
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
-from tests.gc.doomed import PART, plan_of
+from lakebed.retention import DAY_MS
+from tests.gc.doomed import FOLDER, PART, plan_of
 
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 GARBAGE = ["data/a", "data/b", "data/c"]
+FAR_MS = 2**42
+"""Later than any store's clock."""
 
 
 class Stopped(Exception):
@@ -327,3 +333,87 @@ async def test_a_purge_without_a_plan_of_a_part_does_nothing(store: Mortal) -> N
 def plan_folder(quarantine: Quarantine) -> str:
     assert quarantine.doomed
     return quarantine.doomed.folder
+
+
+# How long, where a run is applied again
+
+
+DOOMED = handoff.manifest_of(handoff.DOOMED, FOLDER, [handoff.Part(name=PART, rows=2, size_bytes=9, sha256="")])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    lake = Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))
+    with Files(lake) as opened:
+        yield opened
+
+
+def begun(files: Files, night: int, *, is_asked: bool = False) -> tuple[int, int]:
+    """When all of it may be purged, and when what moves this night: in days since the first."""
+    found = begin_quarantine(
+        files,
+        "r1",
+        ledger_date="2026-11-21",
+        window="7d",
+        is_asked=is_asked,
+        doomed=DOOMED,
+        clock=lambda: FAR_MS + night * DAY_MS,
+    )
+    assert found is not None
+    written, moving = found
+    assert decode_quarantine(files.read(quarantine_path("r1")), "r1") == written
+    return (written.until_ms - FAR_MS) // DAY_MS, (moving.until_ms - FAR_MS) // DAY_MS
+
+
+def record_all(files: Files) -> None:
+    files.write(LEDGER.key(PART), b"rows")
+
+
+def test_trying_again_what_failed_leaves_what_was_moved_its_window(files: Files) -> None:
+    assert begun(files, 0, is_asked=True) == (7, 7)
+    record_all(files)
+
+    assert [begun(files, night) for night in (1, 6, 12, 30)] == [(7, 8), (7, 13), (7, 19), (7, 37)]
+
+
+def test_who_asks_for_a_window_again_makes_it_longer_for_all(files: Files) -> None:
+    begun(files, 0, is_asked=True)
+    record_all(files)
+
+    assert begun(files, 6, is_asked=True) == (13, 13)
+    assert begun(files, 9) == (13, 16)
+
+
+def test_an_apply_that_goes_on_moving_makes_the_window_longer(files: Files) -> None:
+    """Of what it moves there are no rows until a part is done: only the record says how long."""
+    begun(files, 0, is_asked=True)
+
+    assert begun(files, 6) == (13, 13)
+
+
+async def test_what_was_moved_is_purged_though_one_object_never_goes(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    store.refuses = {"data/b"}
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
+
+    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
+
+    assert (swept.objects_deleted, swept.objects_quarantined) == (2, 0)
+
+
+async def test_what_is_moved_after_a_purge_has_a_window_of_its_own(store: Mortal) -> None:
+    plan = await plan_of(store, GARBAGE)
+    store.refuses = {"data/b"}
+    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await purge_part(store, ASIDE, PART, now_ms=2_000)
+    store.refuses.clear()
+    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
+
+    early = await purge_part(store, ASIDE, PART, now_ms=8_999)
+    there = await keys_in(store, handoff.QUARANTINE_PREFIX)
+    await purge_part(store, ASIDE, PART, now_ms=9_000)
+
+    assert (early.objects_deleted, there) == (0, [ASIDE.key("data/b")])
+    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await states_in(store, LEDGER.purge_key(PART)) == dict.fromkeys(GARBAGE, "purged")

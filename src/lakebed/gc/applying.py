@@ -103,7 +103,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         state = state_to_apply(view, plan)
         if state is RunState.ENDED:
             return _report_of_ended(files, plan)
-        window = None if plan.kind is RunKind.METADATA else window
+        window = asked = None if plan.kind is RunKind.METADATA else window
         rules_version = admitted(shop.live_side, plan, state)
         check_beside(files, shop.live_side.runs(), plan, window)
         began_s = time.perf_counter()
@@ -120,9 +120,12 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
             let_readers_finish(since_ms, grace_s, check=lambda: files.act(fence.check), progress=shop.progress)
         files.act(fence.check)
         waited_s = time.perf_counter()
-        quarantine = begin_quarantine(files, run_id, ledger_date=ledger.date, window=window, doomed=doomed)
+        begun = begin_quarantine(
+            files, run_id, ledger_date=ledger.date, window=window, is_asked=asked is not None, doomed=doomed
+        )
+        quarantine, moving = begun or (None, None)
         shop.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
-        swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=quarantine)
+        swept = sweep(shop.spark, shop.lake, doomed, ledger, tasks=shop.tasks, fence=fence, quarantine=moving)
         ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
         save(files, plan, ledger_keys, objects_failed=swept.objects_failed)
         stages = (

@@ -76,11 +76,16 @@ def begin_quarantine(
     *,
     ledger_date: str,
     window: str | None,
+    is_asked: bool,
     doomed: Manifest,
     clock: Clock = wall_clock_ms,
-) -> Quarantine | None:
-    """The run's quarantine, its window counted from now; None where nobody asked for one, now or before. `doomed` is
-    the table that is swept.
+) -> tuple[Quarantine, Quarantine] | None:
+    """The run's quarantine as it is written down, and as it is for what moves from now on, its window counted from now;
+    None where nobody asked for one, now or before. `doomed` is the table that is swept.
+
+    They differ where nobody asks for a window now (`is_asked`) and every part was moved before, so that only what
+    failed is tried again: that has rows with a window of its own, and what moved before keeps its own. Else an object
+    that never goes would keep the others for ever, tried every night.
 
     Raises:
         BadInput: the record of an earlier apply is unreadable.
@@ -92,7 +97,7 @@ def begin_quarantine(
         return None
     now_ms = max(clock(), files.act(store_clock_ms))
     until_ms = _end_of(wanted, now_ms)
-    quarantine = Quarantine(
+    moving = Quarantine(
         run_id=run_id,
         ledger_date=before.ledger_date if before else ledger_date,
         since_ms=before.since_ms if before else now_ms,
@@ -100,8 +105,17 @@ def begin_quarantine(
         window=wanted,
         doomed=doomed,
     )
-    files.write(quarantine_path(run_id), encode_quarantine(quarantine))
-    return quarantine
+    written = moving
+    if before is not None and not is_asked and _is_all_recorded(files, before, doomed):
+        written = msgspec.structs.replace(moving, until_ms=before.until_ms)
+    files.write(quarantine_path(run_id), encode_quarantine(written))
+    return written, moving
+
+
+def _is_all_recorded(files: Files, before: Quarantine, doomed: Manifest) -> bool:
+    """Whether every part of this table has its rows, from when this quarantine was written down."""
+    recorded = {f"part-{name}" for name in files.sizes(before.ledger_prefix)}
+    return before.doomed == doomed and recorded.issuperset(part.name for part in doomed.parts)
 
 
 def purge_quarantines(shop: Workshop, *, clock: Clock = wall_clock_ms) -> PurgeReport:
