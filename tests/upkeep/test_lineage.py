@@ -10,6 +10,7 @@ from lakebed.blocks import BlocksUnavailable, Body, MemoryBlocks, Stored
 from lakebed.handoff import LINEAGE_PREFIX, RunKind, StartRun
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.upkeep import Lineage, OtherInstallation
+from lakebed.upkeep.lineage import Mark
 from tests.upkeep.conftest import Lake
 
 
@@ -94,6 +95,114 @@ async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake
     with pytest.raises(OtherInstallation):
         await copied.collector().collect_uncommitted()
     await lake.collector().collect_uncommitted()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+@pytest.mark.parametrize("copy_steps", [0, 1])
+async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
+    lake: Lake, steps: int, copy_steps: int
+) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    for _ in range(copy_steps):
+        copied.days(1)
+        await copied.upkeep.say_alive()
+        with pytest.raises(OtherInstallation):
+            await lake.upkeep.check_purging()
+    await lake.upkeep.adopt(by="ann")
+    for _ in range(steps):
+        await Lineage(lake.versions).step()
+
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+    await lake.collector().collect_uncommitted()
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+
+
+async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: Lake) -> None:
+    await lake.upkeep.adopt(by="ann")
+    copied = clone(lake)
+    await Lineage(lake.versions).step()
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+
+async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.adopt(by="ann")
+    await copied.upkeep.adopt(by="bob")
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+    await copied.collector().collect_uncommitted()
+
+
+async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    before = await marks(lake)
+    await copied.upkeep.adopt(by="bob")
+    (theirs,) = set(await marks(lake)).difference(before)
+    body = await lake.blocks.get(theirs)
+    await lake.blocks.delete([theirs])
+    await lake.upkeep.adopt(by="ann")
+    await lake.blocks.put(theirs, body)
+
+    for one in (lake, copied):
+        with pytest.raises(OtherInstallation):
+            await one.upkeep.check_purging()
+
+
+async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await Lineage(lake.versions).step()
+    lineage = Lineage(copied.versions)
+    put = lineage._put
+
+    async def slowly(mark: Mark, *, adopted_by: str = "") -> None:
+        await lake.upkeep.adopt(by="ann")
+        await put(mark, adopted_by=adopted_by)
+
+    monkeypatch.setattr(lineage, "_put", slowly)
+    with pytest.raises(OtherInstallation):
+        await lineage.check()
+
+    await lake.collector().collect_uncommitted()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"made_ms": 1}', b'{"adopted_by": "ann"}'])
+async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.adopt(by="ann")
+    await lake.blocks.put((await marks(lake))[-1], body)
+
+    for one in (copied, lake):
+        with pytest.raises(OtherInstallation):
+            await one.upkeep.check_purging()
+
+
+async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_step(lake: Lake) -> None:
+    blocks = Dying("mem://chosen")
+    here = Lake(MemoryStore(), blocks)
+    await here.versions.initialise("main")
+    blocks.left = 0
+    with pytest.raises(BlocksUnavailable):
+        await here.upkeep.adopt(by="ann")
+    blocks.left = 100
+    for _ in range(2):
+        await Lineage(here.versions).step()
+
+    bodies = [b'"adopted_by":"ann"' in await blocks.get(key) for key in await marks(here)]
+    assert bodies == [True, False, False]
 
 
 async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> None:

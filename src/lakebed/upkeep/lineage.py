@@ -12,7 +12,8 @@ they do not know then is somebody else's. Of two copies that put their marks and
 
 Who sees another's mark says so before it stops: a mark of its own beside it, so that the other one stops too, and then
 in its own records, so that it says so once. From then on neither collects, until a person lets one of them `adopt` the
-namespace, which begins a new trail behind all marks. Which of the two is the living one, no program can know.
+namespace, which begins a new trail behind all marks, with the person's name in its first. Who finds a name in another's
+mark stops and says nothing beside it: the choice is made. Which of the two is the living one, no program can know.
 
 A crash between any two steps leaves a mark that is recorded and not put, which the next step puts, or one that is put
 beside another's and not recorded, which is the same as if it were.
@@ -22,12 +23,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from lakebed.blocks import BlockNotFound
 from lakebed.handoff import LINEAGE_MARK, LINEAGE_PREFIX
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import Record, Versions, decode_record, encode_record, keys
@@ -108,10 +111,10 @@ class Lineage:
             if record.is_stopped:
                 continue
             if record.number:
-                await self._put(Mark(record.number, record.mark))
+                await self._put_end(record)
             after = self._next(record, record.number + 1, before=record.mark)
             if await self._write(after, held):
-                await self._put(Mark(after.number, after.mark))
+                await self._put_end(after)
                 await self.check()
                 return
 
@@ -127,7 +130,10 @@ class Lineage:
             await self.step()
 
     async def adopt(self, *, by: str) -> LineageRecord:
-        """This installation goes on, and any other one stops at its next look. Told by nothing but a person."""
+        """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
+        Told by nothing but a person. Another one that is just taking a step stops both: then it is to be told again.
+        Of several the one that was told last goes on.
+        """
         while True:
             record, held = await self._read()
             found = await self._marks(record.number - 1)
@@ -136,7 +142,7 @@ class Lineage:
             fresh = self._next(record, number, before="")
             after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
             if await self._write(after, held):
-                await self._put(Mark(after.number, after.mark), adopted_by=by)
+                await self._put_end(after)
                 return after
 
     async def _read(self) -> tuple[LineageRecord, Held | None]:
@@ -166,13 +172,30 @@ class Lineage:
         body = MarkFile(made_ms=self._versions.world.clock.now_ms(), adopted_by=adopted_by)
         await self._versions.blocks.put(mark.key, msgspec.json.encode(body))
 
+    async def _put_end(self, record: LineageRecord) -> None:
+        """The mark that the records end with; once more, with the same name in it, where it was there."""
+        adopted_by = "" if record.before else record.adopted_by
+        await self._put(Mark(record.number, record.mark), adopted_by=adopted_by)
+
     async def _protest(self, strange: Sequence[Mark]) -> None:
-        """A mark that the other one does not know, beside its last, and again if that was not its last any more."""
-        last, said = max(strange).number, 0
-        while said < last:
+        """A mark that the other one does not know, beside its last, and again if that was not its last any more; none
+        where a person chose the other one."""
+        beside, said = strange, 0
+        while (last := max(beside).number) > said and not await self._has_adoption(beside):
             said = last
             await self._put(Mark(said, self._versions.world.ids.fresh()))
-            last = max(mark.number for mark in await self._marks(said))
+            beside = await self._marks(said)
+
+    async def _has_adoption(self, marks: Sequence[Mark]) -> bool:
+        """Only what has a gap before it can be one, so few files are read. One that is unreadable tells nothing."""
+        numbers = {mark.number for mark in marks}
+        for mark in marks:
+            if mark.number - 1 not in numbers:
+                with suppress(BlockNotFound, msgspec.MsgspecError):
+                    body = await self._versions.blocks.get(mark.key)
+                    if msgspec.json.decode(body, type=MarkFile).adopted_by:
+                        return True
+        return False
 
     async def _stop(self, record: LineageRecord, held: Held | None) -> None:
         # Failed, somebody of ours stepped, stopped or adopted: then the next check tells.

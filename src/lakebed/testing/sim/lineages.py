@@ -1,8 +1,8 @@
 """Two copies of one key-value store that go with one namespace, and two processes of one installation.
 
 A copy is a partition of its own with the same records, here none: what the two write after is theirs alone, and the
-namespace is the same. Never do both take a step and go on; in the end neither does. Two of one installation never take
-each other for another one.
+namespace is the same. Never do both take a step and go on; in the end neither does, and where a person adopted one of
+them the other one does not. Two of one installation never take each other for another one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .planting import Mutant, mutant, patches
 from .ports import Ports, SimBlocks, SimStore
 
 COPIES: Final = "two copies of one store"
+CHOSEN: Final = "two copies of one store, one is adopted"
 ONE: Final = "two processes of one store"
 
 
@@ -51,6 +52,13 @@ def _stepping(name: str, partition: str) -> Program:
 
 def _process(name: str, partition: str) -> Actor:
     return Actor(name, _stepping(name, partition), _stepping(f"{name}, again", partition))
+
+
+def _adopting(name: str, partition: str) -> Program:
+    async def program(ports: Ports) -> None:
+        await ports.operations.run(Operation(name, "adopt", partition), _lineage(ports, partition).adopt(by="ann"))
+
+    return program
 
 
 def _tidy(*partitions: str) -> Program:
@@ -83,6 +91,11 @@ def both_stop(ending: Ending) -> None:
             raise Violation(f"{place} goes on, with another beside it")
 
 
+def who_was_not_chosen_stops(ending: Ending) -> None:
+    if list(ending.acknowledged("adopt")) and not _is_stopped(ending, "copy"):
+        raise Violation("the copy goes on beside the one that was adopted")
+
+
 def nobody_is_another(ending: Ending) -> None:
     for name, record in ending.records.items():
         if record.ended is not None and record.ended.error is OtherInstallation:
@@ -99,6 +112,12 @@ def lineage_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         checks=(only_one_goes_on,),
         tidy_checks=(both_stop,),
     )
+    chosen = Scene(
+        name=CHOSEN,
+        actors=(Actor("a", _adopting("a", "one")), _process("b", "copy")),
+        tidy=_tidy("one", "copy"),
+        tidy_checks=(who_was_not_chosen_stops,),
+    )
     one = Scene(
         name=ONE,
         actors=(_process("a", "one"), _process("b", "one")),
@@ -106,7 +125,7 @@ def lineage_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         checks=(nobody_is_another,),
         tidy_checks=(nobody_is_another,),
     )
-    for scene in (copies, one):
+    for scene in (copies, chosen, one):
         for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
             yield scene, budget, True
 
@@ -139,6 +158,20 @@ async def _check_records_first(self: Any) -> None:
         raise self._stopped()
 
 
+async def _check_and_mind_no_adoption(self: Any) -> None:
+    first, _ = await self._read()
+    found = await self._marks(first.number - 1)
+    record, held = await self._read()
+    if record.is_stopped:
+        raise self._stopped()
+    known = {record.mark, record.before}
+    strange = [mark for mark in found if mark.number >= record.number and mark.mark not in known]
+    if strange and not await self._has_adoption(strange):
+        await self._protest(strange)
+        await self._stop(record, held)
+        raise self._stopped()
+
+
 LINEAGE_MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         "lineage-unlooked",
@@ -151,6 +184,12 @@ LINEAGE_MUTANTS: Final[tuple[Mutant, ...]] = (
         "who sees another's mark puts one beside it",
         (COPIES,),
         patches(Lineage, _protest=_say_nothing),
+    ),
+    mutant(
+        "lineage-unchosen",
+        "who finds that a person chose another one stops, and not only falls silent",
+        (CHOSEN,),
+        patches(Lineage, check=_check_and_mind_no_adoption),
     ),
     mutant(
         "lineage-records-first",
