@@ -80,6 +80,7 @@ async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> N
 
 
 OURS = (
+    "/gc/adopting",
     "/gc/runs",
     "/gc/rules/full",
     "/gc/rules/history",
