@@ -15,9 +15,10 @@ from lakebed.cli.gc_session import all_but_failed
 from lakebed.gc.failures import TaskStopped
 from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.finishing import NotFinished, finish_each
+from lakebed.gc.finishing import NotFinished, finish_each, left_off
 from lakebed.gc.live_side import RunAbandoned
 from lakebed.gc.runs import write_plan
+from lakebed.gc.standing import Standing
 from lakebed.gc.unfinished import OtherUnfinished, UnfinishedRun, begin, check_beside, unfinished_runs
 from lakebed.handoff import (
     BadInput,
@@ -183,3 +184,33 @@ def test_a_command_ends_at_once_where_nobody_answers() -> None:
 
     with pytest.raises(Unavailable):
         all_but_failed([], each())
+
+
+@pytest.mark.parametrize(
+    ("state", "done", "told"),
+    [
+        (RunState.CONDEMNING, None, "stopped before run r1 deleted anything; apply it again: go on"),
+        (
+            RunState.SWEEPING,
+            0,
+            (
+                "stopped: 0 of 2 objects of run r1 are recorded as done; "
+                "the next `gc run` goes on with it, or at once: go on"
+            ),
+        ),
+        (
+            RunState.SWEEPING,
+            None,
+            "stopped: what was done of run r1 is recorded; the next `gc run` goes on with it, or at once: go on",
+        ),
+        (RunState.ENDED, 2, "stopped, and run r1 had ended"),
+    ],
+)
+def test_who_stops_an_apply_is_told_whether_a_nightly_run_goes_on_with_it(
+    state: RunState, done: int | None, told: str
+) -> None:
+    found = Standing(
+        run_id="r1", kind=RunKind.COMMITTED, state=state, started_ms=1, began_ms=2, objects=2, objects_done=done
+    )
+
+    assert left_off(found, "go on") == told

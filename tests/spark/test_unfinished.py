@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.base import Corrupt
+from lakebed.base import Corrupt, RunId
 from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished, PurgeReport, UncommittedOptions
 from lakebed.gc.__main__ import _collect
 from lakebed.handoff import RunKind, RunState
@@ -187,7 +187,7 @@ def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
 
     assert said[-1] == (
         f"stopped: 0 of 1 objects of run {plan.run_id} are recorded as done; "
-        f"apply it again: lakebed gc apply lakefs://repo {plan.run_id}"
+        f"the next `gc run` goes on with it, or at once: lakebed gc apply lakefs://repo {plan.run_id}"
     )
 
 
@@ -265,6 +265,8 @@ def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
         collector.apply(spark, second.run_id)
 
     assert lakeside.addresses() == {garbage}
+    records = dict(lakeside.wait(lakeside.versions.runs()))
+    assert [records[RunId(plan.run_id)].began for plan in (first, second)] == [True, False]
 
 
 @pytest.mark.parametrize("damage", ["ranges/*", "retention/gc/uncommitted/{run}/apply.json"])

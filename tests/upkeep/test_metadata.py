@@ -14,6 +14,7 @@ from lakebed.blocks import BlockNotFound, DeleteFailure
 from lakebed.handoff import (
     DOOMED,
     LEFTOVERS,
+    Apply,
     BadInput,
     End,
     GiveUp,
@@ -32,6 +33,8 @@ from lakebed.upkeep import RunMoved, RunNotFound, StalePlan, UpkeepOptions, Wron
 from lakebed.upkeep.collecting_metadata import MetadataCollector
 from lakebed.upkeep.collector import plan_of
 from lakebed.upkeep.inputs import Inputs
+from lakebed.upkeep.metadata import MetadataRuns
+from lakebed.upkeep.runs import RunBook
 from lakebed.versions import Applied, Commit, Condemned, Salts, Versions, keys, no_salts
 from tests.upkeep.conftest import Lake
 
@@ -351,14 +354,49 @@ async def marked(lake: Lake) -> RunId:
     return run_id
 
 
-async def test_a_plan_whose_deletes_began_is_not_ended_for_its_apply_may_be_repeated(lake: Lake) -> None:
+@pytest.mark.parametrize("file", ["apply.json", "sweep.json"])
+async def test_a_plan_whose_deletes_began_is_not_ended_for_its_apply_may_be_repeated(lake: Lake, file: str) -> None:
     run_id = await marked(lake)
-    await lake.blocks.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}sweep.json", b"{}")
+    await lake.blocks.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}{file}", b"{}")
 
     gone = await collector(lake).collect()
 
     assert not [key for key in gone if run_id in key]
     assert (await lake.upkeep.run(run_id)).state is RunState.MARKED
+
+
+async def applied(lake: Lake, run_id: RunId, *, begins: bool) -> None:
+    digest = (await lake.upkeep.run(run_id)).plan
+    await lake.upkeep.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=begins))
+
+
+async def test_a_run_whose_apply_has_just_begun_and_written_nothing_yet_is_not_ended(lake: Lake) -> None:
+    run_id = await marked(lake)
+    await applied(lake, run_id, begins=True)
+    before = await lake.upkeep.run(run_id)
+
+    gone = await collector(lake).collect()
+
+    assert not [key for key in gone if run_id in key]
+    assert await lake.upkeep.run(run_id) == before
+    assert (await lake.upkeep.end(run_id, End(plan=before.plan))).state is RunState.ENDED
+
+
+async def test_who_only_asks_whether_a_plan_may_be_applied_keeps_nothing(lake: Lake) -> None:
+    run_id = await marked(lake)
+    await applied(lake, run_id, begins=False)
+
+    assert any(run_id in key for key in await collector(lake).collect())
+
+
+async def test_an_apply_does_not_begin_once_its_run_was_ended(lake: Lake) -> None:
+    run_id = await marked(lake)
+    runs = MetadataRuns(lake.versions, RunBook(lake.versions, BRIEF), BRIEF)
+    digest = (await lake.upkeep.run(run_id)).plan
+    assert await runs.publish(RunId("other"), files=[], runs=[run_id]) == []
+
+    with pytest.raises(RunMoved):
+        await lake.upkeep.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=True))
 
 
 async def test_a_plan_that_was_taken_is_told_as_one_that_deleted_nothing(lake: Lake) -> None:

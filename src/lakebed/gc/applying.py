@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from lakebed import handoff
 from lakebed.base import RunId, count_of
 from lakebed.handoff import (
+    Apply,
     BadInput,
     Condemn,
     Condemnation,
@@ -110,6 +111,9 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         fence = _claim(files, run_id)
         # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
         check_beside(files, shop.live_side.runs(), plan, window)
+        if plan.kind is RunKind.UNCOMMITTED:
+            request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version, begins=True)
+            shop.live_side.applying(run_id, request)
         window = begin(files, plan, window)
         doomed, condemned = _cleared(shop, files, plan, view, rules_version)
         cleared_s = time.perf_counter()

@@ -65,7 +65,10 @@ def telling_where(run_id: str, standing: Callable[[], Standing], command: str, p
         try:
             progress(left_off(standing(), command))
         except LakebedError:
-            progress(f"stopped; what was done of run {run_id} is recorded; apply it again: {command}")
+            progress(
+                f"stopped; what was done of run {run_id} is recorded; if its deletes began, the next `gc run` goes on "
+                f"with it; at once: {command}"
+            )
         raise
 
 
@@ -73,9 +76,9 @@ def left_off(found: Standing, command: str) -> str:
     """One sentence for who stopped an apply, or saw it stop."""
     if found.state == RunState.ENDED:
         return f"stopped, and run {found.run_id} had ended"
-    if not found.is_unfinished or found.objects is None or found.objects_done is None:
+    if not found.is_unfinished:
         return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
-    return (
-        f"stopped: {found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are recorded as done; "
-        f"apply it again: {command}"
-    )
+    done = f"what was done of run {found.run_id} is recorded"
+    if found.objects is not None and found.objects_done is not None:
+        done = f"{found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are recorded as done"
+    return f"stopped: {done}; the next `gc run` goes on with it, or at once: {command}"

@@ -115,12 +115,14 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
     """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to condemn by (0 where
-    it condemns no commits).
+    it condemns no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
+    metadata ends a run of uncommitted data.
     """
 
     kind: RunKind
     plan: str
     rules_version: int = 0
+    begins: bool = False
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):

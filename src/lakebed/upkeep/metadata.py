@@ -125,7 +125,7 @@ class MetadataRuns:
             if record.state is StoredState.MARKED:
                 folder = run_folder(kind_of(record), run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
-                    return False  # It is applied just now, or was and is to be again: some objects failed.
+                    return False  # It was applied by an older release, and is to be again: some objects failed.
                 record = await self._runs.end_unapplied(run_id)
         except RunNotFound:
             return True

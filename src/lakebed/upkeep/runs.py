@@ -156,14 +156,33 @@ class RunBook:
         """For a marked run whose plan nobody will carry out: without a plan, it is told as one that deleted nothing.
 
         Raises:
-            RunMoved: it is not marked.
+            RunMoved: it is not marked, or an apply of it began.
         """
         record, held = await self.read(run_id)
-        if record.state is not StoredState.MARKED:
+        if record.state is not StoredState.MARKED or record.began:
             raise moved(run_id, record)
         after = replace(record, state=StoredState.ENDED, plan="")
         await self.write(run_id, after, held)
         return after
+
+    async def note_began(self, run_id: RunId) -> RunRecord:
+        """For an apply of a marked run, before it writes anything: from now on only it ends the run.
+
+        Raises:
+            RunMoved: it is not marked any more.
+        """
+        while True:
+            record, held = await self.read(run_id)
+            if record.state is not StoredState.MARKED:
+                raise moved(run_id, record)
+            if record.began:
+                return record
+            after = replace(record, began=True)
+            try:
+                await self.write(run_id, after, held)
+            except RunMoved:
+                continue
+            return after
 
     async def note_swept(self, run_id: RunId) -> None:
         """For a run of which each commit that it takes has its record: from now on it may end."""

@@ -188,7 +188,7 @@ class Upkeep:
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
         """Whether an apply of this plan may begin, asked before it stops another or writes anything. Grants nothing by
-        itself: what an apply needs besides, it asks for when it comes to it.
+        itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`, that is noted.
 
         Raises:
             RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
@@ -209,6 +209,8 @@ class Upkeep:
                     planned_by=body.rules_version,
                     now=now,
                 )
+        if body.begins and body.kind is RunKind.UNCOMMITTED:
+            record = await self._runs.note_began(id_)
         return await self._view(id_, record)
 
     async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
