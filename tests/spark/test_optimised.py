@@ -331,6 +331,17 @@ def test_a_saved_state_with_anything_amiss_is_not_used_and_the_next_run_says_why
     assert choice(lakeside).note == f"goes on from run {plan.run_id}"
 
 
+def test_nothing_that_a_run_writes_is_a_stray_to_the_next(spark: SparkSession, lakeside: Lakeside) -> None:
+    lakeside.upload("a/1")
+    lakeside.commit()
+    lakeside.upload("a/2")
+    first, _ = collect(spark, lakeside)
+    collect(spark, lakeside)
+
+    assert list((lakeside.folder / first.folder).glob("committed.tasks/*"))
+    assert collect(spark, lakeside, Mode.CLEAN)[0].strays == ()
+
+
 def test_a_clean_run_is_made_when_one_is_due_and_when_it_is_asked_for(spark: SparkSession, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     collect(spark, lakeside)

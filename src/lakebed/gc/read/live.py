@@ -36,7 +36,7 @@ def gather_live(
 
     Each task writes down what it found. Up to `bytes_here` of that are put together by the driver, more is shuffled.
     """
-    first = f"{folder.removesuffix('/')}.by-task/"
+    first = f"{folder.removesuffix('/')}.tasks/"
     dealt = spread(spark, table, rows, tasks=tasks)
     found = parts_of(dealt.mapInArrow(in_tasks(lake, _then_write(work, first), PARTS), PARTS.spark).toArrow())
     parts = rows_of_parts(found)
@@ -77,7 +77,7 @@ def _then_write(work: Work, folder: str) -> Work:
                 continue
             data = encode(LIVE, live)
             # By its content: an attempt of the task that Spark gave up on cannot write over it.
-            name = f"{part_of('', data, rows=0).sha256[:16]}.parquet"
+            name = f"task-{part_of('', data, rows=0).sha256[:16]}.parquet"
             yield await write_part(store, folder, name, data, rows=live.num_rows, note=None)
 
     return then
