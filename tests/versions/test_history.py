@@ -350,6 +350,46 @@ async def test_a_hard_reset_without_force_moves_the_head_and_leaves_nothing_seal
     assert await paths(repo, "main") == ["a"]
 
 
+@pytest.mark.parametrize("is_in_head", [False, True])
+async def test_what_an_object_reset_put_back_as_the_head_has_it_is_no_change(repo: Versions, is_in_head: bool) -> None:
+    await write(repo, "main", "b")
+    first = await commit(repo)
+    await write(repo, "main", *(["a", "c"] if is_in_head else ["c"]))
+    await commit(repo)
+    await write(repo, "main", "a", "c")
+    await repo._seal("main")  # A committer that died: what it has is not removed but covered.
+    for key in (b"a", b"c"):
+        await repo.reset_object("main", key)
+
+    await repo.hard_reset("main", first)
+
+    assert (await repo.get_branch("main")).commit_id == first
+    assert await paths(repo, "main") == ["b"]
+
+
+@pytest.mark.parametrize("change", ["written", "deleted", "written to what is put back"])
+async def test_a_change_behind_what_an_object_reset_put_back_is_minded(repo: Versions, change: str) -> None:
+    await write(repo, "main", "z")
+    first = await commit(repo)
+    await write(repo, "main", "a", "b")
+    head = await commit(repo)
+    await write(repo, "main", "a", "b")
+    await repo._seal("main")
+    for key in (b"a", b"b"):
+        await repo.reset_object("main", key)
+    if change == "deleted":
+        await repo.delete("main", b"z")
+    else:
+        await write(repo, "main", "y" if change == "written" else "b")
+    shown = [await repo.get("main", path.encode()) for path in await paths(repo, "main")]
+
+    with pytest.raises(UncommittedChanges):
+        await repo.hard_reset("main", first)
+
+    assert (await repo.get_branch("main")).commit_id == head
+    assert [await repo.get("main", path.encode()) for path in await paths(repo, "main")] == shown
+
+
 async def test_differences_are_told_apart(repo: Versions) -> None:
     await write(repo, "main", "changed", "gone", "same/1")
     await commit(repo)

@@ -18,7 +18,7 @@ from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, U
 from lakebed.kv import PredicateFailed
 
 from . import keys
-from .cells import TOMBSTONE, TOMBSTONE_ROW
+from .cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
 from .committing import find_mine
 from .errors import Condemned, UncommittedChanges, UploadRefused
 from .merging import Merging
@@ -162,9 +162,10 @@ class Resetting(Merging):
         """Move the branch's head to a commit and, with `force`, give up what is staged.
 
         Without, the token is sealed first, then looked at: what is written after that stays staged on the new head.
+        What is staged just as the branch's commit has it, as a reset of one object may leave it, is no change.
 
         Raises:
-            UncommittedChanges: something is staged, and not `force`.
+            UncommittedChanges: something else is staged, and not `force`.
             Condemned: a collection gave that commit up.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
@@ -179,23 +180,32 @@ class Resetting(Merging):
             if await self._holding(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
                 return commit_id
         while True:
-            await self._check_unused(branch, (await self._fresh(branch)).record.tokens())
+            record = (await self._fresh(branch)).record
+            await self._check_unused(branch, record.commit_id, record.tokens())
             mine, seen = await self._seal(branch)
             while (place := find_mine(seen.record.sealed, mine)) is not None:
                 attempt += 1
-                await self._check_unused(branch, [sealed.token for sealed in seen.record.sealed[place:]])
+                left = [sealed.token for sealed in seen.record.sealed[place:]]
+                await self._check_unused(branch, seen.record.commit_id, left)
                 move = partial(self._drop_unused, seen=seen, mine=mine, place=place)
                 if await self._holding(branch, operation, attempt, commit_id, move):
                     return commit_id
                 seen = await self._fresh(branch)
 
-    async def _check_unused(self, branch: str, tokens: Sequence[StagingToken]) -> None:
+    @says_who_took
+    async def _check_unused(self, branch: str, head: CommitId, tokens: Sequence[StagingToken]) -> None:
         """
         Raises:
-            UncommittedChanges: there is a cell in one of them.
+            UncommittedChanges: their cells, the newest of each path, say anything else than the commit.
         """
-        if (await self._staged_span(tokens, b"", 1)).keys:
-            raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
+        start: bytes | None = b""
+        limit = 1  # Mostly there is none, or the first is a change.
+        while start is not None:
+            span = await self._staged_span(tokens, start, limit)
+            for key, (flags, row) in zip(span.keys, span.cells, strict=True):
+                if (None if is_gone(flags) else row) != await self.trees.lookup(await self._metarange(head), key):
+                    raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
+            start, limit = span.next_start, self.options.scan_page
 
     async def _drop_unused(
         self,

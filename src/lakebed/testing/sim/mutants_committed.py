@@ -91,16 +91,16 @@ async def _hard_reset_after_one_look(self: Repo, branch: str, ref: str, *, force
         attempt += 1
         seen = await self._fresh(branch)
         if not force:
-            await self._check_unused(branch, seen.record.tokens())
+            await self._check_unused(branch, seen.record.commit_id, seen.record.tokens())
         move = partial(self._drop_staged, seen=seen)
         if await self._holding(branch, operation, attempt, commit_id, move):
             return commit_id
 
 
-async def _check_only_what_is_current(self: Repo, branch: str, tokens: Any) -> None:
+async def _check_only_what_is_current(self: Repo, branch: str, head: Any, tokens: Any) -> None:
     current = (await self._fresh(branch)).record.staging_token
     if current in tokens:
-        await _real_check_unused(self, branch, tokens)
+        await _real_check_unused(self, branch, head, tokens)
 
 
 _real_check_unused: Any = Versions._check_unused  # noqa: SLF001  # the real one, to call from the changed one
