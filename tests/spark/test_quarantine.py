@@ -12,8 +12,9 @@ from lakebed.base import NotFound
 from lakebed.gc import BadWindow, LedgerQuery, Overtaken, TaskStopped
 from lakebed.gc.quarantine import purge_quarantines
 from lakebed.gc.workshop import Workshop
-from lakebed.handoff import LedgerState, RunKind, RunState
+from lakebed.handoff import LedgerState, RunKind, RunState, quarantine_path
 from lakebed.retention import DAY_MS
+from lakebed.versions.keys import RUN
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -149,6 +150,29 @@ def test_a_purge_beside_an_apply_that_makes_the_window_longer_takes_nothing(
 
     assert (report.purged, report.waiting, report.objects_purged) == ((), (plan.run_id,), 0)
     assert collector.restore(path=garbage, prefix="back").restored == 1
+
+
+def test_of_a_run_that_the_server_does_not_know_objects_are_purged_and_the_record_stays(
+    spark: SparkSession, lakeside: Lakeside
+) -> None:
+    """A backup from before the run was restored. A newer one may follow, whose run goes on."""
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+    collector.apply(spark, plan.run_id, quarantine="1h")
+    lakeside.end_window(plan.run_id)
+    here = lakeside.versions
+    lakeside.wait(here.store.delete(here.partition, RUN + plan.run_id.encode()))
+    said: list[str] = []
+
+    report = replace(collector, progress=said.append).purge(spark)
+
+    assert report.objects_purged == 1
+    assert lakeside.files("_lakefs/retention/gc/quarantine/**/*.*") == []
+    assert len(lakeside.files(quarantine_path(plan.run_id))) == 1
+    assert "does not know run" in said[-1]
+    assert "its record stays" in said[-1]
 
 
 def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither(

@@ -190,4 +190,10 @@ def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine, now_ms: int
     # Until the run has ended somebody may go on with it, and must find that its objects are moved and not deleted.
     if is_all and view is not None and view.state is RunState.ENDED:
         files.act(lambda store: remove_files(store, [quarantine_path(quarantine.run_id)]))
+    elif is_all and view is None:
+        # A newer backup may know it again, and whoever then went on would delete where he was to move aside.
+        shop.progress(
+            f"this server does not know run {quarantine.run_id} (a restored backup?): nothing of it is left in"
+            f" quarantine, and its record stays ({quarantine_path(quarantine.run_id)})"
+        )
     return swept
