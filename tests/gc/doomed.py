@@ -6,15 +6,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 
 from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, parse_address
 from lakebed.blocks import BlockNotFound, BlockStat, BlockStore, BlocksUnavailable, MemoryBlocks
+from lakebed.gc.recording import Ledger
+from lakebed.handoff import Quarantine
 
 FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
 SEEN = datetime(2026, 1, 1, tzinfo=UTC)
 SEEN_MS = int(SEEN.timestamp() * 1000)
+ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
+LEDGER = Ledger(run_id="r1", date="2026-11-21")
+
+both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
 
 
 class Dated(MemoryBlocks):

@@ -6,17 +6,13 @@ import pytest
 
 from lakebed import handoff
 from lakebed.base import format_address
-from lakebed.gc.recording import Ledger, Swept
+from lakebed.gc.recording import Swept
 from lakebed.gc.sweep import sweep_part
 from lakebed.handoff import Quarantine
-from tests.gc.doomed import PART, Dated, plan_of
+from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of
 
-ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
-LEDGER = Ledger(run_id="r1", date="2026-11-21")
 OURS = format_address(7, 1)
 KEYS = [OURS, "data/imported/a", "data/imported/b"]
-
-both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
 
 
 @pytest.fixture

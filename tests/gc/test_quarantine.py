@@ -13,14 +13,11 @@ from lakebed import handoff
 from lakebed.blocks import BlockOptions, BlocksUnavailable, DeleteFailure, MemoryBlocks
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.quarantine import begin_quarantine
-from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
 from lakebed.retention import DAY_MS
-from tests.gc.doomed import FOLDER, PART, plan_of
+from tests.gc.doomed import ASIDE, FOLDER, LEDGER, PART, plan_of
 
-ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
-LEDGER = Ledger(run_id="r1", date="2026-11-21")
 GARBAGE = ["data/a", "data/b", "data/c"]
 FAR_MS = 2**42
 """Later than any store's clock."""
