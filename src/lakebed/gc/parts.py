@@ -7,7 +7,7 @@ the run with its name, whoever made it.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -83,6 +83,13 @@ def rows_of_parts(parts: Sequence[handoff.Part], notes: Sequence[bytes] = ()) ->
             "sha256": [part.sha256 for part in parts],
             "note": list(notes) or [b""] * len(parts),
         }
+    )
+
+
+def rows_by_key(tables: Iterable[handoff.Manifest | handoff.Pieces]) -> pa.Table:
+    """PARTS of several folders, each named by its whole key."""
+    return rows_of_parts(
+        [msgspec.structs.replace(part, name=table.folder + part.name) for table in tables for part in table.parts]
     )
 
 

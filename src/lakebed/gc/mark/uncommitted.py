@@ -22,7 +22,7 @@ from lakebed.blocks import BlockStat, BlockStore
 from lakebed.gc.failures import marked
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.here import run_here
-from lakebed.gc.parts import check_numbered, decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.parts import check_numbered, decode, encode, parts_of, read_part, rows_by_key, spread, write_part
 from lakebed.gc.read import SIZE_UNKNOWN, read_live
 from lakebed.gc.runs import Totals
 from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS, check_whole
@@ -81,7 +81,7 @@ def mark_unreferenced(
     work: neither what was listed nor what is doomed crosses a shuffle, or passes through the JVM. A part that is
     missing or differs stops the job, named.
     """
-    rows = rows_of_parts([_whole_key(pieces.folder, part) for pieces in candidates for part in pieces.parts])
+    rows = rows_by_key(candidates)
     work = _mark(live, into, now_ms, young_since_ms)
     if sum(pieces.size_bytes for pieces in candidates) <= into.bytes_here:
         written = run_here(lake, work, rows, PARTS)
@@ -91,10 +91,6 @@ def mark_unreferenced(
     doomed, totals = sum_parts(written.filter(pc.invert(is_kept)), into.doomed)
     kept = parts_of(written.filter(is_kept).sort_by("name"))
     return Marked(doomed, totals, Pieces(folder=into.kept, parts=tuple(kept)))
-
-
-def _whole_key(folder: str, part: Part) -> Part:
-    return msgspec.structs.replace(part, name=folder + part.name)
 
 
 def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> Work:

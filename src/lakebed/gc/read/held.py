@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.here import BYTES_HERE, run_here
 from lakebed.gc.keys import KeyFiles, KeySet, files_of
 from lakebed.gc.packing import LiveSet
-from lakebed.gc.parts import parts_of, read_part, rows_of_parts, spread
+from lakebed.gc.parts import parts_of, read_part, rows_by_key, spread
 from lakebed.gc.tables import PARTS
 from lakebed.handoff import Manifest, Pieces
 
@@ -30,12 +29,12 @@ def held_objects(spark: SparkSession, lake: Lake, tables: Sequence[Manifest], *,
     """LIVE of the addresses of slices in these tables, written into `folder`. No job where they have no rows."""
     if not any(table.rows for table in tables):
         return Pieces(folder=folder)
-    return gather_live(spark, lake, _reading_numbers(tables), _parts(tables), PARTS, folder=folder, tasks=tasks)
+    return gather_live(spark, lake, _reading_numbers(tables), rows_by_key(tables), PARTS, folder=folder, tasks=tasks)
 
 
 def held_keys(spark: SparkSession, lake: Lake, tables: Sequence[Manifest], *, tasks: int, folder: str) -> KeyFiles:
     """The other keys in these tables, written into `folder` (gc/keys.py). A job, unless it is small."""
-    rows, work = _parts(tables), _reading_keys(tables, folder)
+    rows, work = rows_by_key(tables), _reading_keys(tables, folder)
     if sum(table.size_bytes for table in tables) <= BYTES_HERE:
         return files_of(folder, run_here(lake, work, rows, PARTS))
     named = spread(spark, PARTS, rows, tasks=tasks)
@@ -74,10 +73,3 @@ async def _rows(
     for named in parts_of(whole(share)):
         table, part = of_key[named.name]
         yield handoff.read_part(table, handoff.DOOMED, part, await read_part(store, "", named), columns)
-
-
-def _parts(tables: Sequence[Manifest]) -> pa.Table:
-    """Each by its whole key."""
-    return rows_of_parts(
-        [msgspec.structs.replace(part, name=table.folder + part.name) for table in tables for part in table.parts]
-    )

@@ -41,7 +41,7 @@ def gather_live(
     found = parts_of(dealt.mapInArrow(in_tasks(lake, _then_write(work, first), PARTS), PARTS.spark).toArrow())
     parts = rows_of_parts(found)
     if sum(part.size_bytes for part in found) <= bytes_here:
-        written = run_here(lake, _together(_read_parts(first), folder), parts, PARTS)
+        written = run_here(lake, _together(first, folder), parts, PARTS)
         return Pieces(folder=folder, parts=tuple(parts_of(written)))
     again = spread(spark, PARTS, parts, tasks=tasks).mapInArrow(in_tasks(lake, _read_parts(first), LIVE), LIVE.spark)
     return write_live(again, lake, folder=folder)
@@ -93,11 +93,11 @@ def _read_parts(folder: str) -> Work:
     return read
 
 
-def _together(work: Work, folder: str) -> Work:
-    """From what `work` takes to the one part of all LIVE rows that it makes."""
+def _together(first: str, folder: str) -> Work:
+    """From PARTS in one folder to the one part in the other of all LIVE rows in them."""
 
     async def together(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        rows = [live async for live in work(store, share)]
+        rows = [live async for live in _read_parts(first)(store, share)]
         async for part in _write_into(folder)(store, iter(pa.concat_tables(rows).to_batches())):
             yield part
 
