@@ -12,7 +12,7 @@ test *options:
 
 # the simulator's command line
 sim *options:
-    {{python}} -m lakebed.testing.sim {{options}}
+    {{python}} -m sim {{options}}
 
 # the collectors on a local Spark session
 spark:

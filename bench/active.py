@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.gc.history import Judged, judge
-from lakebed.handoff import COMMITS, REFS, arrow_schema
-from lakebed.retention import BranchRule, KeepLast, Rules
+from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
+from lakebed.gc.rules import BranchRule, KeepLast, Rules
 
 from .harness import Bench, Single, Work
 

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.base import Entry, RepositoryUid, format_address, slice_number, to_row
-from lakebed.blocks import BlockOptions, open_blocks
 from lakebed.kv import open_store
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.ranges import table_from_rows
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 from lakebed.versions import EXCLUSIVE, TreeCache, Trees, Versions, encode_cell, keys
 
 from .harness import Bench, Pair, Work
@@ -69,15 +69,15 @@ class Embedded:
 
     async def staged(self) -> tuple[Versions, bytes]:
         """A fresh repository with everything staged, and the partition where that is."""
-        world = live_world()
+        ports = live_ports()
         name = f"run{next(self.runs)}"
-        blocks = open_blocks(f"local://bench/{name}", BlockOptions(local_root=self.folder))
+        objectstore = open_objectstore(f"local://bench/{name}", ObjectStoreOptions(local_root=self.folder))
         versions = Versions(
             uid=RepositoryUid(name),
             store=self.store,
-            blocks=blocks,
-            trees=Trees(blocks, TreeCache(64 << 20), world),
-            world=world,
+            objectstore=objectstore,
+            trees=Trees(objectstore, TreeCache(64 << 20), ports),
+            ports=ports,
         )
         await versions.initialise("main")
         [(_, record)] = await versions.branch_records()

@@ -23,8 +23,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, StagingToken
-from lakebed.handoff import PrepareCommits, RunKind, StartRun
-from lakebed.upkeep import Upkeep
+from lakebed.gc.protocol import PrepareCommits, RunKind, StartRun
+from lakebed.gc.service import Upkeep
 from lakebed.versions import Commit, Versions, encode_record, keys
 
 from .active import BRANCHES, COMMIT_COUNT, history

@@ -28,19 +28,19 @@ CHANGES = {"small": 100, "full": 1_000}
 
 
 async def count_differences(folder: Path, left: MetarangeId, right: MetarangeId) -> int:
-    blocks = lake.open_lake(folder)
+    objectstore = lake.open_lake(folder)
     try:
-        return sum([len(batch) async for batch in lake.open_trees(blocks).diff(left, right)])
+        return sum([len(batch) async for batch in lake.open_trees(objectstore).diff(left, right)])
     finally:
-        await blocks.close()
+        await objectstore.close()
 
 
 async def to_read(folder: Path, left: MetarangeId, right: MetarangeId) -> str:
     """The ranges that only one of the two has."""
-    blocks = lake.open_lake(folder)
-    trees = lake.open_trees(blocks)
+    objectstore = lake.open_lake(folder)
+    trees = lake.open_trees(objectstore)
     sides = [{info.id: info.file_bytes for info in await trees.ranges(id_)} for id_ in (left, right)]
-    await blocks.close()
+    await objectstore.close()
     unlike = [side[id_] for side in sides for id_ in sides[0].keys() ^ sides[1].keys() if id_ in side]
     return f"{len(unlike):,} ranges, {sum(unlike) / 2**20:.1f} MiB"
 

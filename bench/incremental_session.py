@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
-from lakebed.blocks import BlockOptions, open_blocks
 from lakebed.gc import Collector, Mode, SessionOptions, local_session
-from lakebed.handoff import Apply, End, Mark, ReadUncommitted, RunKind, RunMode, StartRun
+from lakebed.gc.protocol import Apply, End, Mark, ReadUncommitted, RunKind, RunMode, StartRun
+from lakebed.gc.service import Upkeep
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.runtime import live_world
-from lakebed.upkeep import Upkeep
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.runtime import live_ports
 from lakebed.versions import EXCLUSIVE, SliceRecord, SliceState, TreeCache, Trees, Versions, encode_cell, encode_record
 from lakebed.versions import keys as kv_keys
 
@@ -49,14 +49,14 @@ class Repository:
     """The live side, which answers the collectors' calls as the server does, without HTTP."""
 
     def __init__(self, folder: Path) -> None:
-        self.options = BlockOptions(local_root=folder, local_durable=False)
+        self.options = ObjectStoreOptions(local_root=folder, local_durable=False)
         self._loop = asyncio.Runner()
         self._folder = folder / "bench" / "incremental"
-        world = live_world()
-        self.blocks = open_blocks(URI, self.options)
-        trees = Trees(self.blocks, TreeCache(64 << 20), world)
+        ports = live_ports()
+        self.objectstore = open_objectstore(URI, self.options)
+        trees = Trees(self.objectstore, TreeCache(64 << 20), ports)
         self.versions = Versions(
-            uid=RepositoryUid("bench"), store=MemoryStore(), blocks=self.blocks, trees=trees, world=world
+            uid=RepositoryUid("bench"), store=MemoryStore(), objectstore=self.objectstore, trees=trees, ports=ports
         )
         self.upkeep = Upkeep(self.versions)
         self.wait(self.versions.initialise("main"))
@@ -177,7 +177,7 @@ def main(folder: Path, slices: int, each: int) -> list[Took]:
     repository = Repository(folder)
     garbage = build(repository, slices, each)
     collector = Collector(
-        client=repository, repository="bench", blocks=repository.options, tasks=TASKS, readers_grace_s=0
+        client=repository, repository="bench", objectstore=repository.options, tasks=TASKS, readers_grace_s=0
     )
     took = []
     with local_session(SessionOptions(cores=CORES), os.environ) as session:

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import EMPTY_METARANGE, MetarangeId, slice_number
-from lakebed.blocks import BlockOptions, BlockStore, open_blocks
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import CHANGES_SCHEMA
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
 
 CACHE_BYTES = 64 << 20
@@ -33,13 +33,13 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 Numbers = npt.NDArray[np.int64]
 
 
-def open_lake(folder: Path, *, durable: bool = True) -> BlockStore:
-    return open_blocks("local://bench/lake", BlockOptions(local_root=folder, local_durable=durable))
+def open_lake(folder: Path, *, durable: bool = True) -> ObjectStore:
+    return open_objectstore("local://bench/lake", ObjectStoreOptions(local_root=folder, local_durable=durable))
 
 
-def open_trees(blocks: BlockStore) -> Trees:
+def open_trees(objectstore: ObjectStore) -> Trees:
     """With nothing in its cache."""
-    return Trees(blocks, TreeCache(CACHE_BYTES), live_world())
+    return Trees(objectstore, TreeCache(CACHE_BYTES), live_ports())
 
 
 def build(folder: Path, count: int) -> MetarangeId:
@@ -129,12 +129,12 @@ def _checksums(mixed: npt.NDArray[np.uint64]) -> pa.Array:
 
 
 async def _build(folder: Path, count: int) -> MetarangeId:
-    blocks = open_lake(folder, durable=False)
-    trees, metarange = open_trees(blocks), EMPTY_METARANGE
+    objectstore = open_lake(folder, durable=False)
+    trees, metarange = open_trees(objectstore), EMPTY_METARANGE
     for start in range(0, count, BUILT_TOGETHER):
         numbers = np.arange(start, min(start + BUILT_TOGETHER, count))
         metarange = (await trees.apply(metarange, puts(numbers, generation=0))).metarange_id
-    await blocks.close()
+    await objectstore.close()
     return metarange
 
 

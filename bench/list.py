@@ -26,15 +26,15 @@ PAGE = 1000
 
 def parts(size: str) -> Iterator[Pair]:
     count = OBJECTS[size]
-    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), count) as world:
+    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), count) as ports:
 
         @contextmanager
         def ours(branch: str) -> Iterator[Work]:
-            yield work(world.ours, f"/api/v1/repositories/{REPOSITORY}/refs/{branch}/objects/ls?amount={PAGE}", count)
+            yield work(ports.ours, f"/api/v1/repositories/{REPOSITORY}/refs/{branch}/objects/ls?amount={PAGE}", count)
 
         @contextmanager
         def floor(branch: str) -> Iterator[Work]:
-            yield work(world.bare, f"/list-{branch}?", count)
+            yield work(ports.bare, f"/list-{branch}?", count)
 
         for branch in ("staged", "committed"):
             yield Pair(

@@ -24,10 +24,10 @@ import obstore
 from obstore.store import S3Store
 
 from lakebed.base import slice_name, slice_number
-from lakebed.blocks import BlockOptions, BlockStore
 from lakebed.gc.files import Lake, ahead
 from lakebed.gc.read import Found, listing_into
 from lakebed.gc.tables import SETTLED
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 
 from .harness import Bench, Pair, Work
 from .http import started
@@ -39,19 +39,19 @@ PREFIX = "lake"
 
 
 @contextmanager
-def s3_server(slices: int, objects: int, *, delete_ms: int = 0) -> Iterator[BlockOptions]:
+def s3_server(slices: int, objects: int, *, delete_ms: int = 0) -> Iterator[ObjectStoreOptions]:
     """A server of bench/s3.py, and how to reach it."""
     with started(["-m", "bench.s3", str(slices), str(objects), str(delete_ms)], marker="s3 at port ") as peer:
         yield s3_options(f"http://127.0.0.1:{peer.port}")
 
 
-def s3_options(endpoint: str) -> BlockOptions:
-    return BlockOptions(
+def s3_options(endpoint: str) -> ObjectStoreOptions:
+    return ObjectStoreOptions(
         s3_endpoint=endpoint, s3_region="us-east-1", s3_access_key_id="bench", s3_secret_access_key="bench"
     )
 
 
-def bare_client(options: BlockOptions) -> S3Store:
+def bare_client(options: ObjectStoreOptions) -> S3Store:
     """obstore itself, as the driver sets it up."""
     config: Any = {"endpoint": options.s3_endpoint, "region": options.s3_region, "virtual_hosted_style_request": False}
     keys: Any = {"access_key_id": options.s3_access_key_id, "secret_access_key": options.s3_secret_access_key}
@@ -86,7 +86,9 @@ def ours(lake: Lake, slices: int, objects: int) -> Iterator[Work]:
 
 
 @contextmanager
-def bare(read: Callable[[BlockStore, str], Awaitable[int]], lake: Lake, names: list[str], count: int) -> Iterator[Work]:
+def bare(
+    read: Callable[[ObjectStore, str], Awaitable[int]], lake: Lake, names: list[str], count: int
+) -> Iterator[Work]:
     async def act() -> None:
         store = lake.open()
         found = [objects async for _, objects in ahead(names, lambda name: read(store, name))]
@@ -96,11 +98,11 @@ def bare(read: Callable[[BlockStore, str], Awaitable[int]], lake: Lake, names: l
     yield Work(run=lambda: asyncio.run(act()))
 
 
-async def read_driver(store: BlockStore, name: str) -> int:
+async def read_driver(store: ObjectStore, name: str) -> int:
     return sum([len(page) async for page in store.list(f"data/{name}/")])
 
 
-async def read_obstore(client: S3Store, store: BlockStore, name: str) -> int:  # noqa: ARG001 - as `bare` calls it
+async def read_obstore(client: S3Store, store: ObjectStore, name: str) -> int:  # noqa: ARG001 - as `bare` calls it
     return sum([len(page) async for page in obstore.list(client, f"{PREFIX}/data/{name}", chunk_size=1000)])
 
 
@@ -110,7 +112,12 @@ def parts(size: str) -> Iterator[Pair]:
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder), names, objects)
         yield _pair(
-            "local", BlockOptions(local_root=Path(folder), local_durable=False), "local", read_driver, names, objects
+            "local",
+            ObjectStoreOptions(local_root=Path(folder), local_durable=False),
+            "local",
+            read_driver,
+            names,
+            objects,
         )
     with s3_server(slices, objects) as options:
         yield _pair("S3", options, "s3", partial(read_obstore, bare_client(options)), names, objects)
@@ -118,9 +125,9 @@ def parts(size: str) -> Iterator[Pair]:
 
 def _pair(
     what: str,
-    options: BlockOptions,
+    options: ObjectStoreOptions,
     scheme: str,
-    read: Callable[[BlockStore, str], Awaitable[int]],
+    read: Callable[[ObjectStore, str], Awaitable[int]],
     names: list[str],
     objects: int,
 ) -> Pair:

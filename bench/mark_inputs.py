@@ -32,9 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
-from lakebed.blocks import BlockOptions
+from lakebed.gc import protocol
 from lakebed.gc.files import Lake
 from lakebed.gc.keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
 from lakebed.gc.packing import pack_numbered
@@ -42,6 +41,7 @@ from lakebed.gc.parts import encode
 from lakebed.gc.planning_old_layout import HELD_MAX
 from lakebed.gc.read.listing import UNREFERENCED
 from lakebed.gc.tables import CANDIDATES
+from lakebed.objectstore import ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 
 PER_SLICE = 10_000
@@ -67,10 +67,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """What `mark_session` gets: all that a planner asks the server for, and what its listing finds: in slices, or
     outside of them."""
 
-    listed: handoff.Pieces
+    listed: protocol.Pieces
     elsewhere: KeyFiles
-    uncommitted: handoff.Manifest
-    commits: handoff.Manifest
+    uncommitted: protocol.Manifest
+    commits: protocol.Manifest
     garbage: int
     slices: int
 
@@ -79,19 +79,19 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 class Made:
     """What one piece of work wrote."""
 
-    parts: list[handoff.Part]
+    parts: list[protocol.Part]
     ranges: list[RangeInfo]
     keys: list[KeyFile]
 
 
 def lake_in(folder: Path) -> Lake:
-    return Lake(uri="local://bench/mark", options=BlockOptions(local_root=folder, local_durable=False))
+    return Lake(uri="local://bench/mark", options=ObjectStoreOptions(local_root=folder, local_durable=False))
 
 
 def make(folder: Path, slices: int, *, foreign: bool) -> None:
     run = RunId("bench")
-    listed_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, "listed")
-    uncommitted_in = handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, handoff.UNCOMMITTED.name)
+    listed_in = protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, "listed")
+    uncommitted_in = protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, protocol.UNCOMMITTED.name)
     (folder / "floor").mkdir()
     ranges = slices * 5 // 2
     stretches = [(start, min(start + SLICES_TOGETHER, slices)) for start in range(0, slices, SLICES_TOGETHER)]
@@ -105,9 +105,9 @@ def make(folder: Path, slices: int, *, foreign: bool) -> None:
         named_parts = [part for future in named for part in future.result().parts]
         ranges_made = [info for future in made for info in future.result().ranges]
     inputs = Inputs(
-        listed=handoff.Pieces(folder=listed_in, parts=listed_parts),
+        listed=protocol.Pieces(folder=listed_in, parts=listed_parts),
         elsewhere=KeyFiles(folder=listed_in, files=listed_keys),
-        uncommitted=handoff.manifest_of(handoff.UNCOMMITTED, uncommitted_in, named_parts),
+        uncommitted=protocol.manifest_of(protocol.UNCOMMITTED, uncommitted_in, named_parts),
         commits=asyncio.run(_make_commits(folder, run, ranges_made)),
         garbage=slices * len(GARBAGE),
         slices=slices,
@@ -143,11 +143,11 @@ def make_uncommitted(folder: Path, foreign: bool, into: str, first: int, behind:
     )
     addresses = _addresses(slices, sequences, foreign=foreign)
     same = {"creation_date": NOW_MS, "source": "staging", "branch": "main"}
-    schema = handoff.arrow_schema(handoff.UNCOMMITTED)
+    schema = protocol.arrow_schema(protocol.UNCOMMITTED)
     columns = {"address": addresses} | _numbers(slices, sequences, foreign=foreign)
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), len(slices)) for name, value in same.items()}
     rows = pa.table([columns[name] for name in schema.names], schema=schema)
-    data = handoff.encode_part(handoff.UNCOMMITTED, rows)
+    data = protocol.encode_part(protocol.UNCOMMITTED, rows)
     part = _write_part(folder, into, f"part-{first:05d}.parquet", data, rows.num_rows)
     _write_floor(folder, f"uncommitted-{first:06d}", addresses)
     return Made([part], [], [])
@@ -174,9 +174,12 @@ async def _make_ranges(folder: Path, foreign: bool, slices: int, first: int, beh
     return Made([], made, [])
 
 
-async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> handoff.Manifest:
+async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> protocol.Manifest:
     """A commit for so many ranges, each with two such stretches: every range is in two commits."""
-    store, into = lake_in(folder).open(), handoff.input_folder(handoff.RunKind.UNCOMMITTED, run, handoff.COMMITS.name)
+    store, into = (
+        lake_in(folder).open(),
+        protocol.input_folder(protocol.RunKind.UNCOMMITTED, run, protocol.COMMITS.name),
+    )
     stretches = [ranges[start : start + RANGES_OF_A_COMMIT] for start in range(0, len(ranges), RANGES_OF_A_COMMIT)]
     metaranges = []
     for first, second in zip(stretches, stretches[1:] + stretches[:1], strict=True):
@@ -186,12 +189,14 @@ async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> ha
     same: dict[str, Any] = {"generation": 0, "creation_date": NOW_MS, "parents": [], "swept": False, "condemned": False}
     columns = {"id": [f"{number:064x}" for number in range(len(metaranges))], "metarange_id": metaranges}
     columns |= {name: [value] * len(metaranges) for name, value in same.items()}
-    schema = handoff.arrow_schema(handoff.COMMITS)
-    data = handoff.encode_part(handoff.COMMITS, pa.table({name: columns[name] for name in schema.names}, schema=schema))
-    part = handoff.part_of(handoff.part_name(0), data, rows=len(metaranges))
+    schema = protocol.arrow_schema(protocol.COMMITS)
+    data = protocol.encode_part(
+        protocol.COMMITS, pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    )
+    part = protocol.part_of(protocol.part_name(0), data, rows=len(metaranges))
     await store.put(into + part.name, data)
     await store.close()
-    return handoff.manifest_of(handoff.COMMITS, into, [part])
+    return protocol.manifest_of(protocol.COMMITS, into, [part])
 
 
 def _of_range(number: int, slices: int) -> tuple[Integers, Integers]:
@@ -244,14 +249,14 @@ def _addresses(slices: Integers, sequences: Integers, *, foreign: bool) -> pa.Ar
     return pc.binary_join_element_wise(folders.take(encoded.indices), digits, ".parquet" if foreign else "", "")
 
 
-def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> handoff.Part:
+def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> protocol.Part:
     async def put() -> None:
         store = lake_in(folder).open()
         await store.put(into + name, data)
         await store.close()
 
     asyncio.run(put())
-    return handoff.part_of(name, data, rows=rows)
+    return protocol.part_of(name, data, rows=rows)
 
 
 async def _write_keys(folder: Path, into: str, rows: pa.Table) -> KeyFile:

@@ -20,19 +20,18 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from lakebed import handoff
 from lakebed.base import RunId, slice_name
-from lakebed.gc import SessionOptions, local_session, planning_old_layout, planning_uncommitted
+from lakebed.gc import SessionOptions, local_session, planning_old_layout, planning_uncommitted, protocol
 from lakebed.gc.api import silent
 from lakebed.gc.files import Files
 from lakebed.gc.keys import KeyFiles
 from lakebed.gc.live_side import LiveSide
 from lakebed.gc.modes import Mode, UncommittedOptions
 from lakebed.gc.parts import rows_of_parts
+from lakebed.gc.protocol import Manifest, PreparedCommits, RunKind, RunState, RunView, StartedRun
 from lakebed.gc.read import Found
 from lakebed.gc.runs import write_plan
 from lakebed.gc.workshop import Workshop
-from lakebed.handoff import Manifest, PreparedCommits, RunKind, RunState, RunView, StartedRun
 
 from .http import family, peak_mib
 from .mark_inputs import FIRST_SLICE, NOW_MS, Inputs, lake_in
@@ -60,7 +59,7 @@ class Recorded(LiveSide):
         return self._inputs.uncommitted
 
     def commits(self, run_id: str) -> PreparedCommits:
-        refs = _nothing(handoff.REFS, run_id)
+        refs = _nothing(protocol.REFS, run_id)
         return PreparedCommits(run_id=run_id, commits=self._inputs.commits, refs=refs, rules=None, rules_version=0)
 
     def runs(self) -> tuple[RunView, ...]:
@@ -81,8 +80,8 @@ class Listing:
         return self.rows
 
 
-def _nothing(table: handoff.Table, run_id: str) -> Manifest:
-    return handoff.manifest_of(table, handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
+def _nothing(table: protocol.Table, run_id: str) -> Manifest:
+    return protocol.manifest_of(table, protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
 
 
 def plan(shop: Workshop, inputs: Inputs, run_id: str, mode: Mode) -> tuple[int, int]:
@@ -92,10 +91,10 @@ def plan(shop: Workshop, inputs: Inputs, run_id: str, mode: Mode) -> tuple[int, 
         kind=RunKind.UNCOMMITTED,
         state=RunState.MARKING,
         namespace=shop.lake.uri,
-        folder=handoff.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
+        folder=protocol.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
         now_ms=NOW_MS,
         settled_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
-        uploads=_nothing(handoff.UNCOMMITTED, f"{run_id}-uploads"),
+        uploads=_nothing(protocol.UNCOMMITTED, f"{run_id}-uploads"),
     )
     with Files(shop.lake) as files:
         made = planning_uncommitted.plan_uncommitted(shop, run, files, UncommittedOptions(mode=mode))
@@ -106,7 +105,7 @@ def plan(shop: Workshop, inputs: Inputs, run_id: str, mode: Mode) -> tuple[int, 
 def replace_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
     """Let the planners' listings find what lies in the inputs, in slices as parts of each run's own folder."""
     for run_id in run_ids:
-        into = root / handoff.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
+        into = root / protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
         into.mkdir(parents=True)
         for part in inputs.listed.parts:
             (into / part.name).hardlink_to(root / inputs.listed.folder / part.name)

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 from lakebed.base import FOREIGN_SLICE, RepositoryUid, Row, slice_number
-from lakebed.blocks import BlockOptions, open_blocks
-from lakebed.handoff import ReadUncommitted, RunKind, StartRun
+from lakebed.gc.protocol import ReadUncommitted, RunKind, StartRun
+from lakebed.gc.service import Upkeep
 from lakebed.kv import open_store
-from lakebed.runtime import live_world
-from lakebed.upkeep import Upkeep
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.runtime import live_ports
 from lakebed.versions import EXCLUSIVE, TreeCache, Trees, Versions, encode_cell, keys
 
 from .harness import Bench, Figure, Work, timed
@@ -40,13 +40,16 @@ SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=1)
 def opened(folder: Path) -> Iterator[tuple[asyncio.Runner, Versions]]:
     """The repository, and the loop that its store lives in."""
     store = open_store(f"sqlite://{folder}/kv.db")
-    blocks = open_blocks("local://bench/x", BlockOptions(local_root=folder))
-    world = live_world()
-    trees = Trees(blocks, TreeCache(64 << 20), world)
+    objectstore = open_objectstore("local://bench/x", ObjectStoreOptions(local_root=folder))
+    ports = live_ports()
+    trees = Trees(objectstore, TreeCache(64 << 20), ports)
     with asyncio.Runner() as runner:
-        yield runner, Versions(uid=RepositoryUid("bench"), store=store, blocks=blocks, trees=trees, world=world)
+        yield (
+            runner,
+            Versions(uid=RepositoryUid("bench"), store=store, objectstore=objectstore, trees=trees, ports=ports),
+        )
         runner.run(store.close())
-        runner.run(blocks.close())
+        runner.run(objectstore.close())
 
 
 async def stage(versions: Versions, objects: int, branches: int) -> None:

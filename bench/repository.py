@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from lakebed.blocks import BlockOptions
+from lakebed.objectstore import ObjectStoreOptions
 
 from .harness import Bench, Figure
 from .listing import s3_server
@@ -33,12 +33,12 @@ from .repository_run import Given, Ran
 LIMIT = 3.0
 
 
-def take(what: str, size: str, blocks: BlockOptions, uri: str, repeat: int) -> list[Figure]:  # noqa: ARG001 - one run
+def take(what: str, size: str, objectstore: ObjectStoreOptions, uri: str, repeat: int) -> list[Figure]:  # noqa: ARG001 - one run
     given = Given(
         size=size,
         uri=uri,
-        local_root=None if blocks.local_root is None else str(blocks.local_root),
-        s3_endpoint=blocks.s3_endpoint,
+        local_root=None if objectstore.local_root is None else str(objectstore.local_root),
+        s3_endpoint=objectstore.s3_endpoint,
     )
     command = [sys.executable, "-m", "bench.repository_run", msgspec.json.encode(given).decode()]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
@@ -79,10 +79,10 @@ def figures_of(what: str, ran: Ran) -> list[Figure]:
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
     if size == "full":  # a session takes ten seconds: the tests have but one, over S3
         with tempfile.TemporaryDirectory() as folder:
-            blocks = BlockOptions(local_root=Path(folder), local_durable=False)
-            yield partial(take, "local", size, blocks, "local://lake/repo")
-    with s3_server(0, 0) as blocks:
-        yield partial(take, "S3", size, blocks, "s3://lake/repo")
+            objectstore = ObjectStoreOptions(local_root=Path(folder), local_durable=False)
+            yield partial(take, "local", size, objectstore, "local://lake/repo")
+    with s3_server(0, 0) as objectstore:
+        yield partial(take, "S3", size, objectstore, "s3://lake/repo")
 
 
 BENCH = Bench(name="repository", parts=parts)

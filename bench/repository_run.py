@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakebed.base import Entry, RepositoryUid
-from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.files import ahead
 from lakebed.gc.modes import Mode
-from lakebed.handoff import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
+from lakebed.gc.protocol import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
+from lakebed.gc.service import Upkeep
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.runtime import live_world
-from lakebed.upkeep import Upkeep
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
+from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
 from .http import family, peak_mib
@@ -72,9 +72,9 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     s3_endpoint: str | None
 
     @property
-    def blocks(self) -> BlockOptions:
+    def objectstore(self) -> ObjectStoreOptions:
         if self.local_root is not None:
-            return BlockOptions(local_root=Path(self.local_root), local_durable=False)
+            return ObjectStoreOptions(local_root=Path(self.local_root), local_durable=False)
         assert self.s3_endpoint is not None
         return s3_options(self.s3_endpoint)
 
@@ -134,15 +134,15 @@ class Lake:
     """The repository, and what a collector may ask of its server."""
 
     def __init__(self, given: Given) -> None:
-        world = live_world()
+        ports = live_ports()
         self.uri, self._runner = given.uri, asyncio.Runner()
-        self.blocks = open_blocks(given.uri, given.blocks)
+        self.objectstore = open_objectstore(given.uri, given.objectstore)
         self.versions = Versions(
             uid=RepositoryUid("bench"),
             store=MemoryStore(),
-            blocks=self.blocks,
-            trees=Trees(self.blocks, TreeCache(64 << 20), world),
-            world=world,
+            objectstore=self.objectstore,
+            trees=Trees(self.objectstore, TreeCache(64 << 20), ports),
+            ports=ports,
             options=Options(owner="bench"),
         )
         self.upkeep = Upkeep(self.versions)
@@ -200,7 +200,7 @@ class Lake:
 
     async def _upload(self, branch: str, folder: str, count: int) -> None:
         async def body(address: str) -> Entry:
-            stored = await self.blocks.put(address, b"x")
+            stored = await self.objectstore.put(address, b"x")
             return Entry(address=address, size_bytes=1, checksum=stored.md5, modified_ms=1_790_000_000_000)
 
         for first in range(0, count, AT_ONCE):
@@ -208,14 +208,14 @@ class Lake:
             await asyncio.gather(*(self.versions.upload(branch, path, body) for path in paths))
 
 
-async def floor(blocks: BlockStore, spare: BlockStore, doomed: int, begin: Callable[[], None]) -> None:
+async def floor(objectstore: ObjectStore, spare: ObjectStore, doomed: int, begin: Callable[[], None]) -> None:
     """List all objects, and delete as many as a run does, of others."""
     keys = [f"{DATA_PREFIX}spare-{number // 10_000}/{number:08d}" for number in range(doomed)]
     for first in range(0, doomed, AT_ONCE):
         await asyncio.gather(*(spare.put(key, b"x") for key in keys[first : first + AT_ONCE]))
-    slices = (await blocks.level(DATA_PREFIX)).folders
+    slices = (await objectstore.level(DATA_PREFIX)).folders
     begin()
-    listed = [len(found) async for _, found in ahead(slices, lambda folder: _list(blocks, folder))]
+    listed = [len(found) async for _, found in ahead(slices, lambda folder: _list(objectstore, folder))]
     assert sum(listed), slices
     batches = iter([keys[first : first + DELETE_KEYS] for first in range(0, doomed, DELETE_KEYS)])
 
@@ -226,21 +226,21 @@ async def floor(blocks: BlockStore, spare: BlockStore, doomed: int, begin: Calla
     await asyncio.gather(*(delete() for _ in range(DELETED_AT_ONCE)))
 
 
-async def _list(blocks: BlockStore, folder: str) -> list[str]:
-    return [stat.key async for page in blocks.list(folder) for stat in page]
+async def _list(objectstore: ObjectStore, folder: str) -> list[str]:
+    return [stat.key async for page in objectstore.list(folder) for stat in page]
 
 
 def main(given: Given) -> Ran:
     size, phases, lake = SIZES[given.size], Phases(), Lake(given)
     phases.begin("build")
     lake.wait(lake.build(size))
-    spare = open_blocks(f"{given.uri}-floor", given.blocks)
+    spare = open_objectstore(f"{given.uri}-floor", given.objectstore)
     phases.begin("start Spark")
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         collector = Collector(
             client=lake,
             repository="bench",
-            blocks=given.blocks,
+            objectstore=given.objectstore,
             tasks=TASKS,
             progress=phases.progress,
             readers_grace_s=0,
@@ -255,7 +255,7 @@ def main(given: Given) -> Ran:
         assert report.objects_deleted == size.doomed, report
         peak = sum(peak_mib(pid) for pid in family(os.getpid()))
         phases.begin("prepare the floor")
-        lake.wait(floor(lake.blocks, spare, size.doomed, lambda: phases.begin("floor: listing + bulk deletion")))
+        lake.wait(floor(lake.objectstore, spare, size.doomed, lambda: phases.begin("floor: listing + bulk deletion")))
         phases.begin("end")
     ended = [phase for phase in phases.ended if phase.name != "prepare the floor"]
     return Ran(objects=size.all, phases=ended, peak_mib=peak)

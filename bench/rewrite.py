@@ -30,18 +30,18 @@ CHANGES = {"small": 500, "full": 100_000}
 
 
 async def rewrite(folder: Path, base: MetarangeId, changes: pa.Table) -> Applied:
-    blocks = lake.open_lake(folder)
+    objectstore = lake.open_lake(folder)
     try:
-        return await lake.open_trees(blocks).apply(base, changes)
+        return await lake.open_trees(objectstore).apply(base, changes)
     finally:
-        await blocks.close()
+        await objectstore.close()
 
 
 async def touched(folder: Path, base: MetarangeId, changed: MetarangeId) -> str:
-    blocks = lake.open_lake(folder)
-    trees = lake.open_trees(blocks)
+    objectstore = lake.open_lake(folder)
+    trees = lake.open_trees(objectstore)
     before, after = [{info.id for info in await trees.ranges(id_)} for id_ in (base, changed)]
-    await blocks.close()
+    await objectstore.close()
     return f"{len(before - after):,} of {len(before):,} ranges"
 
 

@@ -29,16 +29,16 @@ ANSWER = (
 def parts(size: str) -> Iterator[Pair]:
     count = OBJECTS[size]
     chosen = random.Random(1).choices([key.decode() for key, _ in rows(count)], k=REQUESTS[size])
-    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), count, answer=ANSWER) as world:
+    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), count, answer=ANSWER) as ports:
 
         @contextmanager
         def ours(branch: str) -> Iterator[Work]:
             urls = [objects_url(REPOSITORY, branch, path, suffix="/stat") for path in chosen]
-            yield load(world.ours, urls)
+            yield load(ports.ours, urls)
 
         @contextmanager
         def floor() -> Iterator[Work]:
-            yield load(world.bare, [f"/stat?path={path}" for path in chosen])
+            yield load(ports.bare, [f"/stat?path={path}" for path in chosen])
 
         for branch in ("staged", "committed"):
             yield Pair(

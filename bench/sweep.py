@@ -24,8 +24,8 @@ import obstore
 import pyarrow as pa
 from obstore.store import S3Store
 
-from lakebed import handoff
 from lakebed.base import RunId, slice_number
+from lakebed.gc import protocol
 from lakebed.gc.files import Lake
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
@@ -57,7 +57,7 @@ def plan_of(names: list[str], objects: int) -> pa.Table:
     }
     same = {"reason": "unreferenced", "rule": "", "path": ""}
     columns |= {name: pa.repeat(text, rows) for name, text in same.items()}
-    schema = handoff.arrow_schema(handoff.DOOMED)
+    schema = protocol.arrow_schema(protocol.DOOMED)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
@@ -65,20 +65,24 @@ def keys_of(names: list[str], objects: int) -> list[str]:
     return [f"data/{name}/{sequence:08d}" for name in names for sequence in range(objects)]
 
 
-async def write_plan(lake: Lake, rows: pa.Table) -> handoff.Manifest:
+async def write_plan(lake: Lake, rows: pa.Table) -> protocol.Manifest:
     """In as many parts as there are tasks at once."""
-    store, folder, parts = lake.open(), handoff.input_folder(handoff.RunKind.UNCOMMITTED, RunId("bench"), "doomed"), []
+    store, folder, parts = (
+        lake.open(),
+        protocol.input_folder(protocol.RunKind.UNCOMMITTED, RunId("bench"), "doomed"),
+        [],
+    )
     each = min(ROWS_PER_PART, -(-rows.num_rows // TASKS))
     for number, start in enumerate(range(0, rows.num_rows, each)):
         part_rows = rows.slice(start, each)
-        data = handoff.encode_part(handoff.DOOMED, part_rows)
-        parts.append(handoff.part_of(handoff.part_name(number), data, rows=part_rows.num_rows))
+        data = protocol.encode_part(protocol.DOOMED, part_rows)
+        parts.append(protocol.part_of(protocol.part_name(number), data, rows=part_rows.num_rows))
         await store.put(folder + parts[-1].name, data)
     await store.close()
-    return handoff.manifest_of(handoff.DOOMED, folder, parts)
+    return protocol.manifest_of(protocol.DOOMED, folder, parts)
 
 
-async def sweep(lake: Lake, plan: handoff.Manifest) -> None:
+async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     swept = await asyncio.gather(*(sweep_part(store, plan, part, ledger) for part in plan.parts))
     await store.close()

@@ -23,18 +23,18 @@ BODY = os.urandom(1024)
 def parts(size: str) -> Iterator[Pair]:
     count = UPLOADS[size]
     numbers = itertools.count()
-    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), 1_000) as world:
+    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), 1_000) as ports:
 
         @contextmanager
         def ours() -> Iterator[Work]:
             yield load(
-                world.ours,
+                ports.ours,
                 [objects_url(REPOSITORY, "staged", f"up/{next(numbers):08d}", kind="branches") for _ in range(count)],
             )
 
         @contextmanager
         def floor() -> Iterator[Work]:
-            yield load(world.bare, [f"/upload?path=up/{next(numbers):08d}" for _ in range(count)])
+            yield load(ports.bare, [f"/upload?path=up/{next(numbers):08d}" for _ in range(count)])
 
         yield Pair(what=f"upload {count:,} of 1 KiB", limit=2, ours=ours, floor=floor)
 

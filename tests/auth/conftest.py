@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.auth import Accounts, Authenticator, ServerKeys
-from lakebed.base import World
+from lakebed.base import Ports
 from lakebed.kv import Store, open_store
 from lakebed.runtime import LiveIds, LiveTasks
 from tests.clocks import TurnableClock
@@ -17,8 +17,8 @@ def store() -> Store:
 
 
 @pytest.fixture
-def world() -> World:
-    return World(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
+def ports() -> Ports:
+    return Ports(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def keys() -> ServerKeys:
 
 
 @pytest.fixture
-def accounts(store: Store, world: World, keys: ServerKeys) -> Accounts:
-    return Accounts(store, world, keys)
+def accounts(store: Store, ports: Ports, keys: ServerKeys) -> Accounts:
+    return Accounts(store, ports, keys)
 
 
 @pytest.fixture
-def authenticator(accounts: Accounts, keys: ServerKeys, world: World) -> Authenticator:
-    return Authenticator(accounts, keys, world)
+def authenticator(accounts: Accounts, keys: ServerKeys, ports: Ports) -> Authenticator:
+    return Authenticator(accounts, keys, ports)

@@ -15,7 +15,7 @@ from lakebed.auth import (
     UserExists,
     UserNotFound,
 )
-from lakebed.base import OutcomeUnknown, World
+from lakebed.base import OutcomeUnknown, Ports
 from lakebed.kv import Predicate, Store, open_store
 
 
@@ -78,14 +78,14 @@ class _DyingStore:
 
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
 async def test_a_crash_in_the_middle_of_set_up_lets_the_operator_repeat_it(
-    world: World, keys: ServerKeys, writes: int
+    ports: Ports, keys: ServerKeys, writes: int
 ) -> None:
     store = open_store("mem://")
     dying: Store = _DyingStore(store, writes)  # type: ignore[assignment]  # the rest of the port is passed through
     with pytest.raises(OutcomeUnknown):
-        await Accounts(dying, world, keys).set_up("esti")
+        await Accounts(dying, ports, keys).set_up("esti")
 
-    accounts = Accounts(store, world, keys)
+    accounts = Accounts(store, ports, keys)
     issued = await accounts.set_up("esti")
 
     assert (await accounts.get_credentials("esti", issued.access_key_id)).user_id == "esti"

@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from lakebed.auth import TOKEN_LIFETIME_S, Accounts, Authenticator, AuthFormat, NotAuthenticated, ServerKeys
-from lakebed.base import World
+from lakebed.base import Ports
 from lakebed.kv import Store
 
 
@@ -68,23 +68,23 @@ async def test_a_login_token_is_its_user_as_bearer_and_as_cookie(
     assert (await authenticator.authenticate(None, token.encode())).user_id == "esti"
 
 
-async def test_a_token_ends(accounts: Accounts, authenticator: Authenticator, world: World) -> None:
+async def test_a_token_ends(accounts: Accounts, authenticator: Authenticator, ports: Ports) -> None:
     issued = await accounts.set_up("esti")
     token, expires_s = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
-    assert expires_s == world.clock.now_ms() // 1000 + TOKEN_LIFETIME_S
+    assert expires_s == ports.clock.now_ms() // 1000 + TOKEN_LIFETIME_S
 
-    await world.clock.sleep(TOKEN_LIFETIME_S)
+    await ports.clock.sleep(TOKEN_LIFETIME_S)
 
     with pytest.raises(NotAuthenticated):
         await authenticator.authenticate(b"Bearer " + token.encode(), None)
 
 
 async def test_tokens_of_another_key_or_without_signature_are_nobody(
-    accounts: Accounts, authenticator: Authenticator, world: World
+    accounts: Accounts, authenticator: Authenticator, ports: Ports
 ) -> None:
     await accounts.set_up("esti")
     user = await accounts.get_user("esti")
-    claims = {"sub": "esti", "uid": user.uid, "exp": world.clock.now_ms() // 1000 + 60, "aud": "login"}
+    claims = {"sub": "esti", "uid": user.uid, "exp": ports.clock.now_ms() // 1000 + 60, "aud": "login"}
 
     for token in (
         jwt.encode(claims, b"another key, as long as it must be", algorithm="HS256"),
@@ -108,12 +108,12 @@ async def test_a_token_outlives_neither_its_user_nor_a_user_made_again_under_its
 
 
 async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
-    accounts: Accounts, keys: ServerKeys, world: World, authenticator: Authenticator
+    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator
 ) -> None:
     await accounts.set_up("esti")
     issued = await accounts.create_credentials("esti")
     header = basic(issued.access_key_id, issued.secret_access_key)
-    elsewhere = Authenticator(accounts, keys, world)
+    elsewhere = Authenticator(accounts, keys, ports)
     await authenticator.authenticate(header, None)
     await elsewhere.authenticate(header, None)
 
@@ -122,17 +122,17 @@ async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
 
     with pytest.raises(NotAuthenticated):
         await authenticator.authenticate(header, None)
-    await world.clock.sleep(5)
+    await ports.clock.sleep(5)
     with pytest.raises(NotAuthenticated):
         await elsewhere.authenticate(header, None)
 
 
 async def test_another_server_secret_says_so_instead_of_refusing_everybody(
-    accounts: Accounts, store: Store, world: World
+    accounts: Accounts, store: Store, ports: Ports
 ) -> None:
     issued = await accounts.set_up("esti")
     other = ServerKeys(b"another server secret")
-    elsewhere = Authenticator(Accounts(store, world, other), other, world)
+    elsewhere = Authenticator(Accounts(store, ports, other), other, ports)
 
     with pytest.raises(AuthFormat, match=issued.access_key_id):
         await elsewhere.authenticate(basic(issued.access_key_id, issued.secret_access_key), None)

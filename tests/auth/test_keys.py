@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from lakebed.auth import AuthFormat, ServerKeys, load_server_keys
-from lakebed.base import Invalid, World
+from lakebed.base import Invalid, Ports
 from lakebed.kv import Store
 
 
-async def test_the_secret_is_made_once_and_found_again(store: Store, world: World) -> None:
-    first = await load_server_keys(store, world.ids)
-    second = await load_server_keys(store, world.ids)
+async def test_the_secret_is_made_once_and_found_again(store: Store, ports: Ports) -> None:
+    first = await load_server_keys(store, ports.ids)
+    second = await load_server_keys(store, ports.ids)
 
     assert first.token_key == second.token_key
 
 
-async def test_a_secret_that_is_handed_in_is_stored_nowhere(store: Store, world: World) -> None:
-    await load_server_keys(store, world.ids, b"sixteen bytes or more")
+async def test_a_secret_that_is_handed_in_is_stored_nowhere(store: Store, ports: Ports) -> None:
+    await load_server_keys(store, ports.ids, b"sixteen bytes or more")
 
     assert (await store.scan(b"auth", b"", 10)).keys == []
 

@@ -34,7 +34,7 @@ from lakebed.auth.actions import ACTIONS, ALSO
 from lakebed.auth.built_in import GROUPS, POLICIES
 from lakebed.auth.records import INSTALLATION, PARTITION, InstallationRecord, decode, encode
 from lakebed.auth.statements import check_statements
-from lakebed.base import World
+from lakebed.base import Ports
 from lakebed.kv import Store
 
 READ = Statement(effect="allow", actions=("fs:ReadObject",), resource="*")
@@ -49,11 +49,11 @@ class Roles:
 
 
 @pytest.fixture
-async def roles(store: Store, world: World, accounts: Accounts) -> Roles:
+async def roles(store: Store, ports: Ports, accounts: Accounts) -> Roles:
     await accounts.set_up("esti")
     await accounts.create_user("ann")
-    groups = Groups(store, world, accounts)
-    return Roles(groups, Policies(store, world, accounts, groups))
+    groups = Groups(store, ports, accounts)
+    return Roles(groups, Policies(store, ports, accounts, groups))
 
 
 async def may(roles: Roles, user: str, action: str) -> bool:
@@ -309,16 +309,16 @@ async def test_users_of_an_earlier_release_keep_what_they_could_do(
     assert not await may(roles, "bob", "fs:ReadObject")
 
 
-async def test_there_is_nobody_to_adopt_before_set_up(store: Store, world: World, keys: ServerKeys) -> None:
-    accounts = Accounts(store, world, keys)
+async def test_there_is_nobody_to_adopt_before_set_up(store: Store, ports: Ports, keys: ServerKeys) -> None:
+    accounts = Accounts(store, ports, keys)
 
     await accounts.adopt_users()
 
     assert (await store.scan(PARTITION, b"", 10)).keys == []
 
 
-async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, world: World) -> None:
-    here, elsewhere = Authorizer(roles.policies, world), Authorizer(roles.policies, world)
+async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, ports: Ports) -> None:
+    here, elsewhere = Authorizer(roles.policies, ports), Authorizer(roles.policies, ports)
     ann = Identity(user_id="ann")
     await roles.groups.add_member("Viewers", "ann")
     for authorizer in (here, elsewhere):
@@ -329,13 +329,13 @@ async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles,
 
     with pytest.raises(NotPermitted, match="insufficient permissions: ann needs fs:ReadObject on arn:lakefs:fs"):
         (await here.permissions(ann)).require("fs:ReadObject", LAKE)
-    await world.clock.sleep(5)
+    await ports.clock.sleep(5)
     with pytest.raises(NotPermitted):
         (await elsewhere.permissions(ann)).require("fs:ReadObject", LAKE)
 
 
-async def test_a_user_who_is_gone_is_nobody(roles: Roles, world: World, accounts: Accounts) -> None:
+async def test_a_user_who_is_gone_is_nobody(roles: Roles, ports: Ports, accounts: Accounts) -> None:
     await accounts.delete_user("ann")
 
     with pytest.raises(NotAuthenticated):
-        await Authorizer(roles.policies, world).permissions(Identity(user_id="ann"))
+        await Authorizer(roles.policies, ports).permissions(Identity(user_id="ann"))

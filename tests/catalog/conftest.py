@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.base import RepositoryUid, World
-from lakebed.blocks import BlockStore, open_blocks
+from lakebed.base import Ports, RepositoryUid
 from lakebed.catalog import Catalog, CatalogOptions, Repository
 from lakebed.kv import Store, open_store
+from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
@@ -24,8 +24,8 @@ def store() -> Store:
 
 
 @pytest.fixture
-def world() -> World:
-    return World(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
+def ports() -> Ports:
+    return Ports(TurnableClock(1_800_000_000_000), LiveIds(), LiveTasks())
 
 
 @pytest.fixture
@@ -35,21 +35,21 @@ def namespace() -> str:
 
 
 @pytest.fixture
-def make_catalog(store: Store, world: World) -> Callable[[], Catalog]:
+def make_catalog(store: Store, ports: Ports) -> Callable[[], Catalog]:
     """Each call is another server process on the same store."""
 
     def make() -> Catalog:
         cache = TreeCache(1 << 20)
-        options = Options(owner=world.ids.fresh())
+        options = Options(owner=ports.ids.fresh())
 
-        def make_versions(uid: RepositoryUid, blocks: BlockStore) -> Versions:
-            trees = Trees(blocks, cache, world)
-            return Versions(uid=uid, store=store, blocks=blocks, trees=trees, world=world, options=options)
+        def make_versions(uid: RepositoryUid, objectstore: ObjectStore) -> Versions:
+            trees = Trees(objectstore, cache, ports)
+            return Versions(uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=options)
 
         return Catalog(
             store=store,
-            world=world,
-            open_namespace=open_blocks,
+            ports=ports,
+            open_namespace=open_objectstore,
             make_versions=make_versions,
             options=CatalogOptions(queue_wait_s_max=0.05),
         )

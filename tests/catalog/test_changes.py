@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.base import World
+from lakebed.base import Ports
 from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
 from lakebed.versions import BranchNotFound, Commit, NoChanges
 
@@ -71,16 +71,16 @@ async def test_a_commit_of_nothing_is_no_changes(repository: Repository) -> None
 
 
 async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly(
-    repository: Repository, world: World
+    repository: Repository, ports: Ports
 ) -> None:
     await repository.objects.upload("main", "a", b"1")
     await repository.versions._seal("main")
-    before_ms = world.clock.now_ms()
+    before_ms = ports.clock.now_ms()
 
     commit = await repository.changes.commit("main", message="m", committer="esti")
 
     assert commit.generation == 2
-    assert world.clock.now_ms() - before_ms < 1_000
+    assert ports.clock.now_ms() - before_ms < 1_000
 
 
 async def test_the_default_branch_cannot_be_deleted(repository: Repository) -> None:
@@ -122,13 +122,13 @@ class TestProtection:
         assert (await repository.objects.get("stable-1", "a")).size_bytes == 1
 
     async def test_a_rule_counts_in_other_processes_a_second_later(
-        self, repository: Repository, make_catalog: Callable[[], Catalog], world: World
+        self, repository: Repository, make_catalog: Callable[[], Catalog], ports: Ports
     ) -> None:
         elsewhere = await make_catalog().get("repo")
         await elsewhere.objects.upload("main", "a", b"1")
 
         await repository.settings.set_protection_patterns(["main"])
-        await world.clock.sleep(1)
+        await ports.clock.sleep(1)
 
         with pytest.raises(ProtectedBranch):
             await elsewhere.objects.upload("main", "a", b"1")

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.base import Entry, RepositoryUid, World, slice_name
-from lakebed.blocks import (
-    BlockOptions,
-    BlocksDenied,
-    BlockStat,
-    BlockStore,
-    BlocksUnavailable,
-    Body,
-    MemoryBlocks,
-    Stored,
-    open_blocks,
-)
+from lakebed.base import Entry, Ports, RepositoryUid, slice_name
 from lakebed.catalog import (
     MARKER_KEY,
     AddressInNamespace,
@@ -31,13 +20,24 @@ from lakebed.catalog import (
 )
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.kv import open_store
+from lakebed.objectstore import (
+    Body,
+    MemoryObjectStore,
+    ObjectStat,
+    ObjectStore,
+    ObjectStoreDenied,
+    ObjectStoreOptions,
+    ObjectStoreUnavailable,
+    Stored,
+    open_objectstore,
+)
 from lakebed.versions import Options, TreeCache, Trees, Versions
-from tests.blocks.s3_servers import make_bucket, serve_s3
+from tests.objectstore.s3_servers import make_bucket, serve_s3
 
 SLICE = slice_name(7)
 
 
-class Counting(MemoryBlocks):
+class Counting(MemoryObjectStore):
     """Counts looks. Shows nothing of itself to who may not list."""
 
     def __init__(self, *keys: str) -> None:
@@ -45,18 +45,18 @@ class Counting(MemoryBlocks):
         self.looks = 0
         self.may_list = True
         self.keeps_conditions = True
-        self.answer: BlocksUnavailable | None = None
+        self.answer: ObjectStoreUnavailable | None = None
         for key in keys:
             self._objects[key] = (b"x", 1)
 
-    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         self.looks += 1
         if not self.may_list:
-            raise BlocksDenied("access denied")
+            raise ObjectStoreDenied("access denied")
         async for page in super().list(prefix, start_after=start_after):
             yield page
 
-    async def stat(self, key: str) -> BlockStat:
+    async def stat(self, key: str) -> ObjectStat:
         self.looks += 1
         if self.answer is not None:
             raise self.answer
@@ -66,9 +66,11 @@ class Counting(MemoryBlocks):
         return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent and self.keeps_conditions)
 
 
-async def mark(blocks: BlockStore, marker: str = "mine", *, trust_denials: bool = False) -> None:
-    opened = Namespaces(lambda uri: blocks if uri == blocks.uri else MemoryBlocks(uri), trust_denials=trust_denials)
-    await opened.mark(blocks, marker)
+async def mark(objectstore: ObjectStore, marker: str = "mine", *, trust_denials: bool = False) -> None:
+    opened = Namespaces(
+        lambda uri: objectstore if uri == objectstore.uri else MemoryObjectStore(uri), trust_denials=trust_denials
+    )
+    await opened.mark(objectstore, marker)
 
 
 def many(folder: str, count: int) -> list[str]:
@@ -86,99 +88,101 @@ def many(folder: str, count: int) -> list[str]:
     ],
 )
 async def test_a_namespace_around_another_one_is_in_use(key: str, inner: str) -> None:
-    blocks = Counting("a/readme", key, "z/readme")
+    objectstore = Counting("a/readme", key, "z/readme")
 
     with pytest.raises(NamespaceInUse) as caught:
-        await mark(blocks)
+        await mark(objectstore)
 
     assert caught.value.facts["namespace"] == f"mem://new/{inner}"
-    assert [key async for page in blocks.list("_lakefs/") for key in page] == []
+    assert [key async for page in objectstore.list("_lakefs/") for key in page] == []
 
 
 async def test_one_behind_many_objects_is_found_a_level_at_a_time() -> None:
-    blocks = Counting(*many("a", 5_000), *many("b/x", 5_000), "b/y/aaa", "b/y/_lakefs/dummy", *many("b/y/A", 5_000))
+    objectstore = Counting(
+        *many("a", 5_000), *many("b/x", 5_000), "b/y/aaa", "b/y/_lakefs/dummy", *many("b/y/A", 5_000)
+    )
 
     with pytest.raises(NamespaceInUse):
-        await mark(blocks)
+        await mark(objectstore)
 
-    assert blocks.looks < 20
+    assert objectstore.looks < 20
 
 
 async def test_other_things_in_a_namespace_are_in_nobodys_way() -> None:
-    blocks = Counting("readme", "old/table/1", "old/_lakefs-x", f"data/{SLICE}/00000001", "data/flat")
+    objectstore = Counting("readme", "old/table/1", "old/_lakefs-x", f"data/{SLICE}/00000001", "data/flat")
 
-    await mark(blocks)
+    await mark(objectstore)
 
-    assert await blocks.get(MARKER_KEY) == b"mine"
+    assert await objectstore.get(MARKER_KEY) == b"mine"
 
 
 async def test_an_empty_namespace_costs_a_listing_of_one_page() -> None:
-    blocks = Counting()
+    objectstore = Counting()
 
-    await mark(blocks)
+    await mark(objectstore)
 
-    assert blocks.looks == 2
+    assert objectstore.looks == 2
 
 
 @pytest.mark.parametrize("keys", [[f"x{n:06d}" for n in range(20_000)], [f"{n:06d}/x" for n in range(3_000)]])
 async def test_looking_around_has_an_end(keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "LOOKS_MAX", 10)
-    blocks = Counting(*keys)
+    objectstore = Counting(*keys)
 
-    await mark(blocks)
+    await mark(objectstore)
 
-    assert blocks.looks == 10 + 1
+    assert objectstore.looks == 10 + 1
 
 
 async def test_who_marked_the_namespace_before_finds_it_free_whatever_lies_inside() -> None:
-    blocks = Counting("data/x", "inner/_lakefs/dummy")
-    await blocks.put(MARKER_KEY, b"mine")
+    objectstore = Counting("data/x", "inner/_lakefs/dummy")
+    await objectstore.put(MARKER_KEY, b"mine")
 
-    await mark(blocks)
+    await mark(objectstore)
 
 
 async def test_who_may_not_list_makes_a_repository_only_by_explicit_choice() -> None:
-    blocks = Counting("team/_lakefs/dummy")
-    blocks.may_list = False
+    objectstore = Counting("team/_lakefs/dummy")
+    objectstore.may_list = False
 
     with pytest.raises(NamespaceUnclear, match="list"):
-        await mark(blocks)
-    await mark(blocks, trust_denials=True)
+        await mark(objectstore)
+    await mark(objectstore, trust_denials=True)
 
 
 async def test_who_may_not_look_for_a_marker_makes_a_repository_only_by_explicit_choice() -> None:
-    blocks = Counting()
-    blocks.answer = BlocksDenied("access denied")
+    objectstore = Counting()
+    objectstore.answer = ObjectStoreDenied("access denied")
 
     with pytest.raises(NamespaceUnclear, match="LAKEBED_TRUST_DENIALS"):
-        await mark(blocks)
-    await mark(blocks, trust_denials=True)
+        await mark(objectstore)
+    await mark(objectstore, trust_denials=True)
 
 
 async def test_a_store_that_cannot_be_asked_now_has_said_nothing_of_a_marker() -> None:
-    blocks = Counting()
-    blocks.answer = BlocksUnavailable("503 SlowDown")
+    objectstore = Counting()
+    objectstore.answer = ObjectStoreUnavailable("503 SlowDown")
 
     for trust_denials in (False, True):
-        with pytest.raises(BlocksUnavailable, match="SlowDown"):
-            await mark(blocks, trust_denials=trust_denials)
+        with pytest.raises(ObjectStoreUnavailable, match="SlowDown"):
+            await mark(objectstore, trust_denials=trust_denials)
 
 
 async def test_a_store_that_reads_past_conditions_does_not_give_a_namespace_away_twice() -> None:
-    blocks = Counting()
-    blocks.keeps_conditions = False
-    await mark(blocks, "theirs")
+    objectstore = Counting()
+    objectstore.keeps_conditions = False
+    await mark(objectstore, "theirs")
 
     with pytest.raises(NamespaceInUse):
-        await mark(blocks, "mine")
+        await mark(objectstore, "mine")
 
-    assert await blocks.get(MARKER_KEY) == b"theirs"
+    assert await objectstore.get(MARKER_KEY) == b"theirs"
 
 
 async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_repository_is_in_use(
-    world: World, tmp_path: Path
+    ports: Ports, tmp_path: Path
 ) -> None:
-    here, there = installation(world, tmp_path), installation(world, tmp_path)
+    here, there = installation(ports, tmp_path), installation(ports, tmp_path)
     await here.create("inner", storage_namespace="local://lake/one/inner")
     await there.create("inner", storage_namespace="local://lake/two/inner")
     await there.delete("inner")
@@ -189,8 +193,8 @@ async def test_a_namespace_around_one_of_another_installation_or_of_a_deleted_re
     await there.create("outer", storage_namespace="local://lake/three")
 
 
-async def test_an_address_in_a_namespace_of_anybody_cannot_be_staged(world: World, tmp_path: Path) -> None:
-    here, there = installation(world, tmp_path), installation(world, tmp_path)
+async def test_an_address_in_a_namespace_of_anybody_cannot_be_staged(ports: Ports, tmp_path: Path) -> None:
+    here, there = installation(ports, tmp_path), installation(ports, tmp_path)
     repository = await here.create("ours", storage_namespace="local://lake/ours")
     await here.create("beside", storage_namespace="local://lake/deep/beside")
     await there.create("theirs", storage_namespace="local://lake/theirs")
@@ -206,7 +210,7 @@ async def test_an_address_in_a_namespace_of_anybody_cannot_be_staged(world: Worl
 
 async def test_nothing_is_staged_from_where_nobody_may_look() -> None:
     outside = Counting()
-    outside.answer = BlocksDenied("access denied")
+    outside.answer = ObjectStoreDenied("access denied")
 
     with pytest.raises(NamespaceUnclear):
         await Namespaces(lambda _: outside).check_outside("mem://new/x")
@@ -216,9 +220,9 @@ async def test_nothing_is_staged_from_where_nobody_may_look() -> None:
 async def test_in_s3_it_is_the_same() -> None:
     with serve_s3() as options:
         uri = f"s3://{make_bucket(options)}/a"
-        inner = open_blocks(f"{uri}/b/c", options)
+        inner = open_objectstore(f"{uri}/b/c", options)
         await inner.put(MARKER_KEY, b"theirs")
-        opened = Namespaces(partial(open_blocks, options=options))
+        opened = Namespaces(partial(open_objectstore, options=options))
 
         with pytest.raises(NamespaceInUse):
             await opened.mark(opened.open(uri), "mine")
@@ -230,18 +234,20 @@ def staged(address: str) -> Entry:
     return Entry(address=address, size_bytes=3, checksum="c", modified_ms=1)
 
 
-def installation(world: World, folder: Path) -> Catalog:
+def installation(ports: Ports, folder: Path) -> Catalog:
     """A server with records of its own on the same object store."""
     store, cache = open_store("mem://"), TreeCache(1 << 20)
 
-    def make_versions(uid: RepositoryUid, blocks: BlockStore) -> Versions:
-        trees = Trees(blocks, cache, world)
-        return Versions(uid=uid, store=store, blocks=blocks, trees=trees, world=world, options=Options(owner=uid))
+    def make_versions(uid: RepositoryUid, objectstore: ObjectStore) -> Versions:
+        trees = Trees(objectstore, cache, ports)
+        return Versions(
+            uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=Options(owner=uid)
+        )
 
     return Catalog(
         store=store,
-        world=world,
-        open_namespace=partial(open_blocks, options=BlockOptions(local_root=folder, local_durable=False)),
+        ports=ports,
+        open_namespace=partial(open_objectstore, options=ObjectStoreOptions(local_root=folder, local_durable=False)),
         make_versions=make_versions,
         options=CatalogOptions(queue_wait_s_max=0.05),
     )

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakebed.base import Entry, InvalidName
-from lakebed.blocks import ShortBody, open_blocks
 from lakebed.catalog import AddressInNamespace, ForeignAddress, Repository, TooManyPaths, UploadMissing
+from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, UploadRefused
 
 
@@ -41,7 +41,7 @@ async def test_a_body_that_is_shorter_than_declared_stores_nothing(repository: R
 
     with pytest.raises(PathNotFound):
         await repository.objects.get("main", "a")
-    assert [stat.key async for page in repository.blocks.list("data/") for stat in page] == []
+    assert [stat.key async for page in repository.objectstore.list("data/") for stat in page] == []
 
 
 async def test_an_upload_knows_size_checksum_type_and_metadata(repository: Repository) -> None:
@@ -104,7 +104,7 @@ class TestStage:
         return Entry(address=address, size_bytes=3, checksum="c", modified_ms=1)
 
     async def test_an_object_outside_the_namespace_is_named_and_read(self, repository: Repository) -> None:
-        outside = open_blocks("mem://somewhere")
+        outside = open_objectstore("mem://somewhere")
         await outside.put("deep/x", b"abc")
 
         await repository.objects.stage("main", "a", self.entry("mem://somewhere/deep/x"))
@@ -128,7 +128,7 @@ class TestHandedOut:
     async def test_a_client_puts_the_bytes_and_links_them_once(self, repository: Repository) -> None:
         target = await repository.objects.issue_upload("main", "a", presign_s=None)
         assert target.full_address == repository.full_address(target.address)
-        await repository.blocks.put(target.address, b"abc")
+        await repository.objectstore.put(target.address, b"abc")
 
         await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum='"c"')
 
@@ -149,6 +149,6 @@ class TestHandedOut:
             await repository.objects.link_upload(
                 "main", "a", repository.full_address(other.address), size_bytes=3, checksum="c"
             )
-        await repository.blocks.put(target.address, b"ab")
+        await repository.objectstore.put(target.address, b"ab")
         with pytest.raises(UploadMissing):
             await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum="c")

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from lakebed.catalog import BranchQueue, CommitQueueTimeout
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 
 
 async def test_turns_are_taken_in_the_order_of_arrival() -> None:
-    queue = BranchQueue(live_world(), wait_s_max=10)
+    queue = BranchQueue(live_ports(), wait_s_max=10)
     order: list[int] = []
 
     async def work(number: int) -> None:
@@ -28,7 +28,7 @@ async def test_turns_are_taken_in_the_order_of_arrival() -> None:
 
 
 async def test_branches_do_not_wait_for_each_other() -> None:
-    queue = BranchQueue(live_world(), wait_s_max=10)
+    queue = BranchQueue(live_ports(), wait_s_max=10)
     both_in = asyncio.Barrier(2)
 
     async def turn() -> None:
@@ -38,7 +38,7 @@ async def test_branches_do_not_wait_for_each_other() -> None:
 
 
 async def test_who_waits_too_long_is_told_so_and_the_others_go_on() -> None:
-    queue = BranchQueue(live_world(), wait_s_max=0.02)
+    queue = BranchQueue(live_ports(), wait_s_max=0.02)
     release = asyncio.Event()
 
     async def quick() -> str:
@@ -57,7 +57,7 @@ async def test_who_waits_too_long_is_told_so_and_the_others_go_on() -> None:
 
 
 async def test_a_waiter_that_goes_away_gives_its_turn_to_the_next() -> None:
-    queue = BranchQueue(live_world(), wait_s_max=10)
+    queue = BranchQueue(live_ports(), wait_s_max=10)
     release = asyncio.Event()
 
     async def quick() -> str:
@@ -78,7 +78,7 @@ async def test_a_waiter_that_goes_away_gives_its_turn_to_the_next() -> None:
 
 
 async def test_a_turn_that_fails_is_over() -> None:
-    queue = BranchQueue(live_world(), wait_s_max=10)
+    queue = BranchQueue(live_ports(), wait_s_max=10)
 
     async def fail() -> None:
         raise ValueError("as it happens")

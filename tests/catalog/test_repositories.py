@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, StagingToken, World
-from lakebed.blocks import BlockOutcomeUnknown, BlocksUnavailable, InvalidNamespace, open_blocks
+from lakebed.base import Entry, InvalidName, NotFound, OutcomeUnknown, Ports, StagingToken
 from lakebed.catalog import (
     MARKER_KEY,
     Catalog,
@@ -20,6 +19,7 @@ from lakebed.catalog import (
     TooMuchMetadata,
 )
 from lakebed.kv import Predicate, Store
+from lakebed.objectstore import InvalidNamespace, ObjectOutcomeUnknown, ObjectStoreUnavailable, open_objectstore
 from lakebed.versions import BranchNotFound, Sealed, Versions, encode_record, keys
 
 
@@ -129,7 +129,7 @@ async def test_metadata_that_would_outgrow_a_value_is_refused(catalog: Catalog, 
 
 
 async def test_a_deleted_repository_is_gone_with_all_its_records(
-    catalog: Catalog, namespace: str, store: Store, world: World
+    catalog: Catalog, namespace: str, store: Store, ports: Ports
 ) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace)
     await repository.objects.upload("main", "a", b"1")
@@ -152,7 +152,7 @@ async def test_objects_outlive_their_repository(catalog: Catalog, namespace: str
 
     await catalog.delete("repo")
 
-    assert await open_blocks(namespace).get(entry.address) == b"1"
+    assert await open_objectstore(namespace).get(entry.address) == b"1"
 
 
 async def test_a_repository_made_again_has_nothing_of_the_old_one(catalog: Catalog, namespace: str) -> None:
@@ -181,21 +181,21 @@ async def test_a_write_through_an_old_handle_of_a_deleted_repository_fails(
 
 
 async def test_other_processes_see_a_deletion_within_the_cache_time(
-    make_catalog: Callable[[], Catalog], namespace: str, world: World
+    make_catalog: Callable[[], Catalog], namespace: str, ports: Ports
 ) -> None:
     here, there = make_catalog(), make_catalog()
     await here.create("repo", storage_namespace=namespace)
     await there.get("repo")
 
     await here.delete("repo")
-    await world.clock.sleep(1)
+    await ports.clock.sleep(1)
 
     with pytest.raises(RepositoryNotFound):
         await there.get("repo")
 
 
 async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under_way(
-    catalog: Catalog, namespace: str, store: Store, world: World
+    catalog: Catalog, namespace: str, store: Store, ports: Ports
 ) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace)
     token = (await repository.versions.branch_records())[0][1].staging_token
@@ -205,7 +205,7 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
 
     await catalog.clean()
     assert (await store.scan(partition, b"", 10)).keys == [b"late"]
-    await world.clock.sleep(3600)
+    await ports.clock.sleep(3600)
     await catalog.clean()
 
     assert (await store.scan(partition, b"", 10)).keys == []
@@ -214,7 +214,7 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
 
 
 async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with_every_cell(
-    catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, namespace: str, store: Store, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 branches of 21 tokens each, in a store whose values may have 300 KB."""
     uid = (repository := await catalog.create("repo", storage_namespace=namespace)).record.uid
@@ -240,7 +240,7 @@ async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with
     monkeypatch.setattr(store, "set_many", small_set_many)
     await catalog.delete("repo")
     await store.set(keys.token_partition(uid, tokens[-1]), b"late", b"cell")
-    await world.clock.sleep(3600)
+    await ports.clock.sleep(3600)
     await catalog.clean()
 
     for token in tokens:
@@ -248,11 +248,11 @@ async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with
 
 
 async def test_a_last_cleaning_that_died_over_the_list_of_tokens_is_done_again(
-    catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, namespace: str, store: Store, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = (await catalog.create("repo", storage_namespace=namespace)).record.uid
     await catalog.delete("repo")
-    await world.clock.sleep(3600)
+    await ports.clock.sleep(3600)
 
     async def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -298,11 +298,11 @@ class TestCrashes:
         self, catalog: Catalog, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def full(*_: object, **__: object) -> None:
-            raise BlocksUnavailable("disk full")
+            raise ObjectStoreUnavailable("disk full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(open_blocks(namespace)), "put", full)
-            with pytest.raises(BlocksUnavailable):
+            patch.setattr(type(open_objectstore(namespace)), "put", full)
+            with pytest.raises(ObjectStoreUnavailable):
                 await catalog.create("repo", storage_namespace=namespace)
 
         await catalog.create("repo", storage_namespace=namespace)
@@ -322,21 +322,21 @@ class TestCrashes:
 
         await catalog.create("repo", storage_namespace=namespace)
 
-        assert await open_blocks(namespace).get(MARKER_KEY)
+        assert await open_objectstore(namespace).get(MARKER_KEY)
 
     async def test_a_creation_whose_marker_was_put_without_an_answer_can_be_repeated_at_once(
         self, catalog: Catalog, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        blocks = open_blocks(namespace)
-        put = blocks.put
+        objectstore = open_objectstore(namespace)
+        put = objectstore.put
 
         async def lost(*arguments: Any, **options: Any) -> None:
             await put(*arguments, **options)
-            raise BlockOutcomeUnknown("lost")
+            raise ObjectOutcomeUnknown("lost")
 
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "put", lost)
-            with pytest.raises(BlockOutcomeUnknown):
+            patch.setattr(objectstore, "put", lost)
+            with pytest.raises(ObjectOutcomeUnknown):
                 await catalog.create("repo", storage_namespace=namespace)
 
         assert await catalog.create("repo", storage_namespace=namespace)
@@ -352,7 +352,7 @@ class TestCrashes:
         assert made.record.uid != old.record.uid
 
     async def test_a_creation_that_died_can_be_repeated_after_a_while(
-        self, catalog: Catalog, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
+        self, catalog: Catalog, namespace: str, ports: Ports, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def die(*_: object) -> None:
             raise KeyboardInterrupt
@@ -366,11 +366,11 @@ class TestCrashes:
         with pytest.raises(NamespaceInUse):
             await catalog.create("other", storage_namespace=namespace)
 
-        await world.clock.sleep(60)
+        await ports.clock.sleep(60)
         await catalog.create("repo", storage_namespace=namespace)
 
     async def test_a_token_that_a_commit_makes_while_its_repository_is_deleted_is_cleaned_with_it(
-        self, catalog: Catalog, namespace: str, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+        self, catalog: Catalog, namespace: str, store: Store, ports: Ports, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         repository = await catalog.create("repo", storage_namespace=namespace)
         versions = repository.versions
@@ -387,7 +387,7 @@ class TestCrashes:
         with monkeypatch.context() as patch:
             patch.setattr(store, "delete_if", seal_first)
             await catalog.delete("repo")
-        await world.clock.sleep(3600)
+        await ports.clock.sleep(3600)
         await catalog.clean()
 
         assert (await store.scan(keys.token_partition(repository.record.uid, sealed[0]), b"", 1)).keys == []

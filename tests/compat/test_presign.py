@@ -14,8 +14,8 @@ import lakefs
 import pytest
 from lakefs.client import Client
 
-from lakebed.blocks import BlockOptions, environment_of
-from tests.blocks.s3_servers import make_bucket, serve_s3
+from lakebed.objectstore import ObjectStoreOptions, environment_of
+from tests.objectstore.s3_servers import make_bucket, serve_s3
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -28,13 +28,13 @@ serve(options_of(Path(sys.argv[1]), os.environ), port=0, on_ready=lambda url: pr
 
 
 @pytest.fixture(scope="module")
-def options() -> Iterator[BlockOptions]:
+def options() -> Iterator[ObjectStoreOptions]:
     with serve_s3() as options:
         yield options
 
 
 @pytest.fixture(scope="module")
-def s3_client(options: BlockOptions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def s3_client(options: ObjectStoreOptions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder: Path = tmp_path_factory.mktemp("lakebed-s3")
     environment = {**os.environ, **environment_of(options), "LAKEBED_BLOCKSTORE": "s3"}
     process = subprocess.Popen(
@@ -51,7 +51,7 @@ def s3_client(options: BlockOptions, tmp_path_factory: pytest.TempPathFactory) -
         assert process.wait(30) == 0
 
 
-def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: BlockOptions) -> None:
+def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: ObjectStoreOptions) -> None:
     assert s3_client.storage_config.pre_sign_support
     namespace = f"s3://{make_bucket(options)}/one"
     repository = lakefs.Repository("lake", client=s3_client).create(storage_namespace=namespace)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, parse_address
-from lakebed.blocks import BlockNotFound, BlockStat, BlockStore, BlocksUnavailable, MemoryBlocks
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Ledger
-from lakebed.handoff import Quarantine
+from lakebed.objectstore import MemoryObjectStore, ObjectMissing, ObjectStat, ObjectStore, ObjectStoreUnavailable
 
 FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
@@ -24,7 +24,7 @@ LEDGER = Ledger(run_id="r1", date="2026-11-21")
 both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
 
 
-class Dated(MemoryBlocks):
+class Dated(MemoryObjectStore):
     """What is put is dated with `ms`. Cannot be asked about some keys."""
 
     def __init__(self) -> None:
@@ -33,15 +33,15 @@ class Dated(MemoryBlocks):
         self.unknown: set[str] = set()
         self.asked: list[str] = []
 
-    async def stat(self, key: str) -> BlockStat:
+    async def stat(self, key: str) -> ObjectStat:
         self.asked.append(key)
         if key in self.unknown:
-            raise BlocksUnavailable("gone fishing")
+            raise ObjectStoreUnavailable("gone fishing")
         return await super().stat(key)
 
 
 async def plan_of(
-    store: BlockStore,
+    store: ObjectStore,
     keys: Sequence[str],
     *,
     part: str = PART,
@@ -49,7 +49,7 @@ async def plan_of(
     folder: str = FOLDER,
     as_found: bool = True,
     seen: datetime | None = None,
-) -> handoff.Manifest:
+) -> protocol.Manifest:
     """Every object has 4 bytes, was seen at SEEN, and has the path `events/<its place>` or none. `as_found`: it is as
     it lies there, if it does; `seen`: but for when it was seen."""
     facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
@@ -66,14 +66,14 @@ async def plan_of(
             "path": [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )
-    data = handoff.encode_part(handoff.DOOMED, rows.cast(handoff.arrow_schema(handoff.DOOMED)))
+    data = protocol.encode_part(protocol.DOOMED, rows.cast(protocol.arrow_schema(protocol.DOOMED)))
     await store.put(folder + part, data)
-    return handoff.manifest_of(handoff.DOOMED, folder, [handoff.part_of(part, data, rows=len(keys))])
+    return protocol.manifest_of(protocol.DOOMED, folder, [protocol.part_of(part, data, rows=len(keys))])
 
 
-async def _facts(store: BlockStore, key: str) -> tuple[int, datetime]:
+async def _facts(store: ObjectStore, key: str) -> tuple[int, datetime]:
     try:
         stat = await store.stat(key)
-    except BlockNotFound:
+    except ObjectMissing:
         return 4, SEEN
     return stat.size_bytes, datetime.fromtimestamp(stat.modified_ms / 1000, UTC)

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakebed import handoff
-from lakebed.blocks import BlockOptions, BlockStore, DeleteFailure, open_blocks
+from lakebed.gc import protocol
 from lakebed.gc.buckets import BUCKETS
 from lakebed.gc.fencing import claim
 from lakebed.gc.files import Lake
 from lakebed.gc.keys import NAMED, Share, read_keys
+from lakebed.gc.protocol import Quarantine
 from lakebed.gc.read import held_keys
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.sweep import purge_part, remove_files, sweep_part
-from lakebed.handoff import Quarantine
+from lakebed.objectstore import DeleteFailure, ObjectStore, ObjectStoreOptions, open_objectstore
 from tests.gc.doomed import plan_of
 
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
@@ -42,7 +42,7 @@ STEPS_MAX = 60
 class Killed:
     """A store that kills its process at its n-th change. What it does not change goes straight to the folder."""
 
-    store: BlockStore
+    store: ObjectStore
     step: int
     after: bool
     changes: int = 0
@@ -72,18 +72,18 @@ class Killed:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def opened(folder: Path) -> BlockStore:
-    return open_blocks("local://lake", BlockOptions(local_root=folder, local_durable=False))
+def opened(folder: Path) -> ObjectStore:
+    return open_objectstore("local://lake", ObjectStoreOptions(local_root=folder, local_durable=False))
 
 
-async def prepare(store: BlockStore) -> list[handoff.Manifest]:
+async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
     for key in [*(key for keys in PARTS.values() for key in keys), KEPT]:
         await store.put(key, key[-4:].encode())
-    await store.put(handoff.quarantine_path("r1"), handoff.encode_quarantine(ASIDE))
+    await store.put(protocol.quarantine_path("r1"), protocol.encode_quarantine(ASIDE))
     return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
 
 
-async def apply(store: Any, plans: Sequence[handoff.Manifest], quarantine: Quarantine | None) -> Swept:
+async def apply(store: Any, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None) -> Swept:
     """What an apply does besides asking the server and starting Spark."""
     fence, outdated = await claim(store, "r1")
     await remove_files(store, outdated)
@@ -97,7 +97,9 @@ async def apply(store: Any, plans: Sequence[handoff.Manifest], quarantine: Quara
     return swept
 
 
-def fork(folder: Path, plans: Sequence[handoff.Manifest], quarantine: Quarantine | None, step: int, after: bool) -> int:
+def fork(
+    folder: Path, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None, step: int, after: bool
+) -> int:
     """The signal that ended the child, or 0."""
     child = os.fork()
     if child == 0:
@@ -134,14 +136,14 @@ def states(root: Path, key: str) -> dict[str, str]:
     """By address, each once."""
     if not (root / key).exists():
         return {}
-    rows = handoff.decode_ledger((root / key).read_bytes(), name=key).select(["address", "state"]).to_pylist()
+    rows = protocol.decode_ledger((root / key).read_bytes(), name=key).select(["address", "state"]).to_pylist()
     assert len({row["address"] for row in rows}) == len(rows)
     return {row["address"]: row["state"] for row in rows}
 
 
-def collect_beside(folder: Path, plans: Sequence[handoff.Manifest]) -> None:
+def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
     """What a run of uncommitted data does meanwhile: delete for good what no unfinished run holds."""
-    lake = Lake(uri="local://lake", options=BlockOptions(local_root=folder, local_durable=False))
+    lake = Lake(uri="local://lake", options=ObjectStoreOptions(local_root=folder, local_durable=False))
     no_spark: Any = None  # Small tables are read without it.
     held = held_keys(no_spark, lake, plans, tasks=1, folder="_lakefs/held/")
 

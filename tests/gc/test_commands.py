@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakebed import handoff
-from lakebed.cli.gc_modes import Looking
-from lakebed.cli.gc_session import objects_in
-from lakebed.cli.gc_text import open_text, plan_text
-from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, session_options
+from lakebed.cli.gc.modes import Looking
+from lakebed.cli.gc.session import objects_in
+from lakebed.cli.gc.text import open_text, plan_text
+from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, protocol, session_options
 from lakebed.gc.__main__ import _say, _unknown_here, main
+from lakebed.gc.protocol import RunKind
 from lakebed.gc.runs import CommitCounts, RangeCounts
-from lakebed.handoff import RunKind
 
 
 def test_only_kinds_that_were_named_are_asked_for() -> None:
@@ -38,7 +37,7 @@ def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_
 
 def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> None:
     total = Total(objects=1200, size_bytes=3 << 20)
-    manifest = handoff.manifest_of(handoff.COMMITS, "_lakefs/x/", [])
+    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
     plan = Plan(
         run_id="r1",
         kind=RunKind.COMMITTED,

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from lakebed.blocks import BlockOutcomeUnknown, MemoryBlocks
 from lakebed.gc.fencing import APPLYING_PREFIX, Overtaken, claim
+from lakebed.objectstore import MemoryObjectStore, ObjectOutcomeUnknown
 
 
 @pytest.fixture
-def store() -> MemoryBlocks:
-    return MemoryBlocks()
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
 
 
-async def claims(store: MemoryBlocks) -> list[str]:
+async def claims(store: MemoryObjectStore) -> list[str]:
     return [stat.key async for page in store.list(APPLYING_PREFIX) for stat in page]
 
 
-async def test_who_is_alone_goes_on(store: MemoryBlocks) -> None:
+async def test_who_is_alone_goes_on(store: MemoryObjectStore) -> None:
     fence, outdated = await claim(store, "r1")
 
     await fence.check(store)
@@ -27,7 +27,7 @@ async def test_who_is_alone_goes_on(store: MemoryBlocks) -> None:
     assert outdated == []
 
 
-async def test_who_began_earlier_stops_and_is_told_by_which_run(store: MemoryBlocks) -> None:
+async def test_who_began_earlier_stops_and_is_told_by_which_run(store: MemoryObjectStore) -> None:
     first, _ = await claim(store, "r1")
     second, _ = await claim(store, "r2")
 
@@ -38,7 +38,7 @@ async def test_who_began_earlier_stops_and_is_told_by_which_run(store: MemoryBlo
     assert raised.value.facts == {"run_id": "r2"}
 
 
-async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal(store: MemoryBlocks) -> None:
+async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal(store: MemoryObjectStore) -> None:
     dead, _ = await claim(store, "r1")
 
     fence, outdated = await claim(store, "r1")
@@ -51,7 +51,7 @@ async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal
         await dead.check(store)
 
 
-async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryBlocks) -> None:
+async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryObjectStore) -> None:
     for _ in range(3):
         fence, outdated = await claim(store, "r1")
         await store.delete(outdated)
@@ -59,7 +59,7 @@ async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryBlocks) ->
     assert fence.key.endswith("/000000000003.json")
 
 
-async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryBlocks) -> None:
+async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryObjectStore) -> None:
     fence, _ = await claim(store, "r1")
     await store.put(APPLYING_PREFIX + "zzz.txt", b"mine")
 
@@ -70,7 +70,7 @@ async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryBlocks) -
 
 
 @pytest.mark.parametrize("number", ["999999999999", "001000000000", "9999999999999", "1", "00000000000x"])
-async def test_a_number_that_no_apply_reaches_is_no_claim(store: MemoryBlocks, number: str) -> None:
+async def test_a_number_that_no_apply_reaches_is_no_claim(store: MemoryObjectStore, number: str) -> None:
     fence, _ = await claim(store, "r1")
     await store.put(f"{APPLYING_PREFIX}{number}.json", b"{}")
 
@@ -81,7 +81,7 @@ async def test_a_number_that_no_apply_reaches_is_no_claim(store: MemoryBlocks, n
     await later.check(store)
 
 
-async def test_a_number_of_somebody_else_that_an_apply_could_reach_is_gone_above(store: MemoryBlocks) -> None:
+async def test_a_number_of_somebody_else_that_an_apply_could_reach_is_gone_above(store: MemoryObjectStore) -> None:
     await store.put(APPLYING_PREFIX + "000999999998.json", b"not ours")
 
     fence, _ = await claim(store, "r1")
@@ -91,7 +91,7 @@ async def test_a_number_of_somebody_else_that_an_apply_could_reach_is_gone_above
         await claim(store, "r2")
 
 
-async def test_a_claim_that_cannot_be_read_counts_all_the_same(store: MemoryBlocks) -> None:
+async def test_a_claim_that_cannot_be_read_counts_all_the_same(store: MemoryObjectStore) -> None:
     fence, _ = await claim(store, "r1")
     later, _ = await claim(store, "r2")
     await store.put(later.key, b"{")
@@ -100,7 +100,7 @@ async def test_a_claim_that_cannot_be_read_counts_all_the_same(store: MemoryBloc
         await fence.check(store)
 
 
-class Racing(MemoryBlocks):
+class Racing(MemoryObjectStore):
     """Somebody else takes a number, or our answer is lost, just as we do."""
 
     def __init__(self, *, lose: bool) -> None:
@@ -113,7 +113,7 @@ class Racing(MemoryBlocks):
         if self.times >= 0:
             await super().put(key, b'{"run_id":"other","started_ms":1}')
             if self._lose:
-                raise BlockOutcomeUnknown("lost")
+                raise ObjectOutcomeUnknown("lost")
         return await super().put(key, body, **options)
 
 
@@ -127,8 +127,8 @@ async def test_two_that_begin_at_once_get_different_numbers(lose: bool) -> None:
     await fence.check(store)
 
 
-async def test_a_store_that_does_not_list_what_it_holds_is_given_up(store: MemoryBlocks) -> None:
-    class Blind(MemoryBlocks):
+async def test_a_store_that_does_not_list_what_it_holds_is_given_up(store: MemoryObjectStore) -> None:
+    class Blind(MemoryObjectStore):
         async def list(self, prefix: str = "", *, start_after: str = "") -> Any:
             for _ in ():
                 yield prefix + start_after

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.blocks import BlockOptions
 from lakebed.gc.files import Files, Lake
+from lakebed.objectstore import ObjectStoreOptions
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Files]:
-    options = BlockOptions(local_root=tmp_path, local_durable=False)
+    options = ObjectStoreOptions(local_root=tmp_path, local_durable=False)
     with Files(Lake(uri="local://lake", options=options)) as files:
         yield files
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed import handoff
 from lakebed.base import format_address
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
 from lakebed.gc.sweep import sweep_part
-from lakebed.handoff import Quarantine
 from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of
 
 OURS = format_address(7, 1)
@@ -61,7 +61,7 @@ async def test_what_was_written_again_since_it_was_committed_stays_and_is_no_fai
     assert await store.get("data/imported/a") == data
     assert (found.objects_kept, found.bytes_kept, found.objects_failed, found.all.objects) == (1, 4, 0, 3)
     assert (again.objects_kept, again.parts_skipped) == (1, 1)
-    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    rows = protocol.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
     assert [row["address"] for row in rows if row["state"] == "kept"] == ["data/imported/a"]
 
 

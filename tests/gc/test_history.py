@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
+from lakebed.gc import protocol
 from lakebed.gc.history import check_live, judge, metaranges_of_all, newly_kept
-from lakebed.retention import DAY_MS, BrokenHistory, EmptyLiveSet, days_rules
+from lakebed.gc.rules import DAY_MS, BrokenHistory, EmptyLiveSet, days_rules
 
 NOW_MS = 1_790_000_000_000
 
@@ -27,7 +27,7 @@ def commits(*rows: dict[str, Any]) -> pa.Table:
         | row
         for row in rows
     ]
-    return pa.Table.from_pylist(full, handoff.arrow_schema(handoff.COMMITS))
+    return pa.Table.from_pylist(full, protocol.arrow_schema(protocol.COMMITS))
 
 
 def refs(*rows: tuple[str, str, str]) -> pa.Table:
@@ -36,7 +36,7 @@ def refs(*rows: tuple[str, str, str]) -> pa.Table:
         for row in rows
         for kind, name, commit, state in [(*row, "active")]
     ]
-    return pa.Table.from_pylist(full, handoff.arrow_schema(handoff.REFS))
+    return pa.Table.from_pylist(full, protocol.arrow_schema(protocol.REFS))
 
 
 def said(metaranges: pa.Table) -> dict[str, tuple[object, ...]]:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.blocks import BlockOptions, BlockStore, MemoryBlocks, open_blocks
 from lakebed.gc import keys as module
 from lakebed.gc.buckets import BUCKETS, buckets_of
 from lakebed.gc.keys import (
@@ -31,7 +30,8 @@ from lakebed.gc.keys import (
     write_keys,
 )
 from lakebed.gc.places import Namespace
-from lakebed.handoff import BadInput
+from lakebed.gc.protocol import BadInput
+from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore
 
 ALL = Share(0, BUCKETS)
 FOLDER = "_lakefs/retention/gc/uncommitted/run/live/"
@@ -52,7 +52,7 @@ def left_of(ours: list[pa.Table], theirs: list[pa.Table]) -> list[str]:
     return sorted(keep_unnamed(ours, theirs, ALL)["key"].to_pylist())
 
 
-async def written(store: BlockStore, *tables: pa.Table) -> KeyFiles:
+async def written(store: ObjectStore, *tables: pa.Table) -> KeyFiles:
     return KeyFiles(folder=FOLDER, files=tuple([await write_keys(store, FOLDER, table) for table in tables]))
 
 
@@ -100,7 +100,7 @@ def test_a_key_listed_twice_goes_once_and_as_it_was_seen_last() -> None:
 
 
 async def test_keys_are_written_as_one_file_and_held_no_longer() -> None:
-    store, keys = open_blocks("mem://lake", BlockOptions()), KeySet()
+    store, keys = open_objectstore("mem://lake", ObjectStoreOptions()), KeySet()
     many = [f"data/old/{number}" for number in range(500)]
     keys.add(pa.array(many[:200]))
     keys.add(pa.array([], pa.string()))
@@ -117,7 +117,7 @@ async def test_keys_are_written_as_one_file_and_held_no_longer() -> None:
 
 
 async def test_equal_keys_make_equal_files() -> None:
-    store = open_blocks("mem://lake", BlockOptions())
+    store = open_objectstore("mem://lake", ObjectStoreOptions())
 
     once, again = [await written(store, named("data/a", "data/b")) for _ in range(2)]
 
@@ -127,7 +127,7 @@ async def test_equal_keys_make_equal_files() -> None:
 @given(st.lists(st.sets(texts, max_size=20), max_size=3), st.lists(st.sets(texts, max_size=20), max_size=3), st.data())
 def test_a_join_in_shares_is_the_join_of_all(ours: list[set[str]], theirs: list[set[str]], data: st.DataObject) -> None:
     async def join() -> list[str]:
-        store = open_blocks("mem://lake", BlockOptions())
+        store = open_objectstore("mem://lake", ObjectStoreOptions())
         left, right = (
             await written(store, *(listed(*s) for s in ours)),
             await written(store, *(named(*s) for s in theirs)),
@@ -164,7 +164,7 @@ def test_shares_hold_no_more_than_they_may_as_long_as_a_bucket_does_not() -> Non
 
 
 async def test_a_share_reads_what_it_needs_and_no_more() -> None:
-    class Counting(MemoryBlocks):
+    class Counting(MemoryObjectStore):
         octets = 0
 
         async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
@@ -186,7 +186,7 @@ async def test_a_share_reads_what_it_needs_and_no_more() -> None:
     "damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:200] + b"!" + data[201:]]
 )
 async def test_a_file_of_keys_that_differs_stops_the_run(damage: Callable[[bytes], bytes]) -> None:
-    store = open_blocks("mem://lake", BlockOptions())
+    store = open_objectstore("mem://lake", ObjectStoreOptions())
     side = await written(store, named("data/a"))
     key = FOLDER + side.files[0].name
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lakebed.cli.failures import Misuse
-from lakebed.cli.gc_modes import Looking
+from lakebed.cli.gc.modes import Looking
 from lakebed.gc import Mode, UncommittedOptions, options_of
 from lakebed.gc.__main__ import main
-from lakebed.retention import DAY_MS, InvalidDuration
+from lakebed.gc.rules import DAY_MS, InvalidDuration
 
 
 def asked(**flags: Any) -> UncommittedOptions:

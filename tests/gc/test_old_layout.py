@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lakebed.base import slice_name
-from lakebed.blocks import BlockOptions, BlockStat, BlockStore, open_blocks
-from lakebed.blocks.drivers.memory import MemoryBlocks
 from lakebed.gc import planning_old_layout
 from lakebed.gc.buckets import BUCKETS
 from lakebed.gc.keys import LISTED, Share, read_keys
 from lakebed.gc.planning_old_layout import NamespaceInside, list_elsewhere
-from tests.blocks.s3_servers import make_bucket, serve_s3
+from lakebed.objectstore import ObjectStat, ObjectStore, ObjectStoreOptions, open_objectstore
+from lakebed.objectstore.drivers.memory import MemoryObjectStore
+from tests.objectstore.s3_servers import make_bucket, serve_s3
 
 SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
 ELSEWHERE = [
@@ -36,14 +36,14 @@ OURS = [
 FOLDER = "_lakefs/keys/"
 
 
-async def fill(blocks: BlockStore, keys: Sequence[str]) -> None:
+async def fill(objectstore: ObjectStore, keys: Sequence[str]) -> None:
     for key in keys:
-        await blocks.put(key, b"1234")
+        await objectstore.put(key, b"1234")
 
 
-async def listed(blocks: BlockStore) -> set[str]:
-    files, found = await list_elsewhere(blocks, FOLDER)
-    tables = await read_keys(blocks, files, Share(0, BUCKETS), LISTED)
+async def listed(objectstore: ObjectStore) -> set[str]:
+    files, found = await list_elsewhere(objectstore, FOLDER)
+    tables = await read_keys(objectstore, files, Share(0, BUCKETS), LISTED)
     keys = [key for table in tables for key in table["key"].to_pylist()]
     assert len(keys) == len(set(keys)) == found.objects
     assert found.size_bytes == 4 * found.objects
@@ -51,22 +51,22 @@ async def listed(blocks: BlockStore) -> set[str]:
 
 
 async def test_in_a_folder_it_is_everything_outside_slices(tmp_path: Path) -> None:
-    blocks = open_blocks("local://x", BlockOptions(local_root=tmp_path, local_durable=False))
-    await fill(blocks, [*ELSEWHERE, *OURS])
+    objectstore = open_objectstore("local://x", ObjectStoreOptions(local_root=tmp_path, local_durable=False))
+    await fill(objectstore, [*ELSEWHERE, *OURS])
 
-    assert await listed(blocks) == set(ELSEWHERE)
+    assert await listed(objectstore) == set(ELSEWHERE)
 
 
 async def test_in_s3_it_is_everything_outside_slices() -> None:
     with serve_s3() as options:
-        blocks = open_blocks(f"s3://{make_bucket(options)}/a/repo", options)
-        await fill(blocks, [*ELSEWHERE, *OURS])
+        objectstore = open_objectstore(f"s3://{make_bucket(options)}/a/repo", options)
+        await fill(objectstore, [*ELSEWHERE, *OURS])
 
-        assert await listed(blocks) == set(ELSEWHERE)
-        await blocks.close()
+        assert await listed(objectstore) == set(ELSEWHERE)
+        await objectstore.close()
 
 
-class Counting(MemoryBlocks):
+class Counting(MemoryObjectStore):
     """How many listings were begun, and how many names were handed out."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Counting(MemoryBlocks):
         self.begun = 0
         self.named = 0
 
-    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         self.begun += 1
         async for page in super().list(prefix, start_after=start_after):
             self.named += len(page)
@@ -82,19 +82,19 @@ class Counting(MemoryBlocks):
 
 
 async def test_a_slice_costs_a_page_however_many_objects_it_holds() -> None:
-    blocks = Counting()
-    await fill(blocks, [*(f"data/{SLICES[0]}/{sequence:08d}" for sequence in range(5_000)), "data/zz"])
+    objectstore = Counting()
+    await fill(objectstore, [*(f"data/{SLICES[0]}/{sequence:08d}" for sequence in range(5_000)), "data/zz"])
 
-    assert await listed(blocks) == {"data/zz"}
-    assert (blocks.begun, blocks.named) == (2, 1_001)
+    assert await listed(objectstore) == {"data/zz"}
+    assert (objectstore.begun, objectstore.named) == (2, 1_001)
 
 
 async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept() -> None:
-    blocks = MemoryBlocks("mem://x")
+    objectstore = MemoryObjectStore("mem://x")
     stray = f"data/{SLICES[0]}/\U0010ffff!"
-    await fill(blocks, [f"data/{SLICES[0]}/00000001", stray, "data/zz"])
+    await fill(objectstore, [f"data/{SLICES[0]}/00000001", stray, "data/zz"])
 
-    files, found = await list_elsewhere(blocks, FOLDER)
+    files, found = await list_elsewhere(objectstore, FOLDER)
 
     assert found.strays == (stray,)
     assert files.rows == 1
@@ -102,15 +102,15 @@ async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept
 
 async def test_many_are_written_down_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning_old_layout, "HELD_MAX", 10)
-    blocks = MemoryBlocks("mem://x")
+    objectstore = MemoryObjectStore("mem://x")
     keys = {f"old/{number}" for number in range(35)}
-    await fill(blocks, sorted(keys))
+    await fill(objectstore, sorted(keys))
 
-    assert await listed(blocks) == keys
+    assert await listed(objectstore) == keys
 
 
 async def test_nothing_is_nothing() -> None:
-    assert await listed(MemoryBlocks("mem://x")) == set()
+    assert await listed(MemoryObjectStore("mem://x")) == set()
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ async def test_nothing_is_nothing() -> None:
     ],
 )
 async def test_a_namespace_inside_stops_the_plan_and_is_named(key: str, inner: str) -> None:
-    blocks = MemoryBlocks("mem://x")
-    await fill(blocks, ["a", key, "z"])
+    objectstore = MemoryObjectStore("mem://x")
+    await fill(objectstore, ["a", key, "z"])
 
     with pytest.raises(NamespaceInside) as caught:
-        await list_elsewhere(blocks, FOLDER)
+        await list_elsewhere(objectstore, FOLDER)
 
     assert caught.value.facts["namespace"] == f"mem://x/{inner}"
     assert f"mem://x/{inner} " in str(caught.value)
@@ -143,7 +143,7 @@ async def test_keys_that_only_resemble_those_of_a_namespace_inside_stop_nothing(
         f"team/data/{SLICES[0]}x/00000001",
         f"team/mydata/{SLICES[0]}/00000001",
     }
-    blocks = MemoryBlocks("mem://x")
-    await fill(blocks, sorted(keys))
+    objectstore = MemoryObjectStore("mem://x")
+    await fill(objectstore, sorted(keys))
 
-    assert await listed(blocks) == keys
+    assert await listed(objectstore) == keys

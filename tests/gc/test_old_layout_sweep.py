@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed import handoff
 from lakebed.base import slice_name
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
 from lakebed.gc.sweep import sweep_part
-from lakebed.handoff import Quarantine
 from tests.gc.doomed import ASIDE, LEDGER, PART, Dated, both_ways, plan_of
 
 FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
@@ -33,7 +33,7 @@ async def left(store: Dated) -> list[str]:
 
 
 async def states(store: Dated) -> dict[str, str]:
-    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x")
+    rows = protocol.decode_ledger(await store.get(LEDGER.key(PART)), name="x")
     return dict(zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True))
 
 

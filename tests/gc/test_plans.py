@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
 from lakebed.base import Denied
-from lakebed.blocks import BlockOptions
-from lakebed.gc import Collector, NoRules
+from lakebed.gc import Collector, NoRules, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.live_side import LiveSide, UnknownAnswer
+from lakebed.gc.protocol import STRAYS_MAX, BadInput, Part, Restore, RunKind
 from lakebed.gc.runs import (
     TOTALS_MAX,
     CommitCounts,
@@ -32,20 +31,20 @@ from lakebed.gc.runs import (
 from lakebed.gc.strays import strays_among
 from lakebed.gc.tables import VERDICTS
 from lakebed.gc.verdicts import totals_of
-from lakebed.handoff import STRAYS_MAX, BadInput, Part, Restore, RunKind
+from lakebed.objectstore import ObjectStoreOptions
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Any:
-    lake = Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     with Files(lake) as found:
         yield found
 
 
-def empty(table: handoff.Table) -> handoff.Manifest:
-    return handoff.manifest_of(table, "_lakefs/retention/gc/committed/r1/x/", [])
+def empty(table: protocol.Table) -> protocol.Manifest:
+    return protocol.manifest_of(table, "_lakefs/retention/gc/committed/r1/x/", [])
 
 
 PLAN = Plan(
@@ -57,11 +56,11 @@ PLAN = Plan(
     settled_slices=2,
     rules=None,
     rules_version=3,
-    commits=empty(handoff.COMMITS),
-    refs=empty(handoff.REFS),
+    commits=empty(protocol.COMMITS),
+    refs=empty(protocol.REFS),
     commit_counts=CommitCounts(all=3, kept=1, expired=1, swept=1),
     range_counts=RangeCounts(live=1, expired=1),
-    doomed=empty(handoff.DOOMED),
+    doomed=empty(protocol.DOOMED),
     totals=Totals(all=Total(objects=1, size_bytes=2)),
 )
 
@@ -201,8 +200,8 @@ def page(*names: str, token: str | None = None, whole: tuple[str, ...] | None = 
 
     manifest = None
     if whole is not None:
-        manifest = handoff.manifest_of(handoff.UNCOMMITTED, "_lakefs/x/", [part(name) for name in whole])
-    record = handoff.UncommittedPage(
+        manifest = protocol.manifest_of(protocol.UNCOMMITTED, "_lakefs/x/", [part(name) for name in whole])
+    record = protocol.UncommittedPage(
         run_id="r1",
         location="x",
         parts=tuple(part(name) for name in names),

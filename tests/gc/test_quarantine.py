@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed import handoff
-from lakebed.blocks import BlockOptions, BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.gc import protocol
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.protocol import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
 from lakebed.gc.quarantine import begin_quarantine
+from lakebed.gc.rules import DAY_MS
 from lakebed.gc.sweep import purge_part, sweep_part
-from lakebed.handoff import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
-from lakebed.retention import DAY_MS
+from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectStoreOptions, ObjectStoreUnavailable
 from tests.gc.doomed import ASIDE, FOLDER, LEDGER, PART, plan_of
 
 GARBAGE = ["data/a", "data/b", "data/c"]
@@ -27,7 +27,7 @@ class Stopped(Exception):
     """The process is gone."""
 
 
-class Mortal(MemoryBlocks):
+class Mortal(MemoryObjectStore):
     """Dies at its n-th operation that changes something (0: never): before it, or right after."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Mortal(MemoryBlocks):
 
     async def copy(self, source: str, target: str) -> None:
         if source in self.refuses:
-            raise BlocksUnavailable("gone fishing")
+            raise ObjectStoreUnavailable("gone fishing")
         self._before()
         await super().copy(source, target)
         self._done()
@@ -69,17 +69,17 @@ class Mortal(MemoryBlocks):
 async def store() -> Mortal:
     store = Mortal()
     for key in [*GARBAGE, "data/kept"]:
-        await MemoryBlocks.put(store, key, key.encode())
-    await MemoryBlocks.put(store, quarantine_path("r1"), encode_quarantine(ASIDE))
+        await MemoryObjectStore.put(store, key, key.encode())
+    await MemoryObjectStore.put(store, quarantine_path("r1"), encode_quarantine(ASIDE))
     return store
 
 
-async def keys_in(store: MemoryBlocks, prefix: str = "data/") -> list[str]:
+async def keys_in(store: MemoryObjectStore, prefix: str = "data/") -> list[str]:
     return [stat.key async for page in store.list(prefix) for stat in page]
 
 
-async def states_in(store: MemoryBlocks, key: str) -> dict[str, str]:
-    rows = handoff.decode_ledger(await store.get(key), name=key)
+async def states_in(store: MemoryObjectStore, key: str) -> dict[str, str]:
+    rows = protocol.decode_ledger(await store.get(key), name=key)
     return dict(zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True))
 
 
@@ -91,7 +91,7 @@ async def test_objects_are_moved_and_not_deleted(store: Mortal) -> None:
     assert await keys_in(store) == ["data/kept"]
     assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
     assert (swept.objects_quarantined, swept.bytes_quarantined, swept.objects_deleted) == (3, 18, 0)
-    rows = handoff.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    rows = protocol.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
     assert {(row["state"], row["kept_until"].timestamp()) for row in rows} == {("quarantined", 2.0)}
 
 
@@ -141,7 +141,7 @@ async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(sto
 
     swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
-    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
     assert await keys_in(store) == ["data/kept"]
     assert (swept.objects_deleted, swept.bytes_deleted) == (3, 18)
     assert await states_in(store, LEDGER.purge_key(PART)) == dict.fromkeys(GARBAGE, "purged")
@@ -161,7 +161,7 @@ async def test_a_purge_that_dies_at_any_step_is_gone_on_with(store: Mortal, step
     swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_failed) == (3, 0)
-    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
 
 
 async def test_a_purge_tries_again_just_what_failed(store: Mortal) -> None:
@@ -213,7 +213,7 @@ async def test_a_purge_that_finds_a_damaged_record_stops(store: Mortal) -> None:
     await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
     await store.put(quarantine_path("r1"), b"{")
 
-    with pytest.raises(handoff.BadInput, match="unreadable"):
+    with pytest.raises(protocol.BadInput, match="unreadable"):
         await purge_part(store, ASIDE, PART, now_ms=2_000)
 
 
@@ -239,7 +239,7 @@ def test_a_record_survives_its_own_encoding() -> None:
     ],
 )
 def test_a_record_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(handoff.BadInput, match=said):
+    with pytest.raises(protocol.BadInput, match=said):
         decode_quarantine(data, "r1")
 
 
@@ -257,7 +257,7 @@ async def dies_moving(store: Mortal, step: int) -> Quarantine:
     """Killed before this change of the sweep; its third is the delete, its fourth the ledger."""
     plan = await plan_of(store, GARBAGE[:2])
     aside = replace(ASIDE, doomed=plan)
-    await MemoryBlocks.put(store, quarantine_path("r1"), encode_quarantine(aside))
+    await MemoryObjectStore.put(store, quarantine_path("r1"), encode_quarantine(aside))
     store.left = step
     with pytest.raises(Stopped):
         await sweep_part(store, plan, plan.parts[0], LEDGER, aside)
@@ -272,7 +272,7 @@ async def test_a_purge_takes_what_an_apply_moved_and_has_no_rows_of(store: Morta
     swept = await purge_part(store, aside, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_failed) == (2, 0)
-    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
     assert await states_in(store, UNRECORDED) == {"data/a": "purged", "data/b": "purged"}
 
 
@@ -281,7 +281,7 @@ async def test_a_purge_leaves_a_copy_whose_object_is_still_at_its_address(store:
 
     swept = await purge_part(store, aside, PART, now_ms=2_000)
 
-    assert (swept.all.objects, len(await keys_in(store, handoff.QUARANTINE_PREFIX))) == (0, 2)
+    assert (swept.all.objects, len(await keys_in(store, protocol.QUARANTINE_PREFIX))) == (0, 2)
 
 
 async def test_what_has_no_rows_stays_while_the_window_lasts(store: Mortal) -> None:
@@ -293,7 +293,7 @@ async def test_what_has_no_rows_stays_while_the_window_lasts(store: Mortal) -> N
     longer = await purge_part(store, aside, PART, now_ms=2_000)
 
     assert (early.objects_quarantined, longer.objects_quarantined) == (2, 2)
-    assert len(await keys_in(store, handoff.QUARANTINE_PREFIX)) == 2
+    assert len(await keys_in(store, protocol.QUARANTINE_PREFIX)) == 2
 
 
 async def test_a_purge_of_what_has_no_rows_tries_again_just_what_failed(store: Mortal) -> None:
@@ -324,7 +324,7 @@ async def test_a_purge_without_a_plan_of_a_part_does_nothing(store: Mortal) -> N
 
     for quarantine in (ASIDE, aside):
         assert (await purge_part(store, quarantine, PART, now_ms=2_000)).all.objects == 0
-    assert len(await keys_in(store, handoff.QUARANTINE_PREFIX)) == 2
+    assert len(await keys_in(store, protocol.QUARANTINE_PREFIX)) == 2
 
 
 def plan_folder(quarantine: Quarantine) -> str:
@@ -335,12 +335,12 @@ def plan_folder(quarantine: Quarantine) -> str:
 # How long, where a run is applied again
 
 
-DOOMED = handoff.manifest_of(handoff.DOOMED, FOLDER, [handoff.Part(name=PART, rows=2, size_bytes=9, sha256="")])
+DOOMED = protocol.manifest_of(protocol.DOOMED, FOLDER, [protocol.Part(name=PART, rows=2, size_bytes=9, sha256="")])
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Files]:
-    lake = Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     with Files(lake) as opened:
         yield opened
 
@@ -408,9 +408,9 @@ async def test_what_is_moved_after_a_purge_has_a_window_of_its_own(store: Mortal
     await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
 
     early = await purge_part(store, ASIDE, PART, now_ms=8_999)
-    there = await keys_in(store, handoff.QUARANTINE_PREFIX)
+    there = await keys_in(store, protocol.QUARANTINE_PREFIX)
     await purge_part(store, ASIDE, PART, now_ms=9_000)
 
     assert (early.objects_deleted, there) == (0, [ASIDE.key("data/b")])
-    assert await keys_in(store, handoff.QUARANTINE_PREFIX) == []
+    assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
     assert await states_in(store, LEDGER.purge_key(PART)) == dict.fromkeys(GARBAGE, "purged")

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
-from lakebed.blocks import BlockOptions, BlockStore, open_blocks
 from lakebed.gc.packing import Cause
 from lakebed.gc.places import Namespace
 from lakebed.gc.read import ranges, reading_live
 from lakebed.gc.read.ranges import PREFIXES_MAX, _pack, _prefixes
 from lakebed.gc.tables import RANGES
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
@@ -105,7 +105,7 @@ def test_what_lies_elsewhere_may_not(address: str) -> None:
     assert packed({"a": address, "b": format_address(SLICE, 1)})["addresses"].to_pylist() == [[]]
 
 
-async def ranges_in(store: BlockStore, entries: list[list[str]]) -> pa.Table:
+async def ranges_in(store: ObjectStore, entries: list[list[str]]) -> pa.Table:
     """RANGES: one for each list of addresses."""
     rows = []
     for number, addresses in enumerate(entries):
@@ -127,7 +127,7 @@ def held_by(tables: list[pa.Table]) -> list[list[str]]:
 
 async def test_a_task_holds_no_more_keys_than_it_may_before_it_hands_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "HELD_MAX", 4)
-    store = open_blocks("mem://lake/repo", BlockOptions())
+    store = open_objectstore("mem://lake/repo", ObjectStoreOptions())
     keys = [f"data/old/{number}" for number in range(10)]
     named = [keys[start : start + 2] for start in range(0, 10, 2)]
     uris = [f"mem://lake/repo/{format_address(SLICE, number)}" for number in (3, 5)]

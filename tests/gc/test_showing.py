@@ -9,14 +9,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
-from lakebed.blocks import BlockOptions
-from lakebed.cli.gc_report import plan_html
-from lakebed.cli.gc_show import commits_text, expiring_text, objects_text
+from lakebed.cli.gc.report import plan_html
+from lakebed.cli.gc.show import commits_text, expiring_text, objects_text
+from lakebed.gc import protocol
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.showing import expiring_of, objects_of
-from lakebed.gc.workshop import write_input
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
     DoomedObject,
@@ -27,7 +24,10 @@ from lakebed.handoff import (
     Total,
     Totals,
 )
-from lakebed.retention import DAY_MS, BranchRule, Rules
+from lakebed.gc.rules import DAY_MS, BranchRule, Rules
+from lakebed.gc.showing import expiring_of, objects_of
+from lakebed.gc.workshop import write_input
+from lakebed.objectstore import ObjectStoreOptions
 
 FOLDER = "_lakefs/retention/gc/committed/r1/"
 NOW = 1_790_000_000_000
@@ -35,7 +35,9 @@ NOW = 1_790_000_000_000
 
 @pytest.fixture
 def files(tmp_path: Path) -> Any:
-    with Files(Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))) as found:
+    with Files(
+        Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
+    ) as found:
         yield found
 
 
@@ -53,16 +55,16 @@ def doomed(*objects: tuple[str, str]) -> pa.Table:
         }
         for address, path in objects
     ]
-    return pa.Table.from_pylist(rows, handoff.arrow_schema(handoff.DOOMED))
+    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.DOOMED))
 
 
 def written(files: Files) -> Plan:
     """Two parts of objects; and a history of which two commits expired."""
     parts = []
     for number, rows in enumerate((doomed(("x/1", "logs/a"), ("x/2", "logs/b")), doomed(("x/3", "raw/c")))):
-        data, name = handoff.encode_part(handoff.DOOMED, rows), f"part-{number}.parquet"
+        data, name = protocol.encode_part(protocol.DOOMED, rows), f"part-{number}.parquet"
         files.write(f"{FOLDER}doomed/{name}", data)
-        parts.append(handoff.part_of(name, data, rows=rows.num_rows))
+        parts.append(protocol.part_of(name, data, rows=rows.num_rows))
     history = [("a", 30, []), ("b", 20, ["a"]), ("c", 1, ["b"]), ("lost", 15, [])]
     commits = [
         {
@@ -77,7 +79,7 @@ def written(files: Files) -> Plan:
         for id_, age, parents in history
     ]
     refs = [{"kind": "branch", "name": "main", "commit_id": "c", "state": "active"}]
-    condemned = write_input(files, f"{FOLDER}condemned/", handoff.CONDEMNED, pa.table({"id": ["a", "lost"]}))
+    condemned = write_input(files, f"{FOLDER}condemned/", protocol.CONDEMNED, pa.table({"id": ["a", "lost"]}))
     return Plan(
         run_id="r1",
         kind=RunKind.COMMITTED,
@@ -90,16 +92,16 @@ def written(files: Files) -> Plan:
         commits=write_input(
             files,
             f"{FOLDER}commits/",
-            handoff.COMMITS,
-            pa.Table.from_pylist(commits, handoff.arrow_schema(handoff.COMMITS)),
+            protocol.COMMITS,
+            pa.Table.from_pylist(commits, protocol.arrow_schema(protocol.COMMITS)),
         ),
         refs=write_input(
-            files, f"{FOLDER}refs/", handoff.REFS, pa.Table.from_pylist(refs, handoff.arrow_schema(handoff.REFS))
+            files, f"{FOLDER}refs/", protocol.REFS, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
         ),
         condemned=condemned,
         commit_counts=CommitCounts(all=4, kept=2, expired=2, swept=0),
         range_counts=RangeCounts(live=1, expired=2),
-        doomed=handoff.manifest_of(handoff.DOOMED, f"{FOLDER}doomed/", parts),
+        doomed=protocol.manifest_of(protocol.DOOMED, f"{FOLDER}doomed/", parts),
         totals=Totals(all=Total(objects=3, size_bytes=3 * 2048)),
     )
 

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator, Sequence
 import pyarrow as pa
 import pytest
 
-from lakebed.blocks import BlockStat, MemoryBlocks
 from lakebed.gc.planning_metadata import read_special, without_ids
-from lakebed.handoff import GC_PREFIX, QUARANTINE_PREFIX, quarantine_path
+from lakebed.gc.protocol import GC_PREFIX, QUARANTINE_PREFIX, quarantine_path
+from lakebed.objectstore import MemoryObjectStore, ObjectStat
 
 RANGE, METARANGE = "a" * 64, "b" * 64
 
 
-class Pages(MemoryBlocks):
+class Pages(MemoryObjectStore):
     """Counts the objects that are listed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told = 0
 
-    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         async for page in super().list(prefix, start_after=start_after):
             for start in range(0, len(page), 10):
                 self.told += len(page[start : start + 10])

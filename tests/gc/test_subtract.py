@@ -12,8 +12,8 @@ from lakebed.base import FOREIGN_SLICE, format_address, slice_number
 from lakebed.gc.mark import subtract
 from lakebed.gc.packing import Cause, LiveSet, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered
 from lakebed.gc.places import Namespace, may_be_deleted
+from lakebed.gc.protocol import BadInput
 from lakebed.gc.tables import CANDIDATES, LIVE
-from lakebed.handoff import BadInput
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NOTHING = LIVE.schema.empty_table()

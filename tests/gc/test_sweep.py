@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakebed import handoff
 from lakebed.base import format_address
-from lakebed.blocks import BlocksUnavailable, DeleteFailure, MemoryBlocks
+from lakebed.gc import protocol
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep_part
+from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectStoreUnavailable
 from tests.gc.doomed import FOLDER, plan_of
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
 
-class StubbornBlocks(MemoryBlocks):
+class StubbornObjectStore(MemoryObjectStore):
     """Counts what it is asked to delete, refuses some keys, and is out of reach for whole calls."""
 
     def __init__(self) -> None:
@@ -28,32 +28,32 @@ class StubbornBlocks(MemoryBlocks):
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         self.asked.append([*keys])
         if self.out_of_reach:
-            raise BlocksUnavailable("gone fishing")
+            raise ObjectStoreUnavailable("gone fishing")
         await super().delete([key for key in keys if key not in self.refuses])
         return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
 
 
 @pytest.fixture
-def store() -> StubbornBlocks:
-    return StubbornBlocks()
+def store() -> StubbornObjectStore:
+    return StubbornObjectStore()
 
 
-async def ledger_of(store: StubbornBlocks, plan: handoff.Manifest) -> dict[str, str]:
+async def ledger_of(store: StubbornObjectStore, plan: protocol.Manifest) -> dict[str, str]:
     data = await store.get(LEDGER.key(plan.parts[0].name))
-    rows = handoff.decode_part(handoff.LEDGER, data, name="ledger")
+    rows = protocol.decode_part(protocol.LEDGER, data, name="ledger")
     return dict(zip(rows["address"].to_pylist(), rows["error"].to_pylist(), strict=True))
 
 
-async def fill(store: StubbornBlocks) -> None:
+async def fill(store: StubbornObjectStore) -> None:
     for key in ("data/a", "data/b", "data/c"):
         await store.put(key, b"1234")
 
 
-async def keys_in(store: StubbornBlocks) -> set[str]:
+async def keys_in(store: StubbornObjectStore) -> set[str]:
     return {stat.key async for page in store.list("data/") for stat in page}
 
 
-async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornBlocks) -> None:
+async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornObjectStore) -> None:
     for key in ("data/a", "data/b", "data/kept"):
         await store.put(key, b"1234")
     plan = await plan_of(store, ["data/a", "data/b"])
@@ -65,7 +65,7 @@ async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornBlo
     assert await ledger_of(store, plan) == {"data/a": "", "data/b": ""}
 
 
-async def test_keys_are_deleted_in_batches(store: StubbornBlocks) -> None:
+async def test_keys_are_deleted_in_batches(store: StubbornObjectStore) -> None:
     plan = await plan_of(store, [format_address(7, n) for n in range(2 * BATCH_KEYS + 1)])
 
     await sweep_part(store, plan, plan.parts[0], LEDGER)
@@ -73,7 +73,7 @@ async def test_keys_are_deleted_in_batches(store: StubbornBlocks) -> None:
     assert [len(batch) for batch in store.asked] == [BATCH_KEYS, BATCH_KEYS, 1]
 
 
-async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornBlocks) -> None:
+async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornObjectStore) -> None:
     store.refuses = {"data/b"}
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
@@ -85,7 +85,7 @@ async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornBl
     assert await ledger_of(store, plan) == {"data/a": "", "data/b": "not allowed"}
 
 
-async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: StubbornBlocks) -> None:
+async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: StubbornObjectStore) -> None:
     store.out_of_reach = True
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
@@ -96,7 +96,7 @@ async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: Stubbo
     assert set((await ledger_of(store, plan)).values()) == {"gone fishing"}
 
 
-async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: StubbornBlocks) -> None:
+async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: StubbornObjectStore) -> None:
     plan = await plan_of(store, ["data/a", "data/b"])
     first = await sweep_part(store, plan, plan.parts[0], LEDGER)
 
@@ -107,7 +107,7 @@ async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: Stubborn
     assert again.parts_skipped == 1
 
 
-async def test_only_what_failed_is_tried_again(store: StubbornBlocks) -> None:
+async def test_only_what_failed_is_tried_again(store: StubbornObjectStore) -> None:
     store.refuses = {"data/b"}
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b", "data/c"])
@@ -121,7 +121,7 @@ async def test_only_what_failed_is_tried_again(store: StubbornBlocks) -> None:
     assert await ledger_of(store, plan) == {"data/a": "", "data/b": "", "data/c": ""}
 
 
-async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornBlocks) -> None:
+async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornObjectStore) -> None:
     plan = await plan_of(store, ["data/a"])
     await store.put(LEDGER.key(plan.parts[0].name), b"PAR1 half a file")
 
@@ -131,7 +131,7 @@ async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornBloc
 
 
 @pytest.mark.parametrize("key", ["_lakefs/dummy", "x", "data/../_lakefs/dummy"])
-async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store: StubbornBlocks, key: str) -> None:
+async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store: StubbornObjectStore, key: str) -> None:
     plan = await plan_of(store, [key], as_found=False)
 
     swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
@@ -141,17 +141,19 @@ async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store:
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
-async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(store: StubbornBlocks, damage: str) -> None:
+async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(
+    store: StubbornObjectStore, damage: str
+) -> None:
     await store.put("data/a", b"1234")
     plan = await plan_of(store, ["data/a"])
     key = FOLDER + "part-00000.parquet"
     data = await store.get(key)
     if damage == "missing":
-        await MemoryBlocks.delete(store, [key])
+        await MemoryObjectStore.delete(store, [key])
     else:
         await store.put(key, data[:-1] if damage == "short" else data[:50] + b"!" + data[51:])
 
-    with pytest.raises(handoff.BadInput, match="part-00000"):
+    with pytest.raises(protocol.BadInput, match="part-00000"):
         await sweep_part(store, plan, plan.parts[0], LEDGER)
 
     assert await keys_in(store) == {"data/a"}

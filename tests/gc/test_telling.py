@@ -9,13 +9,12 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError
 
-from lakebed import handoff
 from lakebed.base import CommitId
-from lakebed.cli.gc_diff import diff_text
-from lakebed.cli.gc_progress import CLEAR, TaskLine
-from lakebed.cli.gc_report import plan_html
-from lakebed.cli.gc_rules_plan import PlannedChange, planned_text
-from lakebed.cli.gc_text import (
+from lakebed.cli.gc.diff import diff_text
+from lakebed.cli.gc.progress import CLEAR, TaskLine
+from lakebed.cli.gc.report import plan_html
+from lakebed.cli.gc.rules_plan import PlannedChange, planned_text
+from lakebed.cli.gc.text import (
     applied_text,
     bar,
     bars,
@@ -27,12 +26,11 @@ from lakebed.cli.gc_text import (
     state_text,
     view_text,
 )
-from lakebed.cli.gc_why import why_text
+from lakebed.cli.gc.why import why_text
 from lakebed.cli.output import human_time
-from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, standing_by_record, unforeseen
+from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, protocol, standing_by_record, unforeseen
 from lakebed.gc.admitting import state_to_apply
-from lakebed.gc.unforeseen import telling_line
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     CommitCounts,
     CommitsDiffer,
     CommittedName,
@@ -56,14 +54,15 @@ from lakebed.handoff import (
     WhyAnswer,
     WhyObject,
 )
-from lakebed.retention import DAY_MS, RuleChange, Rules, Stay, StayKind
+from lakebed.gc.rules import DAY_MS, RuleChange, Rules, Stay, StayKind
+from lakebed.gc.unexpected import telling_line
 
 HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
 NOW = 1_790_000_000_000
 
 
 def plan(**more: object) -> Plan:
-    manifest = handoff.manifest_of(handoff.COMMITS, "_lakefs/x/", [])
+    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
     small, large = Total(objects=3, size_bytes=10 << 20), Total(objects=1000, size_bytes=30 << 20)
     found = Plan(
         run_id="r1",

@@ -10,17 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, RunId, Unavailable
-from lakebed.blocks import BlockOptions
-from lakebed.cli.gc_session import all_but_failed
+from lakebed.cli.gc.session import all_but_failed
 from lakebed.gc.failures import TaskStopped
 from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.finishing import NotFinished, finish_each, left_off
 from lakebed.gc.live_side import RunAbandoned
-from lakebed.gc.runs import write_plan
-from lakebed.gc.standing import Standing
-from lakebed.gc.unfinished import OtherUnfinished, UnfinishedRun, begin, check_beside, unfinished_runs
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     BadInput,
     Plan,
     PlanMissing,
@@ -34,7 +30,11 @@ from lakebed.handoff import (
     quarantine_path,
     run_folder,
 )
-from lakebed.upkeep import RulesChanged
+from lakebed.gc.runs import write_plan
+from lakebed.gc.service import RulesChanged
+from lakebed.gc.standing import Standing
+from lakebed.gc.unfinished import OtherUnfinished, UnfinishedRun, begin, check_beside, unfinished_runs
+from lakebed.objectstore import ObjectStoreOptions
 from tests.gc.test_telling import plan
 
 NOW = 1_790_000_000_000
@@ -42,7 +42,7 @@ NOW = 1_790_000_000_000
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Files]:
-    lake = Lake(uri="local://lake/repo", options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     with Files(lake) as opened:
         yield opened
 

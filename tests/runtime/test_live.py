@@ -1,4 +1,4 @@
-"""The live world keeps what the ports promise."""
+"""The live ports keeps what the ports promise."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ import time
 
 import pytest
 
-from lakebed.base import World
-from lakebed.runtime import LiveIds, live_world
+from lakebed.base import Ports
+from lakebed.runtime import LiveIds, live_ports
 
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 @pytest.fixture
-def world() -> World:
-    return live_world()
+def ports() -> Ports:
+    return live_ports()
 
 
-def test_a_fresh_name_is_20_characters_of_base_32(world: World) -> None:
+def test_a_fresh_name_is_20_characters_of_base_32(ports: Ports) -> None:
     for _ in range(1000):
-        name = world.ids.fresh()
+        name = ports.ids.fresh()
 
         assert len(name) == 20
         assert set(name) <= set(DIGITS)
 
 
-def test_a_fresh_name_begins_with_the_time(world: World) -> None:
+def test_a_fresh_name_begins_with_the_time(ports: Ports) -> None:
     before_ms = time.time_ns() // 1_000_000
-    number = int(world.ids.fresh(), 32)
+    number = int(ports.ids.fresh(), 32)
     after_ms = time.time_ns() // 1_000_000
 
     assert number.bit_length() <= 100
     assert before_ms <= number >> 52 <= after_ms
 
 
-def test_fresh_names_ascend_and_never_repeat(world: World) -> None:
-    names = [world.ids.fresh() for _ in range(20_000)]
+def test_fresh_names_ascend_and_never_repeat(ports: Ports) -> None:
+    names = [ports.ids.fresh() for _ in range(20_000)]
 
     assert names == sorted(set(names))
 
@@ -53,11 +53,11 @@ def test_a_clock_that_goes_back_repeats_no_name(monkeypatch: pytest.MonkeyPatch)
     assert names == sorted(set(names))
 
 
-def test_threads_share_no_name(world: World) -> None:
+def test_threads_share_no_name(ports: Ports) -> None:
     names: list[str] = []
 
     def make() -> None:
-        names.extend([world.ids.fresh() for _ in range(2000)])
+        names.extend([ports.ids.fresh() for _ in range(2000)])
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
@@ -75,57 +75,57 @@ def test_processes_that_start_in_the_same_millisecond_differ(monkeypatch: pytest
     assert len({LiveIds().fresh() for _ in range(1000)}) == 1000
 
 
-def test_bits_are_as_many_as_asked_for(world: World) -> None:
-    drawn = [world.ids.bits(7) for _ in range(2000)]
+def test_bits_are_as_many_as_asked_for(ports: Ports) -> None:
+    drawn = [ports.ids.bits(7) for _ in range(2000)]
 
     assert set(drawn) <= set(range(128))
     assert len(set(drawn)) > 64
 
 
-async def test_the_clock_tells_unix_milliseconds_and_sleeps(world: World) -> None:
+async def test_the_clock_tells_unix_milliseconds_and_sleeps(ports: Ports) -> None:
     before_ms = time.time_ns() // 1_000_000
 
-    await world.clock.sleep(0.005)
+    await ports.clock.sleep(0.005)
 
-    assert before_ms + 4 <= world.clock.now_ms() <= time.time_ns() // 1_000_000
+    assert before_ms + 4 <= ports.clock.now_ms() <= time.time_ns() // 1_000_000
 
 
-async def test_results_are_in_the_order_of_what_was_gathered(world: World) -> None:
+async def test_results_are_in_the_order_of_what_was_gathered(ports: Ports) -> None:
     async def after(seconds: float, value: int) -> int:
-        await world.clock.sleep(seconds)
+        await ports.clock.sleep(seconds)
         return value
 
-    assert await world.tasks.gather([after(0.01, 1), after(0.0, 2), after(0.005, 3)]) == [1, 2, 3]
-    assert await world.tasks.gather([after(0.0, 1)]) == [1]
-    assert await world.tasks.gather([]) == []
+    assert await ports.tasks.gather([after(0.01, 1), after(0.0, 2), after(0.005, 3)]) == [1, 2, 3]
+    assert await ports.tasks.gather([after(0.0, 1)]) == [1]
+    assert await ports.tasks.gather([]) == []
 
 
-async def test_the_first_error_is_raised_after_all_have_ended(world: World) -> None:
+async def test_the_first_error_is_raised_after_all_have_ended(ports: Ports) -> None:
     ended = []
 
     async def end(name: str, error: Exception | None) -> None:
-        await world.clock.sleep(0.002 * len(name))
+        await ports.clock.sleep(0.002 * len(name))
         ended.append(name)
         if error is not None:
             raise error
 
     with pytest.raises(KeyError):
-        await world.tasks.gather([end("bb", KeyError()), end("a", ValueError()), end("cccc", None)])
+        await ports.tasks.gather([end("bb", KeyError()), end("a", ValueError()), end("cccc", None)])
 
     assert ended == ["a", "bb", "cccc"]
 
 
-async def test_cancelling_a_gathering_cancels_what_it_gathered(world: World) -> None:
+async def test_cancelling_a_gathering_cancels_what_it_gathered(ports: Ports) -> None:
     cancelled = []
 
     async def wait(name: str) -> None:
         try:
-            await world.tasks.event().wait()
+            await ports.tasks.event().wait()
         except asyncio.CancelledError:
             cancelled.append(name)
             raise
 
-    gathering = asyncio.ensure_future(world.tasks.gather([wait("a"), wait("b")]))
+    gathering = asyncio.ensure_future(ports.tasks.gather([wait("a"), wait("b")]))
     await asyncio.sleep(0.001)
     gathering.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -134,8 +134,8 @@ async def test_cancelling_a_gathering_cancels_what_it_gathered(world: World) -> 
     assert sorted(cancelled) == ["a", "b"]
 
 
-async def test_an_event_once_set_stays_set_for_all(world: World) -> None:
-    event = world.tasks.event()
+async def test_an_event_once_set_stays_set_for_all(ports: Ports) -> None:
+    event = ports.tasks.event()
     waiting = [asyncio.ensure_future(event.wait(timeout)) for timeout in (None, 60.0)]
     await asyncio.sleep(0)
     assert not event.is_set()
@@ -149,8 +149,8 @@ async def test_an_event_once_set_stays_set_for_all(world: World) -> None:
     assert await event.wait(0.0) is True
 
 
-async def test_a_wait_ends_at_its_timeout(world: World) -> None:
-    event = world.tasks.event()
+async def test_a_wait_ends_at_its_timeout(ports: Ports) -> None:
+    event = ports.tasks.event()
 
     assert await event.wait(0.001) is False
     assert await event.wait(0.0) is False

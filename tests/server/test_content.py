@@ -226,7 +226,7 @@ class TestRanges:
 async def test_an_object_whose_data_is_gone_is_gone(client: httpx.AsyncClient, repo: str, app: App) -> None:
     stats = (await upload(client, repo, "a", content=b"1")).json()
     repository = await app._state.catalog.get("lake")
-    await repository.blocks.delete([stats["physical_address"].removeprefix(repository.address_prefix)])
+    await repository.objectstore.delete([stats["physical_address"].removeprefix(repository.address_prefix)])
 
     answer = await download(client, repo, "a")
 

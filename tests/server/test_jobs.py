@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from lakebed.gc.service.jobs import RUNNING, RunningRecord
 from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module
 from lakebed.server.collectors import Collectors
-from lakebed.upkeep.jobs import RUNNING, RunningRecord
 from lakebed.versions import encode_record
 
 PLAYED = """

@@ -21,9 +21,9 @@ import pytest
 
 from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.base import from_row
+from lakebed.gc.service import Collector, Upkeep, UpkeepOptions
 from lakebed.kv import scan_prefix
 from lakebed.server import ServerOptions, opened
-from lakebed.upkeep import Collector, Upkeep, UpkeepOptions
 from lakebed.versions import Commit, Versions, decode_record, keys
 
 ROUNDS = 50
@@ -113,7 +113,7 @@ class Storm:
 async def read_all(versions: Versions) -> dict[str, bytes]:
     listing = await versions.list("main", limit=100_000)
     entries = {key.decode(): await versions.get("main", key) for key, _ in listing.items}
-    return {path: await versions.blocks.get(entry.address) for path, entry in entries.items()}
+    return {path: await versions.objectstore.get(entry.address) for path, entry in entries.items()}
 
 
 async def named_addresses(versions: Versions) -> set[str]:
@@ -142,7 +142,7 @@ async def check_after(folder: Path, storm: Storm) -> None:
 
 async def check_nothing_leaks(versions: Versions, database: Path, found: dict[str, bytes]) -> None:
     upkeep = Upkeep(versions, UpkeepOptions(dead_owner_age_ms=0))
-    collected = await Collector(versions, upkeep, versions.blocks.delete).collect_uncommitted()
+    collected = await Collector(versions, upkeep, versions.objectstore.delete).collect_uncommitted()
     assert collected.failed == frozenset()
     assert await read_all(versions) == found
 
@@ -152,7 +152,7 @@ async def check_nothing_leaks(versions: Versions, database: Path, found: dict[st
     tokens = {token for _, record in await versions.branch_records() for token in record.tokens()}
     assert staging_partitions(database, versions) <= {keys.token_partition(versions.uid, token) for token in tokens}
     assert [key async for key, _ in scan_prefix(versions.store, versions.partition, keys.CLAIM)] == []
-    listed = {stat.key async for page in versions.blocks.list("data/") for stat in page}
+    listed = {stat.key async for page in versions.objectstore.list("data/") for stat in page}
     assert listed == await named_addresses(versions)
 
 

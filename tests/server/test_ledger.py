@@ -8,8 +8,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
-from lakebed.handoff import LEDGER_PREFIX
+from lakebed.gc import protocol
+from lakebed.gc.protocol import LEDGER_PREFIX
 from lakebed.server import AppState
 
 
@@ -28,20 +28,22 @@ def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
         "kept_until": [None] * rows,
         "last_seen_at": [None] * rows,
     }
-    schema = handoff.arrow_schema(handoff.LEDGER)
+    schema = protocol.arrow_schema(protocol.LEDGER)
     table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
-    return handoff.encode_part(handoff.LEDGER, table)
+    return protocol.encode_part(protocol.LEDGER, table)
 
 
 @pytest.fixture
 async def ledger(state: AppState, repo: str) -> str:
-    blocks = (await state.catalog.get("lake")).blocks
+    objectstore = (await state.catalog.get("lake")).objectstore
     for date, run_id, addresses, what in (
         ("2026-11-20", "r1", ["x", "y", "z"], "deleted"),
         ("2026-11-20", "r2", ["v"], "quarantined"),
         ("2026-11-21", "r3", ["w"], "deleted"),
     ):
-        await blocks.put(f"{LEDGER_PREFIX}date={date}/{run_id}-part-00000.parquet", rows_of(run_id, addresses, what))
+        await objectstore.put(
+            f"{LEDGER_PREFIX}date={date}/{run_id}-part-00000.parquet", rows_of(run_id, addresses, what)
+        )
     return repo + "/gc/ledger"
 
 
@@ -107,7 +109,9 @@ async def test_a_question_that_cannot_be_meant_is_refused(
 
 
 async def test_a_damaged_file_is_named(client: httpx.AsyncClient, ledger: str, state: AppState) -> None:
-    await (await state.catalog.get("lake")).blocks.put(f"{LEDGER_PREFIX}date=2026-11-19/r0-part-00000.parquet", b"x")
+    await (await state.catalog.get("lake")).objectstore.put(
+        f"{LEDGER_PREFIX}date=2026-11-19/r0-part-00000.parquet", b"x"
+    )
 
     answer = await client.get(ledger)
 

@@ -14,7 +14,7 @@ import pytest
 
 from lakebed import wire
 from lakebed.base import Entry
-from lakebed.handoff import LEDGER, Quarantine, arrow_schema, encode_part, encode_quarantine, quarantine_path
+from lakebed.gc.protocol import LEDGER, Quarantine, arrow_schema, encode_part, encode_quarantine, quarantine_path
 from lakebed.server import App, AppState
 from lakebed.server.app import RESOURCES
 from lakebed.server.needs import LOGIN, NEEDS
@@ -80,18 +80,18 @@ async def lay_aside(state: AppState, *paths: str) -> None:
     rows = []
     for number, path in enumerate(paths):
         address = f"data/x/{number}"
-        await repository.blocks.put(aside.key(address), b"old")
+        await repository.objectstore.put(aside.key(address), b"old")
         rows.append({"run_id": "r1", "address": address, "path": path, "size_bytes": 3, "state": "quarantined"})
         rows[-1] |= {"reason": "expired", "rule": "", "error": "", "deleted_at": 1, "kept_until": None}
 
         async def store_body(address: str) -> Entry:
-            stored = await repository.blocks.put(address, b"now")
+            stored = await repository.objectstore.put(address, b"now")
             return Entry(address=address, size_bytes=3, checksum=stored.md5, modified_ms=1)
 
         await repository.versions.upload("main", path.encode(), store_body)
     table = pa.Table.from_pylist(rows, schema=arrow_schema(LEDGER))
-    await repository.blocks.put(aside.ledger_prefix + "00000.parquet", encode_part(LEDGER, table))
-    await repository.blocks.put(quarantine_path("r1"), encode_quarantine(aside))
+    await repository.objectstore.put(aside.ledger_prefix + "00000.parquet", encode_part(LEDGER, table))
+    await repository.objectstore.put(quarantine_path("r1"), encode_quarantine(aside))
 
 
 def test_every_route_says_what_it_needs_and_every_row_has_a_route(routes: list[Route]) -> None:

@@ -8,8 +8,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from lakebed import handoff
-from lakebed.handoff import Plan, RunKind, Total, Totals
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Plan, RunKind, Total, Totals
 from lakebed.server import AppState
 
 
@@ -25,7 +25,7 @@ def doomed(addresses: list[str]) -> pa.Table:
         "last_seen_at": [0] * rows,
         "path": ["a/b"] * rows,
     }
-    schema = handoff.arrow_schema(handoff.DOOMED)
+    schema = protocol.arrow_schema(protocol.DOOMED)
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
 
 
@@ -34,29 +34,29 @@ def write(state: AppState, repo: str) -> Any:
     """Writes a plan into the namespace, as a collector does; returns its folder."""
 
     async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
-        blocks = (await state.catalog.get(repo.rpartition("/")[2])).blocks
-        folder = handoff.input_folder(kind, handoff.check_run_id(run_id), "doomed")
-        data = handoff.encode_part(handoff.DOOMED, doomed(addresses))
-        part = handoff.part_of("part-00000.parquet", data, rows=len(addresses))
-        await blocks.put(folder + part.name, data)
-        nothing = handoff.manifest_of(handoff.COMMITS, folder, [])
+        objectstore = (await state.catalog.get(repo.rpartition("/")[2])).objectstore
+        folder = protocol.input_folder(kind, protocol.check_run_id(run_id), "doomed")
+        data = protocol.encode_part(protocol.DOOMED, doomed(addresses))
+        part = protocol.part_of("part-00000.parquet", data, rows=len(addresses))
+        await objectstore.put(folder + part.name, data)
+        nothing = protocol.manifest_of(protocol.COMMITS, folder, [])
         plan = Plan(
             run_id=run_id,
             kind=kind,
             repository="lake",
-            namespace=blocks.uri,
+            namespace=objectstore.uri,
             now_ms=1,
             settled_slices=0,
             rules=None,
             rules_version=3,
             commits=nothing,
             refs=nothing,
-            commit_counts=handoff.CommitCounts(all=0, kept=0, expired=0, swept=0),
-            range_counts=handoff.RangeCounts(live=0, expired=0),
-            doomed=handoff.manifest_of(handoff.DOOMED, folder, [part]),
+            commit_counts=protocol.CommitCounts(all=0, kept=0, expired=0, swept=0),
+            range_counts=protocol.RangeCounts(live=0, expired=0),
+            doomed=protocol.manifest_of(protocol.DOOMED, folder, [part]),
             totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
         )
-        await blocks.put(handoff.plan_path(kind, run_id), handoff.encode_plan(plan))
+        await objectstore.put(protocol.plan_path(kind, run_id), protocol.encode_plan(plan))
         return folder
 
     return write
@@ -101,12 +101,12 @@ async def test_a_plan_with_a_missing_or_changed_part_is_not_compared(
 ) -> None:
     await write("r1", ["x"])
     folder = await write("r2", ["y"])
-    blocks = (await state.catalog.get("lake")).blocks
-    data = await blocks.get(folder + "part-00000.parquet")
+    objectstore = (await state.catalog.get("lake")).objectstore
+    data = await objectstore.get(folder + "part-00000.parquet")
 
-    await blocks.delete([folder + "part-00000.parquet"])
+    await objectstore.delete([folder + "part-00000.parquet"])
     missing = await client.get(repo + "/gc/plans/r1/diff/r2")
-    await blocks.put(folder + "part-00000.parquet", data[:-1] + b"x")
+    await objectstore.put(folder + "part-00000.parquet", data[:-1] + b"x")
     changed = await client.get(repo + "/gc/plans/r1/diff/r2")
 
     for answer in (missing, changed):

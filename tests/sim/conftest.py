@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.kv import PredicateFailed, Store
-from lakebed.testing.sim import Actor, Ending, Ports, Scene, Violation
+from sim import Actor, Ending, Scene, SimPorts, Violation
 
 PARTITION, KEY = b"p", b"k"
 
@@ -40,7 +40,7 @@ def counting() -> Counting:
     """Each writer adds one; at the end the sum must be there, if the scene is told to look."""
 
     def make(writers: int, *, is_careful: bool = True, is_checked: bool = True) -> Scene:
-        async def program(ports: Ports) -> None:
+        async def program(ports: SimPorts) -> None:
             await (increment if is_careful else increment_carelessly)(ports.store)
 
         def check(ending: Ending) -> None:
@@ -58,7 +58,7 @@ def counting() -> Counting:
 def alone() -> Callable[..., Scene]:
     """Scenes without a check, of these programs by name."""
 
-    def make(**programs: Callable[[Ports], object]) -> Scene:
+    def make(**programs: Callable[[SimPorts], object]) -> Scene:
         return Scene(name="alone", actors=[Actor(name, program) for name, program in programs.items()])  # type: ignore[arg-type]  # all are coroutine functions
 
     return make

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakebed.testing import sim
-from lakebed.testing.sim.mutants import MUTANTS
-from lakebed.testing.sim.planting import Mutant
-from lakebed.testing.sim.worlds import small_worlds
-from lakebed.testing.sim.worlds_metadata import metadata_worlds
+import sim
+from sim.mutants import MUTANTS
+from sim.planting import Mutant
+from sim.worlds import small_worlds
+from sim.worlds_metadata import metadata_worlds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/design/guards.md").read_text()

@@ -7,13 +7,13 @@ import dataclasses
 
 import pytest
 
-from lakebed.testing.sim import Actor, Budget, Ending, Explored, Ports, Scene, explore
-from lakebed.testing.sim.actors import Life
-from lakebed.testing.sim.memory import digest_of
-from lakebed.testing.sim.mutants import MUTANTS
-from lakebed.testing.sim.operations import UNORDERED
-from lakebed.testing.sim.planting import Mutant
-from lakebed.testing.sim.worlds import small_worlds
+from sim import Actor, Budget, Ending, Explored, Scene, SimPorts, explore
+from sim.actors import Life
+from sim.memory import digest_of
+from sim.mutants import MUTANTS
+from sim.operations import UNORDERED
+from sim.planting import Mutant
+from sim.worlds import small_worlds
 
 SCENES = {world.scene.name: world.scene for world in small_worlds()}
 WALKED_TWICE = (
@@ -91,11 +91,11 @@ def test_actors_that_are_alike_meet_the_same_when_they_fail() -> None:
 
 
 def lives(*programs: object) -> list[Life]:
-    return [Life("a", program, Ports("a")) for program in programs]  # type: ignore[arg-type]  # coroutine functions
+    return [Life("a", program, SimPorts("a")) for program in programs]  # type: ignore[arg-type]  # coroutine functions
 
 
 def test_lives_that_remember_the_same_have_one_digest() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         total = 0
         for number in [1, 2, 3]:
             await ports.store.get(b"p", b"k")
@@ -113,18 +113,18 @@ def test_lives_that_remember_the_same_have_one_digest() -> None:
 @pytest.mark.parametrize("place", ["local", "stack", "iterator", "attribute", "closure", "generator"])
 def test_lives_that_differ_anywhere_in_memory_have_two_digests(place: str) -> None:
     def program(mine: int) -> object:
-        async def look(ports: Ports, value: object) -> None:
+        async def look(ports: SimPorts, value: object) -> None:
             def inner() -> object:
                 return value
 
             await ports.store.get(b"p", b"k")
             inner()
 
-        async def numbers(ports: Ports) -> object:
+        async def numbers(ports: SimPorts) -> object:
             yield mine
             await ports.store.get(b"p", b"k")
 
-        async def run(ports: Ports) -> None:
+        async def run(ports: SimPorts) -> None:
             match place:
                 case "local":
                     value = mine
@@ -152,7 +152,7 @@ def test_lives_that_differ_anywhere_in_memory_have_two_digests(place: str) -> No
 
 
 def test_a_life_that_holds_what_cannot_be_seen_is_like_no_other() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         opaque = memoryview(b"abc")
         await ports.pause()
         print(opaque)

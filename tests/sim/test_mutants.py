@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.testing.sim import explore, run_seed
-from lakebed.testing.sim.hunting import hunt_by_seed, hunt_by_world
-from lakebed.testing.sim.mutants import MUTANTS
-from lakebed.testing.sim.planting import Mutant
-from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
-from lakebed.testing.sim.worlds import small_worlds
+from sim import explore, run_seed
+from sim.hunting import hunt_by_seed, hunt_by_world
+from sim.mutants import MUTANTS
+from sim.planting import Mutant
+from sim.swarms import SWARM_FAULTS, swarm
+from sim.worlds import small_worlds
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.blocks import BlockExists, BlockNotFound, ShortBody
 from lakebed.kv import InvalidKey, PredicateFailed, StoreUnavailable
-from lakebed.testing.sim import DAWN_MS, Actor, Disk, Effect, Fate, Ports, Program, Scene, explore, run_alone, run_seed
-from lakebed.testing.sim.scheduling import Simulation
+from lakebed.objectstore import ObjectExists, ObjectMissing, ShortBody
+from sim import DAWN_MS, Actor, Disk, Effect, Fate, Program, Scene, SimPorts, explore, run_alone, run_seed
+from sim.scheduling import Simulation
 
 
 class Fated:
@@ -35,7 +35,7 @@ def play(program: Program, **fates: Fate) -> Disk:
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_set_if_replaces_only_what_was_read(versioned: bool) -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         store = ports.store
         first = await store.set_if(b"p", b"k", b"1", None)
         with pytest.raises(PredicateFailed):
@@ -52,7 +52,7 @@ def test_set_if_replaces_only_what_was_read(versioned: bool) -> None:
 
 
 def test_predicates_by_value_let_a_b_a_pass_and_versions_do_not() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         held = await ports.store.get(b"p", b"k")
         assert held is not None
         await ports.store.set(b"p", b"k", b"B")
@@ -71,7 +71,7 @@ def test_predicates_by_value_let_a_b_a_pass_and_versions_do_not() -> None:
 
 
 def test_a_scan_is_in_byte_order_and_goes_on_where_a_page_ended() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         await ports.store.set_many(b"p", [(key, key) for key in (b"b", b"\xff", b"a", b"aa")])
         await ports.store.set(b"other", b"a", b"elsewhere")
         page = await ports.store.scan(b"p", b"", 2)
@@ -84,7 +84,7 @@ def test_a_scan_is_in_byte_order_and_goes_on_where_a_page_ended() -> None:
 
 
 def test_keys_that_no_driver_takes_are_refused() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         with pytest.raises(InvalidKey):
             await ports.store.set(b"p", b"k" * 1025, b"")
         with pytest.raises(InvalidKey):
@@ -94,7 +94,7 @@ def test_keys_that_no_driver_takes_are_refused() -> None:
 
 
 def test_a_lost_answer_is_of_a_write_that_was_done() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         with pytest.raises(OutcomeUnknown):
             await ports.store.set(b"p", b"k", b"1")
 
@@ -103,7 +103,7 @@ def test_a_lost_answer_is_of_a_write_that_was_done() -> None:
 
 
 def test_a_refused_operation_did_nothing_and_says_so() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         with pytest.raises(StoreUnavailable):
             await ports.store.set(b"p", b"k", b"1")
         with pytest.raises(StoreUnavailable):
@@ -113,10 +113,10 @@ def test_a_refused_operation_did_nothing_and_says_so() -> None:
 
 
 def test_a_batch_is_not_atomic_and_a_crash_may_leave_half_of_it(alone: Callable[..., Scene]) -> None:
-    async def writer(ports: Ports) -> None:
+    async def writer(ports: SimPorts) -> None:
         await ports.store.set_many(b"p", [(b"a", b"1"), (b"b", b"1")])
 
-    async def reader(ports: Ports) -> None:
+    async def reader(ports: SimPorts) -> None:
         found.add(tuple(held is not None for held in await ports.store.get_many(b"p", [b"b", b"a"])))
 
     found: set[tuple[bool, ...]] = set()
@@ -132,7 +132,7 @@ def test_a_batch_is_not_atomic_and_a_crash_may_leave_half_of_it(alone: Callable[
 
 
 def test_a_batch_that_was_refused_half_way_is_of_unknown_outcome() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"before", b"")
         with pytest.raises(OutcomeUnknown):
             await ports.store.set_many(b"p", [(b"a", b"1"), (b"b", b"1")])
@@ -152,32 +152,32 @@ def test_blocks_are_put_whole_listed_in_order_and_copied() -> None:
         yield b"ab"
         yield b"cd"
 
-    async def program(ports: Ports) -> None:
-        blocks = ports.blocks
-        stored = await blocks.put("data/1", chunks(), size_bytes=4)
+    async def program(ports: SimPorts) -> None:
+        objectstore = ports.objectstore
+        stored = await objectstore.put("data/1", chunks(), size_bytes=4)
         assert (stored.size_bytes, stored.md5) == (4, "e2fc714c4727ee9395f324cd2e7f331f")
         with pytest.raises(ShortBody):
-            await blocks.put("data/2", chunks(), size_bytes=5)
-        with pytest.raises(BlockExists):
-            await blocks.put("data/1", b"", if_absent=True)
-        with pytest.raises(BlockNotFound):
-            await blocks.get("data/2")
-        await blocks.copy("data/1", "data/0")
-        assert await blocks.get("data/0", start=1, end=3) == b"bc"
-        assert [stat.key for page in [page async for page in blocks.list("data/")] for stat in page] == [
+            await objectstore.put("data/2", chunks(), size_bytes=5)
+        with pytest.raises(ObjectExists):
+            await objectstore.put("data/1", b"", if_absent=True)
+        with pytest.raises(ObjectMissing):
+            await objectstore.get("data/2")
+        await objectstore.copy("data/1", "data/0")
+        assert await objectstore.get("data/0", start=1, end=3) == b"bc"
+        assert [stat.key for page in [page async for page in objectstore.list("data/")] for stat in page] == [
             "data/0",
             "data/1",
         ]
-        assert (await blocks.stat("data/1")).modified_ms == DAWN_MS
-        assert await blocks.delete(["data/0", "data/9"]) == []
-        assert b"".join([chunk async for chunk in blocks.stream("data/1")]) == b"abcd"
+        assert (await objectstore.stat("data/1")).modified_ms == DAWN_MS
+        assert await objectstore.delete(["data/0", "data/9"]) == []
+        assert b"".join([chunk async for chunk in objectstore.stream("data/1")]) == b"abcd"
 
     run_alone(program, Disk())
 
 
 def test_names_are_fresh_and_follow_from_seed_actor_and_life() -> None:
     def names(actor: str, seed: int, life: int) -> list[str]:
-        ids = Ports(actor, seed=seed, life=life).ids
+        ids = SimPorts(actor, seed=seed, life=life).ids
         return [ids.fresh() for _ in range(100)]
 
     assert names("a", 1, 0) == names("a", 1, 0)
@@ -187,7 +187,7 @@ def test_names_are_fresh_and_follow_from_seed_actor_and_life() -> None:
 
 
 def test_names_sort_by_the_clock() -> None:
-    ports = Ports("a")
+    ports = SimPorts("a")
     early = ports.ids.fresh()
     ports.clock.ms += 1
 
@@ -199,7 +199,7 @@ def test_gathered_strands_interleave_and_the_first_error_comes_after_all_have_en
 ) -> None:
     orders: set[str] = set()
 
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         order: list[str] = []
 
         async def strand(name: str) -> str:
@@ -223,7 +223,7 @@ def test_gathered_strands_interleave_and_the_first_error_comes_after_all_have_en
 def test_a_wait_ends_when_the_event_is_set_or_when_the_scheduler_lets_it_time_out(alone: Callable[..., Scene]) -> None:
     outcomes: set[bool] = set()
 
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         event = ports.tasks.event()
 
         async def waiter() -> None:
@@ -244,11 +244,11 @@ def test_a_wait_ends_when_the_event_is_set_or_when_the_scheduler_lets_it_time_ou
 def test_sleeping_moves_only_the_sleepers_clock(alone: Callable[..., Scene]) -> None:
     times: dict[str, int] = {}
 
-    async def sleeper(ports: Ports) -> None:
+    async def sleeper(ports: SimPorts) -> None:
         await ports.clock.sleep(2)
         times["sleeper"] = ports.clock.now_ms() - DAWN_MS
 
-    async def other(ports: Ports) -> None:
+    async def other(ports: SimPorts) -> None:
         await ports.pause()
         times["other"] = ports.clock.now_ms() - DAWN_MS
 
@@ -258,14 +258,14 @@ def test_sleeping_moves_only_the_sleepers_clock(alone: Callable[..., Scene]) -> 
 
 
 def test_who_crashes_has_no_more_effects_and_comes_back_with_nothing_in_memory() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         try:
             await ports.store.set(b"p", b"first", b"1")
             await ports.store.set(b"p", b"second", b"1")
         finally:
             await ports.store.set(b"p", b"on the way out", b"1")
 
-    async def again(ports: Ports) -> None:
+    async def again(ports: SimPorts) -> None:
         await ports.store.set(b"p", ports.ids.fresh().encode(), b"again")
 
     class Crashing(Fated):

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from lakebed.testing.sim import explore, run_seed
-from lakebed.testing.sim.__main__ import main
-from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
-from lakebed.testing.sim.worlds import World, small_worlds
+from sim import explore, run_seed
+from sim.__main__ import main
+from sim.swarms import SWARM_FAULTS, swarm
+from sim.worlds import World, small_worlds
 
 QUICK = [world for world in small_worlds() if world.is_quick]
 
@@ -28,7 +28,7 @@ def test_no_schedule_of_a_small_world_breaks_a_promise(world: World) -> None:
 
 
 def test_no_seed_of_a_swarm_breaks_a_promise() -> None:
-    """LAKEBED_SIM_SEEDS says how many; a night's run is `python -m lakebed.testing.sim swarm --seeds N`."""
+    """LAKEBED_SIM_SEEDS says how many; a night's run is `python -m sim swarm --seeds N`."""
     for seed in range(int(os.environ.get("LAKEBED_SIM_SEEDS", "10000"))):
         run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
 

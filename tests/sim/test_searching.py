@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.testing.sim import (
+from sim import (
     Actor,
     Budget,
     Drawn,
     Ending,
     Faults,
     NotDeterministic,
-    Ports,
     Scene,
     Seeded,
+    SimPorts,
     Simulation,
     TooManyStates,
     Violation,
@@ -29,9 +29,9 @@ from lakebed.testing.sim import (
     format_trace,
     run_seed,
 )
-from lakebed.testing.sim.effects import effect
-from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm
-from lakebed.testing.sim.worlds import small_worlds
+from sim.effects import effect
+from sim.swarms import SWARM_FAULTS, swarm
+from sim.worlds import small_worlds
 
 Counting = Callable[..., Scene]
 
@@ -83,10 +83,10 @@ def test_a_lost_answer_is_tried_done_and_not_done(counting: Counting) -> None:
 def test_a_late_write_is_tried_at_each_later_moment(alone: Callable[..., Scene]) -> None:
     seen: set[tuple[object, object]] = set()
 
-    async def writer(ports: Ports) -> None:
+    async def writer(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"k", b"late")
 
-    async def reader(ports: Ports) -> None:
+    async def reader(ports: SimPorts) -> None:
         looks = [await ports.store.get(b"p", b"k") for _ in range(2)]
         seen.add((looks[0] is not None, looks[1] is not None))
 
@@ -101,10 +101,10 @@ def test_a_late_write_is_tried_at_each_later_moment(alone: Callable[..., Scene])
 def test_a_late_write_may_come_after_its_sender_has_started_again() -> None:
     found: set[bytes | None] = set()
 
-    async def first(ports: Ports) -> None:
+    async def first(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"k", b"first")
 
-    async def second(ports: Ports) -> None:
+    async def second(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"k", b"second")
 
     def note(ending: Ending) -> None:
@@ -122,15 +122,15 @@ def test_a_late_write_may_come_after_its_sender_has_started_again() -> None:
 
 
 def test_a_delete_may_be_done_once_more_at_each_later_moment(alone: Callable[..., Scene]) -> None:
-    async def deleter(ports: Ports) -> None:
-        await ports.blocks.put("a", b"1")
-        await ports.blocks.delete(["a"])
-        await ports.blocks.put("a", b"2")
+    async def deleter(ports: SimPorts) -> None:
+        await ports.objectstore.put("a", b"1")
+        await ports.objectstore.delete(["a"])
+        await ports.objectstore.put("a", b"2")
 
     left: set[bool] = set()
 
     def note(ending: Ending) -> None:
-        left.add("a" in ending.disk.blocks)
+        left.add("a" in ending.disk.objectstore)
 
     scene = Scene(name="s", actors=alone(a=deleter).actors, checks=[note])
     assert explore(scene).violation is None
@@ -145,11 +145,11 @@ def test_a_delete_may_be_done_once_more_at_each_later_moment(alone: Callable[...
 
 
 def test_who_waits_for_another_does_not_end_alone(alone: Callable[..., Scene]) -> None:
-    async def holder(ports: Ports) -> None:
+    async def holder(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"lock", b"1")
         await ports.store.delete(b"p", b"lock")
 
-    async def waiter(ports: Ports) -> None:
+    async def waiter(ports: SimPorts) -> None:
         while await ports.store.get(b"p", b"lock") is not None:
             await ports.clock.sleep(1)
 
@@ -170,12 +170,12 @@ def test_who_goes_on_after_one_failure_ends_alone(counting: Counting) -> None:
 def test_until_waits_for_keys_and_for_nothing_else(alone: Callable[..., Scene]) -> None:
     order: list[str] = []
 
-    async def reader(ports: Ports) -> None:
+    async def reader(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"r", b"")
         await ports.store.delete(b"p", b"r")
         order.append("read")
 
-    async def sweeper(ports: Ports) -> None:
+    async def sweeper(ports: SimPorts) -> None:
         await ports.store.get(b"p", b"r")
         await effect(("until", b"p", (b"r",)))
         order.append("swept")
@@ -198,12 +198,12 @@ def test_a_scene_with_more_states_than_allowed_is_refused(counting: Counting) ->
 def test_code_that_depends_on_more_than_its_ports_is_found_out(alone: Callable[..., Scene]) -> None:
     leak: list[int] = []
 
-    async def leaky(ports: Ports) -> None:
+    async def leaky(ports: SimPorts) -> None:
         leak.append(1)
         await ports.store.get(b"p", str(len(leak)).encode())
         await ports.store.get(b"p", b"same")
 
-    async def writer(ports: Ports) -> None:
+    async def writer(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"same", b"1")
 
     with pytest.raises(NotDeterministic, match="asked for"):
@@ -211,7 +211,7 @@ def test_code_that_depends_on_more_than_its_ports_is_found_out(alone: Callable[.
 
 
 def test_an_assertion_of_the_core_is_a_violation_with_its_schedule(alone: Callable[..., Scene]) -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         await ports.store.set(b"p", b"k", b"1")
         assert await ports.store.get(b"p", b"k") is None, "somebody wrote"
 
@@ -221,7 +221,7 @@ def test_an_assertion_of_the_core_is_a_violation_with_its_schedule(alone: Callab
 
 
 def test_who_waits_for_what_never_comes_is_a_violation(alone: Callable[..., Scene]) -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         await ports.tasks.event().wait()
 
     assert "waits for ever" in (explore(alone(a=program)).violation or "")
@@ -245,9 +245,9 @@ def test_different_seeds_give_different_traces() -> None:
 
 def test_equal_seeds_give_equal_traces_in_a_process_with_another_hash_seed() -> None:
     program = (
-        "from lakebed.testing.sim import run_seed, explore\n"
-        "from lakebed.testing.sim.swarms import SWARM_FAULTS, swarm\n"
-        "from lakebed.testing.sim.worlds import small_worlds\n"
+        "from sim import run_seed, explore\n"
+        "from sim.swarms import SWARM_FAULTS, swarm\n"
+        "from sim.worlds import small_worlds\n"
         "for seed in range(10):\n"
         "    for step in run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True).trace: print(step)\n"
         "print(explore(next(iter(small_worlds())).scene))\n"
@@ -296,7 +296,7 @@ def test_a_seed_with_no_faults_has_none(counting: Counting) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_no_increment_is_lost_whatever_hypothesis_draws(data: st.DataObject) -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         held = await ports.store.get(b"p", b"a")
         await ports.store.set(b"p", b"b", held.value if held else b"none")
 

@@ -6,12 +6,12 @@ import asyncio
 import random
 
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
-from lakebed.blocks.drivers.memory import MemoryBlocks
+from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from lakebed.ranges import CutRule, changes_from_rows
-from lakebed.runtime import live_world
-from lakebed.testing.sim import Disk, Ports, run_alone
-from lakebed.testing.sim.trees import SimTrees
+from lakebed.runtime import live_ports
 from lakebed.versions import TreeCache, Trees
+from sim import Disk, SimPorts, run_alone
+from sim.trees import SimTrees
 
 Changes = list[tuple[bytes, Row | None]]
 History = list[tuple[int, Changes]]
@@ -72,22 +72,22 @@ def test_simulated_trees_answer_as_the_real_ones_do() -> None:
 def observe_simulated(history: History, seed: int) -> Observed:
     observed: Observed = []
 
-    async def program(ports: Ports) -> None:
-        observed.extend(await observe(SimTrees(ports.blocks), history, random.Random(seed)))
+    async def program(ports: SimPorts) -> None:
+        observed.extend(await observe(SimTrees(ports.objectstore), history, random.Random(seed)))
 
     run_alone(program, Disk())
     return observed
 
 
 def observe_real(history: History, seed: int) -> Observed:
-    trees = Trees(MemoryBlocks("mem://trees"), TreeCache(1 << 20), live_world(), rule=RULE)
+    trees = Trees(MemoryObjectStore("mem://trees"), TreeCache(1 << 20), live_ports(), rule=RULE)
     return asyncio.run(observe(trees, history, random.Random(seed)))
 
 
 def test_a_tree_that_is_not_remembered_is_read_again() -> None:
-    async def program(ports: Ports) -> None:
+    async def program(ports: SimPorts) -> None:
         row = to_row(b"k", Entry(address="s3://x/y", size_bytes=1, checksum="c", modified_ms=0))
-        trees = SimTrees(ports.blocks, remembers=False)
+        trees = SimTrees(ports.objectstore, remembers=False)
         made = await trees.apply(EMPTY_METARANGE, changes_from_rows([b"k"], [row]))
         assert await trees.lookup(made.metarange_id, b"k") == row
 

@@ -1,7 +1,7 @@
 """A repository with its live side in this process: the real core over a memory store and a folder, without HTTP.
 
 `call` answers the collectors' routes as the server does, so the collectors run against the real upkeep. Everything
-here blocks: tests of Spark jobs are told in plain steps.
+here objectstore: tests of Spark jobs are told in plain steps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ from urllib.parse import parse_qsl
 import msgspec
 import pyarrow as pa
 
-from lakebed import handoff
-from lakebed.base import FOREIGN_SLICE, Entry, NotFound, RepositoryUid, World, parse_address
-from lakebed.blocks import BlockOptions, open_blocks
-from lakebed.gc import Collector, LiveSide, Plan, Totals
+from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, parse_address
+from lakebed.gc import Collector, LiveSide, Plan, Totals, protocol
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
-from lakebed.gc.workshop import write_input
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     Apply,
     Condemn,
     End,
@@ -36,10 +32,13 @@ from lakebed.handoff import (
     StartRun,
     Sweep,
 )
+from lakebed.gc.rules import DAY_MS, days_rules
+from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
+from lakebed.gc.service import Question, Restoring, Searches, Upkeep
+from lakebed.gc.workshop import write_input
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.retention import DAY_MS, days_rules
-from lakebed.runtime import live_world
-from lakebed.upkeep import Question, Restoring, Searches, Upkeep
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.runtime import live_ports
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
 
 T = TypeVar("T")
@@ -62,33 +61,33 @@ class Clock:
 class Lakeside:
     """`before` maps the last word of a route to what happens just before it is answered."""
 
-    def __init__(self, folder: Path, *, uri: str = URI, options: BlockOptions | None = None) -> None:
+    def __init__(self, folder: Path, *, uri: str = URI, options: ObjectStoreOptions | None = None) -> None:
         self.folder = folder / "lake" / "repo"
         self.uri = uri
-        self.options = options or BlockOptions(local_root=folder, local_durable=False)
+        self.options = options or ObjectStoreOptions(local_root=folder, local_durable=False)
         self.clock = Clock()
         self.before: dict[str, Callable[[], object]] = {}
         self._runner = asyncio.Runner()
-        self._live = live_world()
-        self.blocks = open_blocks(uri, self.options)
-        self._world = World(self.clock, self._live.ids, self._live.tasks)
+        self._live = live_ports()
+        self.objectstore = open_objectstore(uri, self.options)
+        self._ports = Ports(self.clock, self._live.ids, self._live.tasks)
         self.versions = Versions(
             uid=RepositoryUid("r1"),
             store=MemoryStore(),
-            blocks=self.blocks,
-            trees=Trees(self.blocks, TreeCache(16 << 20), self._world),
-            world=self._world,
+            objectstore=self.objectstore,
+            trees=Trees(self.objectstore, TreeCache(16 << 20), self._ports),
+            ports=self._ports,
             options=Options(owner="tests"),
         )
         self.upkeep = Upkeep(self.versions)
-        self.searches = Searches(self._world)
+        self.searches = Searches(self._ports)
         self.wait(self.versions.initialise("main"))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.wait(self.blocks.close())
+        self.wait(self.objectstore.close())
         self._runner.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -96,7 +95,7 @@ class Lakeside:
 
     @property
     def collector(self) -> Collector:
-        return Collector(client=self, repository="repo", blocks=self.options, tasks=4, readers_grace_s=0)
+        return Collector(client=self, repository="repo", objectstore=self.options, tasks=4, readers_grace_s=0)
 
     # What people do
 
@@ -104,7 +103,7 @@ class Lakeside:
         """The object's address."""
 
         async def store_body(address: str) -> Entry:
-            stored = await self.blocks.put(address, data)
+            stored = await self.objectstore.put(address, data)
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
         return self.wait(self.versions.upload(branch, path.encode(), store_body)).address
@@ -142,7 +141,7 @@ class Lakeside:
         """What lies under `data/` now."""
 
         async def listed() -> set[str]:
-            return {stat.key async for page in self.blocks.list("data/") for stat in page}
+            return {stat.key async for page in self.objectstore.list("data/") for stat in page}
 
         return self.wait(listed())
 
@@ -167,8 +166,8 @@ class Lakeside:
             "path": [""] * len(places),
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
-            table = pa.table(rows, handoff.arrow_schema(handoff.DOOMED))
-            doomed = write_input(files, run.folder + "doomed/", handoff.DOOMED, table)
+            table = pa.table(rows, protocol.arrow_schema(protocol.DOOMED))
+            doomed = write_input(files, run.folder + "doomed/", protocol.DOOMED, table)
             side.marked(run.run_id, doomed)
             plan = Plan(
                 run_id=run.run_id,
@@ -192,34 +191,34 @@ class Lakeside:
     def ledger(self) -> list[dict[str, Any]]:
         """All rows there are, by file."""
         files = self.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
-        return [row for file in files for row in handoff.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
+        return [row for file in files for row in protocol.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
 
     def end_window(self, run_id: str) -> None:
         """The quarantine of this run is over now."""
-        key = handoff.quarantine_path(run_id)
-        found = handoff.decode_quarantine(self.wait(self.blocks.get(key)), run_id)
+        key = protocol.quarantine_path(run_id)
+        found = protocol.decode_quarantine(self.wait(self.objectstore.get(key)), run_id)
         over = msgspec.structs.replace(found, until_ms=found.since_ms)
-        self.wait(self.blocks.put(key, handoff.encode_quarantine(over)))
+        self.wait(self.objectstore.put(key, protocol.encode_quarantine(over)))
         for file in self.files(f"_lakefs/retention/gc/ledger/date=*/{run_id}-part-*"):
-            rows = handoff.decode_ledger(file.read_bytes(), name=file.name)
+            rows = protocol.decode_ledger(file.read_bytes(), name=file.name)
             kept_until = pa.array([found.since_ms] * rows.num_rows).cast(rows.schema.field("kept_until").type)
             place = rows.schema.get_field_index("kept_until")
             dated = rows.set_column(place, rows.schema.field("kept_until"), kept_until)
-            file.write_bytes(handoff.encode_part(handoff.LEDGER, dated))
+            file.write_bytes(protocol.encode_part(protocol.LEDGER, dated))
 
     def content(self, path: str, *, ref: str = "main") -> bytes:
         return self.wait(self._content(ref, path))
 
     async def _content(self, ref: str, path: str) -> bytes:
-        return await self.blocks.get((await self.versions.get(ref, path.encode())).address)
+        return await self.objectstore.get((await self.versions.get(ref, path.encode())).address)
 
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""
         for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
-            rows = handoff.decode_part(handoff.LEDGER, file.read_bytes(), name=file.name)
+            rows = protocol.decode_part(protocol.LEDGER, file.read_bytes(), name=file.name)
             errors = pa.array(["refused"] * rows.num_rows)
             place = rows.schema.get_field_index("error")
-            file.write_bytes(handoff.encode_part(handoff.LEDGER, rows.set_column(place, "error", errors)))
+            file.write_bytes(protocol.encode_part(protocol.LEDGER, rows.set_column(place, "error", errors)))
 
     # What the server answers
 

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
-from lakebed.blocks import BlockOptions, environment_of
 from lakebed.cli.tree import app
 from lakebed.client import Client, Credentials
+from lakebed.objectstore import ObjectStoreOptions, environment_of
 
 REPOSITORY = "lake"
 DAY_S = 86_400
@@ -59,7 +59,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    tmp_path: Path, *, uri: str = f"local://lake/{REPOSITORY}", store: BlockOptions | None = None
+    tmp_path: Path, *, uri: str = f"local://lake/{REPOSITORY}", store: ObjectStoreOptions | None = None
 ) -> Iterator[Served]:
     """`store` says where another namespace than a local one lies."""
     options = {} if store is None else {"LAKEBED_BLOCKSTORE": "s3", **environment_of(store)}

@@ -1,6 +1,6 @@
 """Every input of every run: cut short, changed, gone or of a later version, it stops the run and nothing is deleted.
 
-What is found by which check, tests/handoff has; here is that each input passes through them. One harm each, in turn.
+What is found by which check, tests/gc/protocol has. Here each input passes through them. One harm each, in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 
 from lakebed.base import Corrupt
 from lakebed.gc import Collector, RunAbandoned
-from lakebed.handoff import RunKind
-from lakebed.retention import MetadataRule
-from lakebed.upkeep import Upkeep, UpkeepOptions
+from lakebed.gc.protocol import RunKind
+from lakebed.gc.rules import MetadataRule
+from lakebed.gc.service import Upkeep, UpkeepOptions
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 
 from lakebed.base import Conflict, Corrupt
 from lakebed.gc import NoRules, RunAbandoned, RunNotReady
-from lakebed.handoff import RunKind, RunState
-from lakebed.retention import KeepLast, Rules
+from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.rules import KeepLast, Rules
 from lakebed.versions import Condemned
 from tests.spark.lakeside import Lakeside
 
@@ -282,7 +282,7 @@ def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(spark: Spa
     lakeside.before["ended"] = die
     with pytest.raises(Died):
         lakeside.collector.apply(spark, plan.run_id)
-    lakeside.wait(lakeside.blocks.put(garbage, b"left"))
+    lakeside.wait(lakeside.objectstore.put(garbage, b"left"))
     lakeside.fail_in_ledger()
 
     report = lakeside.collector.apply(spark, plan.run_id)

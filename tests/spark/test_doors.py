@@ -10,8 +10,8 @@ import pytest
 from lakebed.base import Conflict, Denied
 from lakebed.gc import NotTheRules
 from lakebed.gc.fencing import APPLYING_PREFIX
-from lakebed.handoff import QUARANTINED_PREFIX, Condemn, RunKind, RunState
-from lakebed.retention import days_rules
+from lakebed.gc.protocol import QUARANTINED_PREFIX, Condemn, RunKind, RunState
+from lakebed.gc.rules import days_rules
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockOptions
 from lakebed.gc import Collector
 from lakebed.gc.__main__ import main
-from lakebed.handoff import RunKind, RunState
+from lakebed.gc.protocol import RunKind, RunState
+from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRules
 
 from .served import REPOSITORY, Served
@@ -43,7 +43,7 @@ def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, serv
     collector = Collector(
         client=served.client,
         repository=REPOSITORY,
-        blocks=BlockOptions(local_root=served.objects),
+        objectstore=ObjectStoreOptions(local_root=served.objects),
         readers_grace_s=0,
     )
 
@@ -147,7 +147,7 @@ def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSes
     collector = Collector(
         client=served.client,
         repository=REPOSITORY,
-        blocks=BlockOptions(local_root=served.objects),
+        objectstore=ObjectStoreOptions(local_root=served.objects),
         readers_grace_s=0,
     )
     plan = collector.plan(spark, RunKind.UNCOMMITTED)

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from lakebed.base import Entry, to_row
-from lakebed.handoff import RunKind, RunState
-from lakebed.retention import DAY_MS
+from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.rules import DAY_MS
 from tests.spark.lakeside import URI, Lakeside
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lay(lakeside: Lakeside, key: str, data: bytes = b"old", *, age_days: float) -> None:
-    lakeside.wait(lakeside.blocks.put(key, data))
+    lakeside.wait(lakeside.objectstore.put(key, data))
     written_s = (lakeside.clock.ms - age_days * DAY_MS) / 1000
     os.utime(lakeside.folder / key, (written_s, written_s))
 

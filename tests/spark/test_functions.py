@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lakebed.gc as gc
-from lakebed.blocks import BlockOptions
-from lakebed.handoff import Fate, RunKind, RunState
-from lakebed.retention import Rules, days_rules
+from lakebed.gc.protocol import Fate, RunKind, RunState
+from lakebed.gc.rules import Rules, days_rules
+from lakebed.objectstore import ObjectStoreOptions
 
 from .lakeside import Lakeside
 
@@ -31,7 +31,7 @@ def replaced(lakeside: Lakeside) -> tuple[str, str]:
 
 
 def where(lakeside: Lakeside, spark: SparkSession) -> gc.Where:
-    return {"client": lakeside, "spark": spark, "blocks": lakeside.options, "tasks": 2}
+    return {"client": lakeside, "spark": spark, "objectstore": lakeside.options, "tasks": 2}
 
 
 def test_plans_are_data_frames_and_supposed_rules_say_what_they_would_take(
@@ -146,10 +146,10 @@ def test_the_guides_example_runs_as_it_stands(
     exec(preparation, prepared)
     prepared["client"].close()
     # What it opens are a server and a folder of the reader's; the names that the example needs are all there.
-    exec(example, {**prepared, "client": lakeside, "spark": spark, "blocks": lakeside.options})
+    exec(example, {**prepared, "client": lakeside, "spark": spark, "objectstore": lakeside.options})
 
     said = capsys.readouterr().out
-    assert isinstance(prepared["blocks"], BlockOptions)
+    assert isinstance(prepared["objectstore"], ObjectStoreOptions)
     assert prepared["local_session"] is gc.local_session
     assert isinstance(prepared["SessionOptions"](), gc.SessionOptions)
     assert "unreferenced" in said

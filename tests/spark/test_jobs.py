@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.cli.quickstart_server import LocalServer
 from lakebed.client import Client, Credentials, api_path
-from lakebed.handoff import JobAction, JobDeed, JobState, JobView, RunKind, StartJob
+from lakebed.gc.protocol import JobAction, JobDeed, JobState, JobView, RunKind, StartJob
 
 JOBS = api_path("repositories", "lake", "gc", "jobs")
 

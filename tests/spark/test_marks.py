@@ -1,7 +1,7 @@
-"""The DataFrames agree with the plain functions of `lakebed.retention`, which are the specification.
+"""The DataFrames agree with the plain functions of `lakebed.gc.rules`, which are the specification.
 
 Worlds are small and drawn at random: a few commits over a few ranges, foreign and absolute addresses among them, some
-slices settled and some not. Each world is written with the real codecs and read by the real readers.
+slices settled and some not. Each ports is written with the real codecs and read by the real readers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakebed import handoff
 from lakebed.base import (
     CommitId,
     Entry,
@@ -32,13 +31,14 @@ from lakebed.base import (
     slice_number,
     to_row,
 )
-from lakebed.blocks import BlockOptions
+from lakebed.gc import protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
 from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_foreign, mark_unreferenced
 from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
 from lakebed.gc.parts import decode, encode, parts_of, rows_of_parts
 from lakebed.gc.planning_old_layout import list_elsewhere
+from lakebed.gc.protocol import Pieces
 from lakebed.gc.read import (
     SIZE_UNKNOWN,
     UNREFERENCED,
@@ -54,11 +54,7 @@ from lakebed.gc.read import (
     uncommitted_objects,
     write_live,
 )
-from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, SETTLED, SchemaMismatch
-from lakebed.gc.verdicts import doomed_objects
-from lakebed.handoff import Pieces
-from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
-from lakebed.retention import (
+from lakebed.gc.rules import (
     DAY_MS,
     CommitFacts,
     History,
@@ -70,6 +66,10 @@ from lakebed.retention import (
     doomed_addresses,
     judge_commits,
 )
+from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, SETTLED, SchemaMismatch
+from lakebed.gc.verdicts import doomed_objects
+from lakebed.objectstore import ObjectStoreOptions
+from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_siz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Ports:
     """Commits as lists of ranges (by number), ranges as lists of addresses, and what is staged."""
 
     ranges: list[list[str]]
@@ -111,12 +111,12 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> Ports:
     ranges = draw(ranges_drawn)
     numbers = st.frozensets(st.integers(0, len(ranges) - 1), max_size=len(ranges))
     commit = st.tuples(numbers, st.integers(0, 9), st.booleans(), st.sampled_from([False, False, False, True]))
     commits = draw(st.lists(commit, min_size=1, max_size=5))
-    return World(
+    return Ports(
         ranges=ranges,
         commits=commits,
         head=draw(st.integers(0, len(commits) - 1)),
@@ -127,12 +127,12 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 class Built:
-    """A world written down twice: as files in a namespace, and as the values that the specification takes."""
+    """A ports written down twice: as files in a namespace, and as the values that the specification takes."""
 
-    def __init__(self, world: World, folder: Path) -> None:
-        self.world = world
-        self.lake = Lake(uri=URI, options=BlockOptions(local_root=folder, local_durable=False))
-        self.namespace = Namespace(uri=URI, settled=frozenset(slice_name(number) for number in world.settled))
+    def __init__(self, ports: Ports, folder: Path) -> None:
+        self.ports = ports
+        self.lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=folder, local_durable=False))
+        self.namespace = Namespace(uri=URI, settled=frozenset(slice_name(number) for number in ports.settled))
         with Files(self.lake) as files:
             for address in NUMBERED:
                 files.write(address, b"1234")
@@ -141,13 +141,13 @@ class Built:
 
     def _write(self, files: Files) -> tuple[pa.Table, History, Trees]:
         infos = []
-        for number, addresses in enumerate(self.world.ranges):
+        for number, addresses in enumerate(self.ports.ranges):
             info, data = encode_range(table_of(number, addresses))
             files.write(range_key(info.id), data)
             infos.append(info)
         facts: dict[CommitId, CommitFacts] = {}
         ranges: dict[MetarangeId, list[RangeId]] = {}
-        for number, (chosen, age_days, has_parent, swept) in enumerate(self.world.commits):
+        for number, (chosen, age_days, has_parent, swept) in enumerate(self.ports.commits):
             named = [infos[n] for n in sorted(chosen)]
             id_, data = encode_metarange(named)
             if id_:
@@ -161,16 +161,16 @@ class Built:
                 metarange_id=id_,
                 swept=swept,
             )
-        addresses_of = {info.id: drawn for info, drawn in zip(infos, self.world.ranges, strict=True)}
-        history = History(commits=facts, heads={"main": CommitId(f"c{self.world.head}")})
+        addresses_of = {info.id: drawn for info, drawn in zip(infos, self.ports.ranges, strict=True)}
+        history = History(commits=facts, heads={"main": CommitId(f"c{self.ports.head}")})
         return commits_table(facts), history, Trees(ranges=ranges, addresses=addresses_of)
 
-    def _write_uncommitted(self, files: Files) -> handoff.Manifest:
-        places = [parse_address(address) or (-1, 0) for address in self.world.uncommitted]
+    def _write_uncommitted(self, files: Files) -> protocol.Manifest:
+        places = [parse_address(address) or (-1, 0) for address in self.ports.uncommitted]
         count = len(places)
         rows = pa.table(
             {
-                "address": pa.array(self.world.uncommitted, pa.string()),
+                "address": pa.array(self.ports.uncommitted, pa.string()),
                 "slice": pa.array([place[0] for place in places], pa.int64()),
                 "sequence": pa.array([place[1] for place in places], pa.int32()),
                 "creation_date": pa.array([NOW_MS] * count, pa.timestamp("ms", tz="UTC")),
@@ -178,10 +178,10 @@ class Built:
                 "branch": pa.array(["main"] * count, pa.string()),
             }
         )
-        data = handoff.encode_part(handoff.UNCOMMITTED, rows)
+        data = protocol.encode_part(protocol.UNCOMMITTED, rows)
         files.write("_lakefs/x/part-00000.parquet", data)
-        part = handoff.part_of("part-00000.parquet", data, rows=count)
-        return handoff.manifest_of(handoff.UNCOMMITTED, "_lakefs/x/", [part])
+        part = protocol.part_of("part-00000.parquet", data, rows=count)
+        return protocol.manifest_of(protocol.UNCOMMITTED, "_lakefs/x/", [part])
 
 
 def table_of(number: int, addresses: Sequence[str]) -> pa.Table:
@@ -204,14 +204,14 @@ def commits_table(facts: Mapping[CommitId, CommitFacts]) -> pa.Table:
         }
         for commit in facts.values()
     ]
-    return pa.Table.from_pylist(rows, handoff.arrow_schema(handoff.COMMITS))
+    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.COMMITS))
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Callable[[World], Built]:
-    """Each world in a folder of its own."""
+def build(tmp_path: Path) -> Callable[[Ports], Built]:
+    """Each ports in a folder of its own."""
     numbers = itertools.count()
-    return lambda world: Built(world, tmp_path / str(next(numbers)))
+    return lambda ports: Built(ports, tmp_path / str(next(numbers)))
 
 
 def outcome(run: Callable[[], set[str]]) -> set[str] | str:
@@ -228,23 +228,23 @@ few = settings(
 
 
 @few
-@given(world=worlds())
+@given(ports=worlds())
 def test_the_committed_mark_equals_its_specification(
-    spark: SparkSession, build: Callable[[World], Built], world: World
+    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
 ) -> None:
-    built = build(world)
-    rules = days_rules(world.default_days)
+    built = build(ports)
+    rules = days_rules(ports.default_days)
 
     def specified() -> set[str]:
         verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
         return doomed_addresses(
-            built.history, verdict, built.trees, uncommitted=world.uncommitted, namespace=built.namespace
+            built.history, verdict, built.trees, uncommitted=ports.uncommitted, namespace=built.namespace
         )
 
     def marked() -> set[str]:
         refs = pa.Table.from_pylist(
-            [{"kind": "branch", "name": "main", "commit_id": f"c{world.head}", "state": "active"}],
-            handoff.arrow_schema(handoff.REFS),
+            [{"kind": "branch", "name": "main", "commit_id": f"c{ports.head}", "state": "active"}],
+            protocol.arrow_schema(protocol.REFS),
         )
         judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
         ranges = named_ranges(spark, built.lake, judged.metaranges, tasks=2).toArrow()
@@ -252,7 +252,7 @@ def test_the_committed_mark_equals_its_specification(
             expired_objects(spark, built.lake, ranges.filter(pc.invert(ranges["is_live"])), tasks=2),
             live_objects(spark, built.lake, ranges.filter(ranges["is_live"]), tasks=2, with_keys=True),
             uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1, with_keys=True),
-            spark.createDataFrame(SETTLED.rows({"bucket": sorted(world.settled)}), SETTLED.spark),
+            spark.createDataFrame(SETTLED.rows({"bucket": sorted(ports.settled)}), SETTLED.spark),
         )
         return addresses_of(verdicts)
 
@@ -260,17 +260,17 @@ def test_the_committed_mark_equals_its_specification(
 
 
 @few
-@given(world=worlds())
+@given(ports=worlds())
 def test_the_uncommitted_mark_equals_its_specification(
-    spark: SparkSession, build: Callable[[World], Built], world: World
+    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
 ) -> None:
-    built = build(world)
+    built = build(ports)
 
     committed = committed_addresses(built.history, built.trees)
     specified = clean_run(
-        NUMBERED, committed=committed, uncommitted=world.uncommitted, namespace=built.namespace
+        NUMBERED, committed=committed, uncommitted=ports.uncommitted, namespace=built.namespace
     ).doomed
-    listing = list_slices(spark, built.lake, sorted(world.settled), folder="_lakefs/listed/", tasks=2).toArrow()
+    listing = list_slices(spark, built.lake, sorted(ports.settled), folder="_lakefs/listed/", tasks=2).toArrow()
     ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
     # What the tasks found is put together once by a shuffle, once by the driver.
     uri = built.lake.uri
@@ -301,11 +301,11 @@ def test_the_uncommitted_mark_equals_its_specification(
 
 
 @settings(few, max_examples=4)
-@given(world=worlds())
+@given(ports=worlds())
 def test_the_mark_of_an_old_layout_equals_its_specification(
-    spark: SparkSession, build: Callable[[World], Built], world: World
+    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
 ) -> None:
-    built, folder = build(world), "_lakefs/keys/"
+    built, folder = build(ports), "_lakefs/keys/"
     with Files(built.lake) as files:
         for key in ELSEWHERE:
             files.write(key, b"1234")
@@ -326,7 +326,7 @@ def test_the_mark_of_an_old_layout_equals_its_specification(
         now_ms=0,
     )
 
-    named = [*committed_addresses(built.history, built.trees), *world.uncommitted]
+    named = [*committed_addresses(built.history, built.trees), *ports.uncommitted]
     assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == ELSEWHERE - built.namespace.keys_of(
         named
     )
@@ -367,7 +367,7 @@ def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_n
     candidates = spark.createDataFrame(some_candidates(), CANDIDATES.spark)
     settled = spark.createDataFrame(SETTLED.rows({"bucket": SLICES}), SETTLED.spark)
     broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
-    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
 
     with pytest.raises(Exception, match="null in column bucket"):
         mark_expired(candidates, broken, broken, settled).toArrow()
@@ -376,9 +376,9 @@ def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_n
 
 
 def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     data = encode(CANDIDATES, pack_foreign(["old/1"], [1], [0], Cause(reason="x")))
-    part = handoff.part_of("some.parquet", data, rows=1)
+    part = protocol.part_of("some.parquet", data, rows=1)
     with Files(lake) as files:
         files.write("_lakefs/listed/some.parquet", data)
     nothing = Pieces(folder="_lakefs/live/")
@@ -399,7 +399,7 @@ def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp
 def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_its_address(
     spark: SparkSession, tmp_path: Path, doomed: set[str]
 ) -> None:
-    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     slices, sequences, unknown, long_ago = (
         np.array(column, np.int64) for column in ([SLICES[0]] * 2, [0, 1], [SIZE_UNKNOWN] * 2, [0, 0])
     )
@@ -408,7 +408,7 @@ def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_
         files.write("_lakefs/listed/some.parquet", data)
         files.write(NUMBERED[0], b"bytes")
         written_ms = files.act(lambda store: store.stat(NUMBERED[0])).modified_ms
-    listed = Pieces(folder="_lakefs/listed/", parts=(handoff.part_of("some.parquet", data, rows=1),))
+    listed = Pieces(folder="_lakefs/listed/", parts=(protocol.part_of("some.parquet", data, rows=1),))
     nothing = Pieces(folder="_lakefs/live/")
 
     marked = mark_unreferenced(
@@ -429,14 +429,14 @@ def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_
 
 @pytest.mark.parametrize("broken", ["listed", "live"])
 def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession, tmp_path: Path, broken: str) -> None:
-    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     data = {"listed": encode(CANDIDATES, some_candidates()), "live": encode(LIVE, LIVE.schema.empty_table())}
     written = {}
     with Files(lake) as files:
         for name, bytes_ in data.items():
             if name != broken:
                 files.write(f"_lakefs/{name}/some.parquet", bytes_)
-            part = handoff.part_of("some.parquet", bytes_, rows=int(name == "listed"))
+            part = protocol.part_of("some.parquet", bytes_, rows=int(name == "listed"))
             written[name] = Pieces(folder=f"_lakefs/{name}/", parts=(part,))
 
     with pytest.raises(Exception, match=f"_lakefs/{broken}/some.parquet is missing"):
@@ -452,12 +452,12 @@ def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession,
 
 
 def test_what_is_too_young_stays(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(uri=URI, options=BlockOptions(local_root=tmp_path, local_durable=False))
+    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     slices, sequences, sizes = np.full(3, SLICES[0]), np.arange(3), np.full(3, 4)
     data = encode(CANDIDATES, pack_numbered(slices, sequences, sizes, np.array([9, 10, 11]), Cause(reason="x")))
     with Files(lake) as files:
         files.write("_lakefs/listed/some.parquet", data)
-    listed = Pieces(folder="_lakefs/listed/", parts=(handoff.part_of("some.parquet", data, rows=1),))
+    listed = Pieces(folder="_lakefs/listed/", parts=(protocol.part_of("some.parquet", data, rows=1),))
 
     marked = mark_unreferenced(
         spark,

@@ -11,10 +11,10 @@ import pytest
 
 from lakebed.base import Conflict, Corrupt, Invalid, MetarangeId
 from lakebed.gc import Collector, Mode, PlanMissing
-from lakebed.handoff import RunKind, RunState
-from lakebed.retention import MetadataRule
-from lakebed.upkeep import Upkeep, UpkeepOptions
-from lakebed.upkeep.collecting_metadata import MetadataCollector
+from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.rules import MetadataRule
+from lakebed.gc.service import Upkeep, UpkeepOptions
+from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.versions import Condemned, keys
 from lakebed.versions.committing import Note
 from tests.spark.lakeside import Lakeside
@@ -101,9 +101,9 @@ def test_what_a_commit_came_to_name_since_the_plan_stays(spark: SparkSession, la
     lakeside.versions = lakeside.versions.__class__(
         uid=lakeside.versions.uid,
         store=lakeside.versions.store,
-        blocks=lakeside.blocks,
+        objectstore=lakeside.objectstore,
         trees=lakeside.versions.trees,
-        world=lakeside.versions.world,
+        ports=lakeside.versions.ports,
     )
 
     report = collector(lakeside).apply(spark, plan.run_id)
@@ -347,7 +347,7 @@ def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
     planned = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
 
-    plain = MetadataCollector(lakeside.versions, lakeside.upkeep, lakeside.blocks.delete, ALL)
+    plain = MetadataCollector(lakeside.versions, lakeside.upkeep, lakeside.objectstore.delete, ALL)
     expected = lakeside.wait(plain.plan())
 
     doomed = {row.address for row in collector(lakeside).doomed(spark, planned.run_id).collect()}

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.blocks import BlockOptions, environment_of, open_blocks
-from tests.blocks.s3_servers import make_bucket, planner_of, real_endpoint, serve_s3
+from lakebed.objectstore import ObjectStoreOptions, environment_of, open_objectstore
+from tests.objectstore.s3_servers import make_bucket, planner_of, real_endpoint, serve_s3
 from tests.spark.served import REPOSITORY, Served, serving
 
 pytestmark = pytest.mark.skipif(real_endpoint() is None, reason="LAKEBED_TEST_S3_ENDPOINT names no object store")
@@ -26,23 +26,23 @@ LAKE = f"lakefs://{REPOSITORY}"
 
 
 @pytest.fixture
-def options() -> Iterator[BlockOptions]:
+def options() -> Iterator[ObjectStoreOptions]:
     with serve_s3() as options:
         yield options
 
 
 @pytest.fixture
-def uri(options: BlockOptions) -> str:
+def uri(options: ObjectStoreOptions) -> str:
     return f"s3://{make_bucket(options)}/some/lake"
 
 
 @pytest.fixture
-def served(tmp_path: Path, options: BlockOptions, uri: str) -> Iterator[Served]:
+def served(tmp_path: Path, options: ObjectStoreOptions, uri: str) -> Iterator[Served]:
     with serving(tmp_path, uri=uri, store=planner_of(options)) as found:
         yield found
 
 
-def gc(served: Served, *words: str, store: BlockOptions | None = None, fails: bool = False) -> Any:
+def gc(served: Served, *words: str, store: ObjectStoreOptions | None = None, fails: bool = False) -> Any:
     """`lakebed gc` in a process of its own, with its own keys of the store, and what it answers."""
     environment = dict(served.environ)
     if store is not None:
@@ -55,14 +55,16 @@ def gc(served: Served, *words: str, store: BlockOptions | None = None, fails: bo
     return json.loads(done.stdout)
 
 
-def stored(uri: str, options: BlockOptions) -> set[str]:
+def stored(uri: str, options: ObjectStoreOptions) -> set[str]:
     async def keys() -> set[str]:
-        return {stat.key async for page in open_blocks(uri, options).list("data/") for stat in page}
+        return {stat.key async for page in open_objectstore(uri, options).list("data/") for stat in page}
 
     return asyncio.run(keys())
 
 
-def test_collections_over_an_object_store_from_plan_to_restore(served: Served, options: BlockOptions, uri: str) -> None:
+def test_collections_over_an_object_store_from_plan_to_restore(
+    served: Served, options: ObjectStoreOptions, uri: str
+) -> None:
     expired = {served.write("a/1", b"first"), served.write("a/ü b+%&", b"second")}
     served.commit(30)
     served.client.objects.delete(REPOSITORY, "main", "a/1")

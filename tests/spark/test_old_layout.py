@@ -12,8 +12,8 @@ from lakebed.base import Entry, format_address, to_row
 from lakebed.gc import Mode
 from lakebed.gc.places import is_elsewhere
 from lakebed.gc.planning_old_layout import NamespaceInside
-from lakebed.handoff import RunKind, RunMode, RunState
-from lakebed.retention import DAY_MS
+from lakebed.gc.protocol import RunKind, RunMode, RunState
+from lakebed.gc.rules import DAY_MS
 from tests.spark.lakeside import URI, Lakeside
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def lakeside(lakeside: Lakeside) -> Lakeside:
 
 def lay(lakeside: Lakeside, key: str, *, age_days: float = 30) -> str:
     """An object as an older system left it."""
-    lakeside.wait(lakeside.blocks.put(key, b"old"))
+    lakeside.wait(lakeside.objectstore.put(key, b"old"))
     written_s = (lakeside.clock.ms - age_days * DAY_MS) / 1000
     os.utime(lakeside.folder / key, (written_s, written_s))
     return key
@@ -43,7 +43,7 @@ def imported(lakeside: Lakeside, path: str, address: str) -> None:
 
 def there(lakeside: Lakeside) -> set[str]:
     async def listed() -> set[str]:
-        return {stat.key async for page in lakeside.blocks.list("") for stat in page if stat.key[:8] != "_lakefs/"}
+        return {stat.key async for page in lakeside.objectstore.list("") for stat in page if stat.key[:8] != "_lakefs/"}
 
     return lakeside.wait(listed())
 
@@ -92,7 +92,7 @@ def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
 def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(spark: SparkSession, lakeside: Lakeside) -> None:
     rewritten, garbage = lay(lakeside, "table/1"), lay(lakeside, "table/2")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
-    lakeside.wait(lakeside.blocks.put(rewritten, b"new"))
+    lakeside.wait(lakeside.objectstore.put(rewritten, b"new"))
 
     report = lakeside.collector.apply(spark, plan.run_id)
 

@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
-from lakebed.blocks import DeleteFailure
 from lakebed.gc import Mode, NoSavedState, UncommittedOptions, planning_uncommitted
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.modes import Choice, choose
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign
 from lakebed.gc.parts import encode
+from lakebed.gc.protocol import Pieces, Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved, part_of
+from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.saving import save
+from lakebed.gc.service import Collector as PlainCollector
+from lakebed.gc.service import Upkeep
 from lakebed.gc.tables import CANDIDATES, LIVE
-from lakebed.handoff import Pieces, Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved, part_of
-from lakebed.retention import DAY_MS, NOTHING_SAVED, Saved
-from lakebed.upkeep import Collector as PlainCollector
-from lakebed.upkeep import Upkeep
+from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Options, Versions
 from tests.spark.lakeside import URI, Lakeside
 
@@ -76,7 +76,7 @@ def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSess
     linked, expired, never = issue(lakeside), issue(lakeside), issue(lakeside)
     collect(spark, lakeside)
     for address in (linked, expired):
-        lakeside.wait(lakeside.blocks.put(address, b"late"))
+        lakeside.wait(lakeside.objectstore.put(address, b"late"))
     link(lakeside, linked, "a/1")
     for address in (expired, never):
         assert lakeside.wait(lakeside.versions.expire_upload(address))
@@ -163,7 +163,7 @@ def test_a_share_too_large_for_the_driver_is_a_job_s_and_found_alike(
     for path in ("a/2", "a/2", "a/3"):
         lakeside.upload(path)
     both.collect(Mode.CLEAN)
-    lakeside.wait(lakeside.blocks.put(late, b"late"))
+    lakeside.wait(lakeside.objectstore.put(late, b"late"))
     link(lakeside, late, "a/4")
     lakeside.upload("a/3")
     lakeside.commit()
@@ -185,11 +185,11 @@ def test_over_random_histories_runs_find_what_the_specification_does(
         return rng.choice(("a/1", "a/2", "b"))
 
     def fill() -> None:
-        lakeside.wait(lakeside.blocks.put(rng.choice(issued), b"late"))
+        lakeside.wait(lakeside.objectstore.put(rng.choice(issued), b"late"))
 
     def linked() -> None:
         address = rng.choice(issued)
-        lakeside.wait(lakeside.blocks.put(address, b"late"))
+        lakeside.wait(lakeside.objectstore.put(address, b"late"))
         issued.remove(address)
         link(lakeside, address, paths())
 
@@ -374,7 +374,7 @@ def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession, lakesi
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan, _ = collect(spark, lakeside)
-    lakeside.wait(lakeside.blocks.put(garbage, b"data"))
+    lakeside.wait(lakeside.objectstore.put(garbage, b"data"))
     lakeside.fail_in_ledger()
     ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
     with Files(Lake(uri=URI, options=lakeside.options)) as files:
@@ -397,9 +397,9 @@ def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_ol
     lakeside.versions = Versions(
         uid=RepositoryUid("r2"),
         store=old.store,
-        blocks=old.blocks,
+        objectstore=old.objectstore,
         trees=old.trees,
-        world=old.world,
+        ports=old.ports,
         options=Options(owner="tests"),
     )
     lakeside.upkeep = Upkeep(lakeside.versions)

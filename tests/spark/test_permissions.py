@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.gc import Collector
-from lakebed.handoff import RunKind, RunState
-from tests.blocks.s3_servers import make_bucket, planner_of, serve_s3
+from lakebed.gc.protocol import RunKind, RunState
+from tests.objectstore.s3_servers import make_bucket, planner_of, serve_s3
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
 
 
 def planner_at(lakeside: Lakeside) -> Collector:
-    return replace(lakeside.collector, blocks=planner_of(lakeside.options))
+    return replace(lakeside.collector, objectstore=planner_of(lakeside.options))
 
 
 def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_it_deletes_nothing(

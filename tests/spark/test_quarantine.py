@@ -10,10 +10,10 @@ import pytest
 
 from lakebed.base import NotFound
 from lakebed.gc import BadWindow, LedgerQuery, Overtaken, TaskStopped
+from lakebed.gc.protocol import LedgerState, RunKind, RunState, quarantine_path
 from lakebed.gc.quarantine import purge_quarantines
+from lakebed.gc.rules import DAY_MS
 from lakebed.gc.workshop import Workshop
-from lakebed.handoff import LedgerState, RunKind, RunState, quarantine_path
-from lakebed.retention import DAY_MS
 from lakebed.versions.keys import RUN
 from tests.spark.lakeside import Lakeside
 

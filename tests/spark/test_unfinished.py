@@ -11,8 +11,8 @@ import pytest
 from lakebed.base import Corrupt, RunId
 from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished, PurgeReport, UncommittedOptions
 from lakebed.gc.__main__ import _collect
-from lakebed.handoff import RunKind, RunState
-from lakebed.retention import DAY_MS
+from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.rules import DAY_MS
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_old_layout import lay, there
 from tests.spark.test_quarantine import Died, die, expire

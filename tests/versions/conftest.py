@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lakebed.base import Entry, RepositoryUid, World
-from lakebed.blocks import BlockStore
-from lakebed.blocks.drivers.memory import MemoryBlocks
+from lakebed.base import Entry, Ports, RepositoryUid
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.runtime import live_world
+from lakebed.objectstore import ObjectStore
+from lakebed.objectstore.drivers.memory import MemoryObjectStore
+from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
 
@@ -27,20 +27,25 @@ def store() -> Store:
 
 
 @pytest.fixture
-def blocks() -> BlockStore:
-    return MemoryBlocks("mem://tests")
+def objectstore() -> ObjectStore:
+    return MemoryObjectStore("mem://tests")
 
 
 @pytest.fixture
-def another(store: Store, blocks: BlockStore, clock: TurnableClock) -> Callable[[], Versions]:
+def another(store: Store, objectstore: ObjectStore, clock: TurnableClock) -> Callable[[], Versions]:
     """Another server instance on the same repository, with caches of its own."""
 
     def make() -> Versions:
-        live = live_world()
-        world = World(clock, live.ids, live.tasks)
-        trees = Trees(blocks, TreeCache(64 << 20), world)
+        live = live_ports()
+        ports = Ports(clock, live.ids, live.tasks)
+        trees = Trees(objectstore, TreeCache(64 << 20), ports)
         return Versions(
-            uid=RepositoryUid("r1"), store=store, blocks=blocks, trees=trees, world=world, options=Options(owner="i")
+            uid=RepositoryUid("r1"),
+            store=store,
+            objectstore=objectstore,
+            trees=trees,
+            ports=ports,
+            options=Options(owner="i"),
         )
 
     return make
@@ -53,9 +58,9 @@ async def repo(another: Callable[[], Versions]) -> Versions:
     return versions
 
 
-def body(blocks: BlockStore, data: bytes = b"data") -> Callable[[str], Awaitable[Entry]]:
+def body(objectstore: ObjectStore, data: bytes = b"data") -> Callable[[str], Awaitable[Entry]]:
     async def store_body(address: str) -> Entry:
-        stored = await blocks.put(address, data)
+        stored = await objectstore.put(address, data)
         return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
     return store_body

@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.kv import Held, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 from lakebed.versions.amortized import AmortizedReads
 
 
@@ -38,7 +38,7 @@ async def settle() -> None:
 async def test_those_who_wait_share_the_next_read_not_the_one_under_way() -> None:
     store = SlowStore()
     await store.set(b"p", b"k", b"old")
-    reads = AmortizedReads(store, b"p", live_world().tasks)
+    reads = AmortizedReads(store, b"p", live_ports().tasks)
     first = asyncio.create_task(reads.get(b"k"))
     await settle()
     await store.set(b"p", b"k", b"new")
@@ -56,7 +56,7 @@ async def test_those_who_wait_share_the_next_read_not_the_one_under_way() -> Non
 
 async def test_a_leader_that_is_cancelled_leaves_nobody_waiting() -> None:
     store = SlowStore()
-    reads = AmortizedReads(store, b"p", live_world().tasks)
+    reads = AmortizedReads(store, b"p", live_ports().tasks)
     first = asyncio.create_task(reads.get(b"k"))
     await settle()
     leader, follower = asyncio.create_task(reads.get(b"k")), asyncio.create_task(reads.get(b"k"))
@@ -76,7 +76,7 @@ async def test_a_leader_that_is_cancelled_leaves_nobody_waiting() -> None:
 
 async def test_an_error_is_the_readers_own() -> None:
     store = SlowStore()
-    reads = AmortizedReads(store, b"p", live_world().tasks)
+    reads = AmortizedReads(store, b"p", live_ports().tasks)
     failing = asyncio.create_task(reads.get(b"k"))
     await settle()
     store.fail = True

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Entry, InvalidName
-from lakebed.blocks import BlockStore
 from lakebed.kv import Store
+from lakebed.objectstore import ObjectStore
 from lakebed.versions import (
     AddressNotAllowed,
     BadRef,
@@ -38,7 +38,7 @@ from .conftest import body
 
 async def write(repo: Versions, branch: str, *paths: str, data: bytes = b"data") -> None:
     for path in paths:
-        await repo.upload(branch, path.encode(), body(repo.blocks, data))
+        await repo.upload(branch, path.encode(), body(repo.objectstore, data))
 
 
 async def commit(repo: Versions, branch: str = "main", message: str = "m") -> CommitId:
@@ -273,7 +273,7 @@ async def test_a_conflict_needs_a_strategy(repo: Versions, strategy: str, winner
     await repo.merge("dev", "main", committer="me", strategy=strategy)  # type: ignore[arg-type]  # parametrised
 
     entry = await repo.get("main", b"a")
-    assert await repo.blocks.get(entry.address) == winner
+    assert await repo.objectstore.get(entry.address) == winner
 
 
 async def test_a_revert_undoes_one_commit_and_a_cherry_pick_redoes_it(repo: Versions) -> None:
@@ -460,11 +460,11 @@ async def test_an_upload_can_be_conditional(repo: Versions) -> None:
     etag = (await repo.get("main", b"a")).checksum
 
     with pytest.raises(PathExists):
-        await repo.upload("main", b"a", body(repo.blocks), if_none_match=True)
+        await repo.upload("main", b"a", body(repo.objectstore), if_none_match=True)
     with pytest.raises(PreconditionFailed):
-        await repo.upload("main", b"a", body(repo.blocks), if_match="other")
-    await repo.upload("main", b"a", body(repo.blocks, b"two"), if_match=etag)
-    await repo.upload("main", b"fresh", body(repo.blocks), if_none_match=True)
+        await repo.upload("main", b"a", body(repo.objectstore), if_match="other")
+    await repo.upload("main", b"a", body(repo.objectstore, b"two"), if_match=etag)
+    await repo.upload("main", b"fresh", body(repo.objectstore), if_none_match=True)
 
     assert (await repo.get("main", b"a")).size_bytes == 3
 
@@ -487,7 +487,7 @@ async def test_a_copy_of_a_staged_object_shares_its_bytes_and_any_other_does_not
 
     assert shallow.address == (await repo.get("main", b"staged")).address
     assert deep.address != shallow.address
-    assert await repo.blocks.get(deep.address) == b"data"
+    assert await repo.objectstore.get(deep.address) == b"data"
     with pytest.raises(PathNotFound):
         await repo.copy("main", b"nope", "main", b"x")
 
@@ -502,7 +502,7 @@ async def test_a_failed_body_stages_nothing(repo: Versions) -> None:
     assert await paths(repo, "main") == []
 
 
-async def test_an_unpublished_commit_cannot_be_named(repo: Versions, blocks: BlockStore) -> None:
+async def test_an_unpublished_commit_cannot_be_named(repo: Versions, objectstore: ObjectStore) -> None:
     seen = await repo._fresh("main")
     note = Note(message="m", committer="me", metadata={})
     orphan = await repo._new_commit("main", EMPTY_METARANGE, (seen.record.commit_id,), note)

@@ -93,7 +93,7 @@ def store() -> HookedStore:
 async def test_an_object_reset_while_a_commit_has_read_it_does_not_come_back(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
     other = another()
     publish = asyncio.Event()
     committed: list[asyncio.Task[object]] = []
@@ -122,9 +122,9 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
     await repo.create_branch("dev", "main")
-    await repo.upload("dev", b"k", body(repo.blocks, b"merged"))
+    await repo.upload("dev", b"k", body(repo.objectstore, b"merged"))
     await repo.commit("dev", message="m", committer="c")
-    await repo.upload("main", b"k", body(repo.blocks, b"staged"))
+    await repo.upload("main", b"k", body(repo.objectstore, b"staged"))
     await repo._seal("main")  # a committer that died
 
     async def merge() -> None:
@@ -137,10 +137,10 @@ async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
 
 
 async def seal_what_replaces_what_is_committed(repo: Versions) -> Entry:
-    await repo.upload("main", b"k", body(repo.blocks, b"committed"))
+    await repo.upload("main", b"k", body(repo.objectstore, b"committed"))
     await repo.commit("main", message="m", committer="c")
     committed = await repo.get("main", b"k")
-    await repo.upload("main", b"k", body(repo.blocks, b"staged"))
+    await repo.upload("main", b"k", body(repo.objectstore, b"staged"))
     await repo._seal("main")  # a committer that died
     return committed
 
@@ -198,7 +198,7 @@ async def test_an_object_reset_does_not_put_back_what_a_collection_is_about_to_t
 async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
 
     async def fail_the_note() -> None:
         store.before("set", b"commit/", unreachable)
@@ -212,7 +212,7 @@ async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
 
 async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo: Versions, store: HookedStore) -> None:
     await repo.create_branch("dev", "main")
-    await repo.upload("dev", b"k", body(repo.blocks))
+    await repo.upload("dev", b"k", body(repo.objectstore))
     await repo.commit("dev", message="m", committer="c")
 
     async def lose() -> None:
@@ -225,7 +225,7 @@ async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo:
 
 
 async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Versions, store: HookedStore) -> None:
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
     store.before("delete", b"hold/", unreachable)
 
     await repo.hard_reset("main", "main", force=True)
@@ -238,7 +238,7 @@ async def test_a_hard_reset_without_force_refuses_what_was_staged_while_it_looke
     repo: Versions, store: HookedStore
 ) -> None:
     async def write() -> None:
-        await repo.upload("main", b"k", body(repo.blocks))
+        await repo.upload("main", b"k", body(repo.objectstore))
 
     store.before("set_if", b"branch/main", write)
 
@@ -251,7 +251,7 @@ async def test_a_hard_reset_without_force_keeps_what_is_staged_after_it_looked(
     repo: Versions, store: HookedStore
 ) -> None:
     async def write() -> None:
-        await repo.upload("main", b"k", body(repo.blocks))
+        await repo.upload("main", b"k", body(repo.objectstore))
 
     store.before("set", b"claim/", write)
 
@@ -266,7 +266,7 @@ async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the
 ) -> None:
     """Done if the head is there and the token gone; else nobody can say what the store may still do."""
     first = (await repo.get_branch("main")).commit_id
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
     await repo.commit("main", message="m", committer="c")
 
     async def lose() -> None:
@@ -293,7 +293,7 @@ async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_set
         store.before("set_if", b"slice/", unreachable)
 
     store.before("set_if", b"k", close_and_fail)
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
     assert await slice_states(store) == [SliceState.OPEN]
 
     await repo.close_slices()
@@ -310,7 +310,7 @@ async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_ow
 
     store.before("set_if", b"k", end)
     with pytest.raises(type(error)):
-        await repo.upload("main", b"k", body(repo.blocks))
+        await repo.upload("main", b"k", body(repo.objectstore))
     await repo.close_slices()
 
     assert await slice_states(store) == [SliceState.OPEN]
@@ -319,7 +319,7 @@ async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_ow
 async def test_an_idle_instance_ends_its_slice_after_an_hour(
     repo: Versions, store: HookedStore, clock: TurnableClock
 ) -> None:
-    await repo.upload("main", b"k", body(repo.blocks))
+    await repo.upload("main", b"k", body(repo.objectstore))
     await repo.clean()
     assert await slice_states(store) == [SliceState.OPEN]
 
@@ -333,10 +333,10 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
 ) -> None:
     other = another()
     await other.create_branch("dev", "main")
-    await other.upload("dev", b"k", body(repo.blocks))
+    await other.upload("dev", b"k", body(repo.objectstore))
     await other.commit("dev", message="m", committer="c")
     address = await repo.issue_upload("main")
-    stored = await repo.blocks.put(address, b"client")
+    stored = await repo.objectstore.put(address, b"client")
     await repo.get_branch("main")
     await other.merge("dev", "main", committer="c")
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Entry, parse_address, slice_name, to_row
-from lakebed.blocks import BlockNotFound, BlockStore
 from lakebed.kv import Store
+from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.versions import (
     EXCLUSIVE,
     MOVES,
@@ -51,12 +51,12 @@ async def flags_of(repo: Versions, store: Store, path: bytes) -> int:
 
 
 async def put_bytes(repo: Versions, address: str) -> Entry:
-    stored = await repo.blocks.put(address, b"client")
+    stored = await repo.objectstore.put(address, b"client")
     return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
 
 async def test_addresses_of_one_instance_are_dense_in_one_open_slice(repo: Versions, store: Store) -> None:
-    found = [(await repo.upload("main", b"p%d" % n, body(repo.blocks))).address for n in range(3)]
+    found = [(await repo.upload("main", b"p%d" % n, body(repo.objectstore))).address for n in range(3)]
 
     places = [parse_address(address) for address in found]
     assert all(places)
@@ -67,8 +67,8 @@ async def test_addresses_of_one_instance_are_dense_in_one_open_slice(repo: Versi
 
 async def test_two_instances_never_share_a_slice(repo: Versions, another: Callable[[], Versions]) -> None:
     other = another()
-    ours = parse_address((await repo.upload("main", b"a", body(repo.blocks))).address)
-    theirs = parse_address((await other.upload("main", b"b", body(repo.blocks))).address)
+    ours = parse_address((await repo.upload("main", b"a", body(repo.objectstore))).address)
+    theirs = parse_address((await other.upload("main", b"b", body(repo.objectstore))).address)
 
     assert ours is not None
     assert theirs is not None
@@ -76,9 +76,9 @@ async def test_two_instances_never_share_a_slice(repo: Versions, another: Callab
 
 
 async def test_a_slice_ends_after_an_hour_and_settles(repo: Versions, store: Store, clock: TurnableClock) -> None:
-    await repo.upload("main", b"a", body(repo.blocks))
+    await repo.upload("main", b"a", body(repo.objectstore))
     clock.ms += repo.options.slice_age_ms_max
-    await repo.upload("main", b"b", body(repo.blocks))
+    await repo.upload("main", b"b", body(repo.objectstore))
 
     # Newer slices sort first.
     assert [state for _, state in await slices(store)] == [SliceState.OPEN, SliceState.SETTLED]
@@ -96,7 +96,7 @@ async def test_a_slice_does_not_settle_while_an_upload_in_it_is_under_way(repo: 
 
 async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo: Versions, store: Store) -> None:
     async def slow_body(address: str) -> Entry:
-        entry = await body(repo.blocks)(address)
+        entry = await body(repo.objectstore)(address)
         [(name, _)] = await slices(store)
         assert await repo.give_up(SliceRecord, f"slice/{name}".encode())
         return entry
@@ -108,11 +108,11 @@ async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo:
     assert place is not None
     assert states.pop(slice_name(place[0])) is SliceState.OPEN
     assert list(states.values()) == [SliceState.SETTLED]
-    assert await repo.blocks.get((await repo.get("main", b"a")).address) == b"data"
+    assert await repo.objectstore.get((await repo.get("main", b"a")).address) == b"data"
 
 
 async def test_a_fresh_upload_is_exclusive_and_a_copied_one_is_not(repo: Versions, store: Store) -> None:
-    await repo.upload("main", b"a", body(repo.blocks))
+    await repo.upload("main", b"a", body(repo.objectstore))
     assert await flags_of(repo, store, b"a") == EXCLUSIVE
 
     await repo.copy("main", b"a", "main", b"b")
@@ -124,7 +124,7 @@ async def test_a_fresh_upload_is_exclusive_and_a_copied_one_is_not(repo: Version
 async def test_a_finished_copy_is_recorded_until_no_run_marks(
     repo: Versions, store: Store, clock: TurnableClock
 ) -> None:
-    await repo.upload("main", b"a", body(repo.blocks))
+    await repo.upload("main", b"a", body(repo.objectstore))
     run = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=clock.ms)
     await store.set(b"r1", b"run/1", encode_record(run))
     await repo.copy("main", b"a", "main", b"b")
@@ -142,8 +142,8 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     repo: Versions, store: Store, shallow: bool
 ) -> None:
     """Imported metadata may spell addresses so. A copy of such an entry is tracked, or of its own bytes."""
-    await repo.blocks.put("old/1", b"bytes")
-    entry = Entry(address=f"{repo.blocks.uri}/old/1", size_bytes=5, checksum="x", modified_ms=1)
+    await repo.objectstore.put("old/1", b"bytes")
+    entry = Entry(address=f"{repo.objectstore.uri}/old/1", size_bytes=5, checksum="x", modified_ms=1)
     await repo._write("main", b"a", 0, to_row(b"a", entry))
 
     if not shallow:
@@ -154,7 +154,7 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     tracked = [key for key in (await store.scan(b"r1", b"copy/", 2)).keys if key.startswith(b"copy/")]
     assert len(tracked) == int(shallow)
     if not shallow:
-        assert await repo.blocks.get(copied.address) == b"bytes"
+        assert await repo.objectstore.get(copied.address) == b"bytes"
 
 
 async def test_an_address_handed_out_is_linked_once(repo: Versions) -> None:
@@ -172,7 +172,7 @@ async def test_only_what_was_handed_out_for_this_branch_and_uploaded_can_be_link
     await repo.create_branch("dev", "main")
     address = await repo.issue_upload("dev")
 
-    with pytest.raises(BlockNotFound):
+    with pytest.raises(ObjectMissing):
         await repo.link_upload("dev", b"a", Entry(address=address, size_bytes=1, checksum="", modified_ms=1))
     with pytest.raises(UploadRefused):
         await repo.link_upload("main", b"a", await put_bytes(repo, address))
@@ -214,10 +214,10 @@ async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(r
 
 
 async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Versions, store: Store) -> None:
-    await repo.upload("main", b"kept", body(repo.blocks))
-    await repo.upload("main", b"gone", body(repo.blocks))
+    await repo.upload("main", b"kept", body(repo.objectstore))
+    await repo.upload("main", b"gone", body(repo.objectstore))
     await repo.commit("main", message="m", committer="me")
-    await repo.upload("main", b"new", body(repo.blocks))
+    await repo.upload("main", b"new", body(repo.objectstore))
     await repo.delete("main", b"gone")
     before = [row for _, row in (await repo.list("main")).items]
     tokens = (await repo._fresh("main")).record.tokens()
@@ -262,8 +262,8 @@ def test_every_state_has_its_legal_moves_and_some_state_is_the_last(states: type
     assert any(not targets for targets in moves.values())
 
 
-async def test_cells_of_a_reset_branch_are_cleaned(repo: Versions, store: Store, blocks: BlockStore) -> None:
-    await repo.upload("main", b"a", body(blocks))
+async def test_cells_of_a_reset_branch_are_cleaned(repo: Versions, store: Store, objectstore: ObjectStore) -> None:
+    await repo.upload("main", b"a", body(objectstore))
     token = (await repo._fresh("main")).record.staging_token
     await repo.reset("main")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
-from lakebed.blocks import Body, MemoryBlocks, Stored
+from lakebed.objectstore import Body, MemoryObjectStore, Stored
 from lakebed.ranges import (
     CHANGES_SCHEMA,
     CUT_RULE,
@@ -21,7 +21,7 @@ from lakebed.ranges import (
     Strategy,
     changes_from_rows,
 )
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 from lakebed.versions.trees import Applied, Merged, Trees
 from lakebed.versions.trees_cache import TreeCache
 from lakebed.versions.trees_diff import DiffKind, DiffRow
@@ -56,7 +56,7 @@ def edited(model: Model, edit: Mapping[int, int]) -> Model:
     return dict(sorted(merged.items()))
 
 
-class CountingBlocks(MemoryBlocks):
+class CountingObjectStore(MemoryObjectStore):
     def __init__(self, uri: str = "mem://counted") -> None:
         super().__init__(uri)
         self.read: list[str] = []
@@ -76,19 +76,19 @@ class CountingBlocks(MemoryBlocks):
 class Forest:
     """Trees over a fresh store, and short ways to ask them."""
 
-    blocks: CountingBlocks
+    objectstore: CountingObjectStore
     trees: Trees
 
     @classmethod
     def plant(cls, rule: CutRule = SMALL) -> Forest:
-        blocks = CountingBlocks()
-        return cls(blocks, Trees(blocks, TreeCache(10_000_000), live_world(), rule=rule))
+        objectstore = CountingObjectStore()
+        return cls(objectstore, Trees(objectstore, TreeCache(10_000_000), live_ports(), rule=rule))
 
     def reopened(self, rule: CutRule = SMALL) -> Forest:
         """The same store behind a cold cache."""
-        self.blocks.read.clear()
-        self.blocks.written.clear()
-        return Forest(self.blocks, Trees(self.blocks, TreeCache(10_000_000), live_world(), rule=rule))
+        self.objectstore.read.clear()
+        self.objectstore.written.clear()
+        return Forest(self.objectstore, Trees(self.objectstore, TreeCache(10_000_000), live_ports(), rule=rule))
 
     async def apply(self, tree: MetarangeId, changes: Mapping[bytes, Row | None]) -> Applied:
         keys = sorted(changes)
@@ -112,7 +112,7 @@ class Forest:
         return await self.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy=strategy)
 
     def range_reads(self) -> list[str]:
-        return [key for key in self.blocks.read if "/ranges/" in key]
+        return [key for key in self.objectstore.read if "/ranges/" in key]
 
 
 async def gathered(batches: AsyncIterator[list[DiffRow]]) -> list[DiffRow]:
@@ -252,7 +252,7 @@ async def test_the_tree_without_entries_has_no_file() -> None:
     emptied = await forest.turn(await forest.build(model), model, {})
 
     assert emptied.metarange_id == EMPTY_METARANGE
-    assert not [key for key in forest.blocks._objects if key.endswith("/.parquet")]
+    assert not [key for key in forest.objectstore._objects if key.endswith("/.parquet")]
     assert await forest.trees.lookup(EMPTY_METARANGE, b"k") is None
     assert await forest.trees.scan(EMPTY_METARANGE, b"", 10) == []
     assert await forest.trees.lookup_many(EMPTY_METARANGE, [b"k"]) == [None]
@@ -267,7 +267,7 @@ async def test_a_change_that_changes_nothing_gives_the_same_id_and_writes_nothin
 
     assert applied == Applied(metarange_id=tree, added=0, changed=0, removed=0)
     assert (await forest.trees.apply(tree, CHANGES_SCHEMA.empty_table())).metarange_id == tree
-    assert forest.blocks.written == []
+    assert forest.objectstore.written == []
 
 
 async def test_a_change_reads_and_writes_only_the_range_it_falls_into() -> None:
@@ -282,8 +282,8 @@ async def test_a_change_reads_and_writes_only_the_range_it_falls_into() -> None:
     assert forest.range_reads() == [f"_lakefs/ranges/{target.id}.parquet"]
     after = await forest.trees.ranges(changed.metarange_id)
     assert len([info for info in after if info not in ranges]) == 1
-    assert len(forest.blocks.written) == 2
-    assert forest.blocks.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
+    assert len(forest.objectstore.written) == 2
+    assert forest.objectstore.written[-1] == f"_lakefs/metaranges/{changed.metarange_id}.parquet"
 
 
 async def test_a_bulk_load_between_two_keys_of_a_range_is_cut_as_if_built_at_once() -> None:
@@ -317,13 +317,13 @@ async def test_a_merge_of_changes_in_different_ranges_reads_none_of_them_to_merg
     forest, base = Forest.plant(), model_of(dict.fromkeys(range(1000), 1))
     source, destination = edited(base, {100: 2, 101: 0}), edited(base, {900: 2, 901: 0})
     ids = [await forest.build(model) for model in (base, source, destination)]
-    before = set(forest.blocks._objects)
+    before = set(forest.objectstore._objects)
     forest = forest.reopened()
 
     merged = await forest.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy="none")
 
     assert merged.metarange_id == await forest.build(edited(source, {900: 2, 901: 0}))
-    assert {key for key in set(forest.blocks._objects) - before if "/ranges/" in key} == set()
+    assert {key for key in set(forest.objectstore._objects) - before if "/ranges/" in key} == set()
 
 
 async def test_only_the_first_thousand_conflicts_are_listed_and_all_are_counted() -> None:
@@ -353,16 +353,16 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
     tree = await forest.build(model)
     first, second = (await forest.trees.ranges(tree))[:2]
     key = f"_lakefs/ranges/{first.id}.parquet"
-    good = await forest.blocks.get(key)
+    good = await forest.objectstore.get(key)
     bad = {
         "missing": None,
         "short": good[:-1],
         "flipped": good[:40] + bytes([good[40] ^ 1]) + good[41:],
-        "swapped": await forest.blocks.get(f"_lakefs/ranges/{second.id}.parquet"),
+        "swapped": await forest.objectstore.get(f"_lakefs/ranges/{second.id}.parquet"),
     }[damage]
-    await forest.blocks.delete([key])
+    await forest.objectstore.delete([key])
     if bad is not None:
-        await forest.blocks.put(key, bad)
+        await forest.objectstore.put(key, bad)
     forest = forest.reopened()
 
     for attempt in (
@@ -376,7 +376,7 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
             await attempt()
         assert caught.value.facts["range_id"] == first.id
         assert caught.value.facts["namespace"] == "mem://counted"
-    await forest.blocks.put(key, good)
+    await forest.objectstore.put(key, good)
     assert await forest.trees.lookup(tree, first.min_key) == model[first.min_key]
 
 
@@ -397,7 +397,7 @@ async def test_those_who_miss_a_range_at_the_same_time_load_it_once() -> None:
     rows = await asyncio.gather(*[forest.trees.lookup(tree, b"k003") for _ in range(10)])
 
     assert rows == [model[b"k003"]] * 10
-    assert len(forest.blocks.read) == 2
+    assert len(forest.objectstore.read) == 2
 
 
 async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakebed.runtime import live_world
+from lakebed.runtime import live_ports
 from lakebed.versions.trees_cache import Name, TreeCache
 
 
@@ -37,7 +37,7 @@ class Loads:
 
 
 async def put(cache: TreeCache, key: str, nbytes: int) -> None:
-    await cache.load(name(key), Value, Loads(nbytes), live_world().tasks)
+    await cache.load(name(key), Value, Loads(nbytes), live_ports().tasks)
 
 
 async def test_the_least_recently_used_goes_first() -> None:
@@ -56,7 +56,7 @@ async def test_a_value_too_large_is_handed_out_and_not_kept() -> None:
     cache = TreeCache(100)
     await put(cache, "a", 20)
 
-    value = await cache.load(name("big"), Value, Loads(26), live_world().tasks)
+    value = await cache.load(name("big"), Value, Loads(26), live_ports().tasks)
 
     assert value.nbytes == 26
     assert cache.find(name("big"), Value) is None
@@ -74,7 +74,7 @@ async def test_the_same_key_in_two_namespaces_is_two_values() -> None:
 async def test_those_who_miss_together_share_one_load_even_if_it_is_not_kept(limit: int) -> None:
     cache, loads = TreeCache(limit), Loads()
 
-    values = await asyncio.gather(*[cache.load(name("a"), Value, loads, live_world().tasks) for _ in range(5)])
+    values = await asyncio.gather(*[cache.load(name("a"), Value, loads, live_ports().tasks) for _ in range(5)])
 
     assert values == [Value(10)] * 5
     assert loads.count == 1
@@ -84,7 +84,7 @@ async def test_after_a_failed_load_the_next_in_line_tries_and_nothing_is_kept_of
     cache, loads = TreeCache(1000), Loads(failures=2)
 
     outcomes = await asyncio.gather(
-        *[cache.load(name("a"), Value, loads, live_world().tasks) for _ in range(4)], return_exceptions=True
+        *[cache.load(name("a"), Value, loads, live_ports().tasks) for _ in range(4)], return_exceptions=True
     )
 
     assert [type(outcome) for outcome in outcomes] == [OSError, OSError, Value, Value]
@@ -93,8 +93,8 @@ async def test_after_a_failed_load_the_next_in_line_tries_and_nothing_is_kept_of
 
 async def test_a_load_that_is_cancelled_does_not_leave_others_waiting() -> None:
     cache, loads = TreeCache(1000), Loads()
-    first = asyncio.create_task(cache.load(name("a"), Value, loads, live_world().tasks))
-    second = asyncio.create_task(cache.load(name("a"), Value, loads, live_world().tasks))
+    first = asyncio.create_task(cache.load(name("a"), Value, loads, live_ports().tasks))
+    second = asyncio.create_task(cache.load(name("a"), Value, loads, live_ports().tasks))
     await asyncio.sleep(0)
 
     first.cancel()

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Invalid, NotFound, World
+from lakebed.base import AlreadyExists, Invalid, NotFound, Ports
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
 from .built_in import ADMINS, UID
@@ -76,9 +76,9 @@ class IssuedCredentials:
 class Accounts:
     """Users, credentials, set-up. Reads go to the store each time; `Authenticator` is what caches."""
 
-    def __init__(self, store: Store, world: World, keys: ServerKeys) -> None:
+    def __init__(self, store: Store, ports: Ports, keys: ServerKeys) -> None:
         self._store = store
-        self._world = world
+        self._ports = ports
         self._keys = keys
 
     # Set-up
@@ -132,11 +132,11 @@ class Accounts:
         if before is not None and before.is_complete:
             raise AlreadyInitialised("already initialized")
         record = InstallationRecord(
-            id=before.id if before else self._world.ids.fresh(),
-            attempt=self._world.ids.fresh(),
+            id=before.id if before else self._ports.ids.fresh(),
+            attempt=self._ports.ids.fresh(),
             first_user=user_id,
-            first_uid=before.first_uid if before else self._world.ids.fresh(),
-            created_ms=self._world.clock.now_ms(),
+            first_uid=before.first_uid if before else self._ports.ids.fresh(),
+            created_ms=self._ports.clock.now_ms(),
         )
         try:
             predicate = await self._store.set_if(
@@ -265,7 +265,7 @@ class Accounts:
             yield key, decode(CredentialsRecord, value)
 
     def _new_user(self, user_id: str) -> UserRecord:
-        return UserRecord(id=user_id, uid=self._world.ids.fresh(), created_ms=self._world.clock.now_ms())
+        return UserRecord(id=user_id, uid=self._ports.ids.fresh(), created_ms=self._ports.clock.now_ms())
 
     async def _store_credentials(
         self, user: UserRecord, access_key_id: str | None, secret_access_key: str | None
@@ -273,9 +273,9 @@ class Accounts:
         issued = IssuedCredentials(
             access_key_id=access_key_id or f"AKIAJ{self._characters(_KEY_ALPHABET, 14)}Q",
             secret_access_key=secret_access_key or self._characters(_BASE64, 40),
-            created_ms=self._world.clock.now_ms(),
+            created_ms=self._ports.clock.now_ms(),
         )
-        nonce = self._world.ids.bits(96).to_bytes(12, "big")
+        nonce = self._ports.ids.bits(96).to_bytes(12, "big")
         record = CredentialsRecord(
             access_key_id=issued.access_key_id,
             user_id=user.id,
@@ -288,7 +288,7 @@ class Accounts:
 
     def _characters(self, alphabet: str, count: int) -> str:
         """`count` characters, each as likely as any other: 64 spare bits make the remainder's bias immeasurable."""
-        number = self._world.ids.bits(count * 6 + 64)
+        number = self._ports.ids.bits(count * 6 + 64)
         characters = []
         for _ in range(count):
             number, digit = divmod(number, len(alphabet))

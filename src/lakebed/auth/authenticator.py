@@ -19,7 +19,7 @@ import jwt
 import msgspec
 from jwt.types import Options
 
-from lakebed.base import Denied, World
+from lakebed.base import Denied, Ports
 
 from .accounts import Accounts
 from .delegation import Delegation
@@ -48,10 +48,10 @@ class Identity:
 
 
 class Authenticator:
-    def __init__(self, accounts: Accounts, keys: ServerKeys, world: World) -> None:
+    def __init__(self, accounts: Accounts, keys: ServerKeys, ports: Ports) -> None:
         self._accounts = accounts
         self._keys = keys
-        self._world = world
+        self._ports = ports
         self._known: dict[bytes, tuple[Identity, int]] = {}
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
@@ -67,7 +67,7 @@ class Authenticator:
             raise NotAuthenticated("no credentials")
         fingerprint = self._keys.fingerprint(proof if authorization is not None else b"cookie " + proof)
         known = self._known.get(fingerprint)
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._ports.clock.now_ms()
         if known is not None and now_ms < known[1]:
             return known[0]
         if authorization is None:
@@ -114,7 +114,7 @@ class Authenticator:
         """
         assert identity.delegation is None, "what was delegated is not passed on"
         user = await self._accounts.get_user(identity.user_id)
-        now_s = self._world.clock.now_ms() // 1000
+        now_s = self._ports.clock.now_ms() // 1000
         expires_s = now_s + lifetime_s
         claims: dict[str, object] = {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s, "aud": _LOGIN}
         if delegation is not None:
@@ -136,7 +136,7 @@ class Authenticator:
         raise NotAuthenticated("unknown scheme")
 
     async def _from_token(self, token: bytes) -> Identity:
-        # Time is the World's, so PyJWT, which reads the machine's clock, must not check it.
+        # Time is the Ports's, so PyJWT, which reads the machine's clock, must not check it.
         options: Options = {"require": ["sub", "uid", "exp"], "verify_exp": False, "verify_iat": False}
         try:
             claims = jwt.decode(
@@ -146,7 +146,7 @@ class Authenticator:
         except (jwt.PyJWTError, msgspec.ValidationError) as error:
             raise NotAuthenticated("bad token") from error
         expires_s = claims["exp"]
-        if not isinstance(expires_s, int) or self._world.clock.now_ms() >= expires_s * 1000:
+        if not isinstance(expires_s, int) or self._ports.clock.now_ms() >= expires_s * 1000:
             raise NotAuthenticated("expired token")
         user = await self._accounts.find_user(str(claims["sub"]))
         if user is None or user.uid != claims["uid"]:

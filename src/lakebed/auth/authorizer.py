@@ -6,7 +6,7 @@ changed through *another* process counts here that much later; through this one 
 
 from __future__ import annotations
 
-from lakebed.base import World
+from lakebed.base import Ports
 
 from .accounts import UserNotFound
 from .authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
@@ -15,9 +15,9 @@ from .statements import Permissions
 
 
 class Authorizer:
-    def __init__(self, policies: Policies, world: World) -> None:
+    def __init__(self, policies: Policies, ports: Ports) -> None:
         self._policies = policies
-        self._world = world
+        self._ports = ports
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
@@ -33,7 +33,7 @@ class Authorizer:
 
     async def _of_user(self, user_id: str) -> Permissions:
         known = self._known.get(user_id)
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._ports.clock.now_ms()
         if known is not None and now_ms < known[1]:
             return known[0]
         try:

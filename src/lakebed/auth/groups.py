@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, NotFound, World
+from lakebed.base import AlreadyExists, Conflict, NotFound, Ports
 from lakebed.kv import Store
 
 from . import built_in
@@ -36,9 +36,9 @@ class LastAdministrator(Conflict):
 
 
 class Groups:
-    def __init__(self, store: Store, world: World, accounts: Accounts) -> None:
+    def __init__(self, store: Store, ports: Ports, accounts: Accounts) -> None:
         self._store = store
-        self._world = world
+        self._ports = ports
         self._accounts = accounts
         self._register = Register(
             store,
@@ -56,9 +56,9 @@ class Groups:
         Raises:
             GroupExists, InvalidRole.
         """
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._ports.clock.now_ms()
         return await self._register.add(
-            GroupRecord(id=group_id, uid=self._world.ids.fresh(), created_ms=now_ms, description=description)
+            GroupRecord(id=group_id, uid=self._ports.ids.fresh(), created_ms=now_ms, description=description)
         )
 
     async def get(self, group_id: str) -> GroupRecord:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, NotFound, World
+from lakebed.base import AlreadyExists, NotFound, Ports
 from lakebed.kv import Store
 
 from . import built_in
@@ -30,9 +30,9 @@ class PolicyNotFound(NotFound):
 
 
 class Policies:
-    def __init__(self, store: Store, world: World, accounts: Accounts, groups: Groups) -> None:
+    def __init__(self, store: Store, ports: Ports, accounts: Accounts, groups: Groups) -> None:
         self._store = store
-        self._world = world
+        self._ports = ports
         self._accounts = accounts
         self._groups = groups
         self._register = Register(
@@ -51,9 +51,9 @@ class Policies:
         Raises:
             PolicyExists, InvalidRole, InvalidPolicy, InvalidAction.
         """
-        now_ms, checked = self._world.clock.now_ms(), check_statements(statements)
+        now_ms, checked = self._ports.clock.now_ms(), check_statements(statements)
         return await self._register.add(
-            PolicyRecord(id=policy_id, uid=self._world.ids.fresh(), created_ms=now_ms, statements=checked)
+            PolicyRecord(id=policy_id, uid=self._ports.ids.fresh(), created_ms=now_ms, statements=checked)
         )
 
     async def get(self, policy_id: str) -> PolicyRecord:

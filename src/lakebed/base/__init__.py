@@ -53,7 +53,7 @@ from .ids import (
     TagName,
 )
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
-from .ports import Clock, Event, Ids, Tasks, World
+from .ports import Clock, Event, Ids, Ports, Tasks
 
 __all__ = [
     "DATE_MS_MAX",
@@ -82,6 +82,7 @@ __all__ = [
     "MetarangeId",
     "NotFound",
     "OutcomeUnknown",
+    "Ports",
     "RangeId",
     "RepositoryId",
     "RepositoryUid",
@@ -91,7 +92,6 @@ __all__ = [
     "TagName",
     "Tasks",
     "Unavailable",
-    "World",
     "check_branch",
     "check_repository",
     "check_tag",

@@ -1,8 +1,8 @@
-"""What the core needs from the world besides storage: time, fresh names, and company.
+"""What the core needs from the ports besides storage: time, fresh names, and company.
 
 The core (versions, catalog, auth, upkeep) awaits these and its two stores and nothing else: it never imports asyncio,
 time, random, uuid or os. So a server runs it on an event loop (`lakebed.runtime`), and a simulation runs the very same
-code by hand, one effect at a time (`lakebed.testing.sim`).
+code by hand, one effect at a time (`sim`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Tasks(Protocol):
         ...
 
 
-class World:
+class Ports:
     """The three together, handed to constructors as one."""
 
     __slots__ = ("clock", "ids", "tasks")

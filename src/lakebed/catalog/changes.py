@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lakebed.base import CommitId, World
+from lakebed.base import CommitId, Ports
 from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy
 
 from .errors import DefaultBranchKept
@@ -33,11 +33,11 @@ POLITE_STEP_S: Final = 0.02
 
 
 class Changes:
-    def __init__(self, repository: Repository, queue: BranchQueue, world: World) -> None:
+    def __init__(self, repository: Repository, queue: BranchQueue, ports: Ports) -> None:
         self._repository = repository
         self._versions = repository.versions
         self._queue = queue
-        self._world = world
+        self._ports = ports
 
     # Commits
 
@@ -219,4 +219,4 @@ class Changes:
         for _ in range(POLITE_STEPS):
             if not await self._versions.is_committing(branch):
                 return
-            await self._world.clock.sleep(POLITE_STEP_S)
+            await self._ports.clock.sleep(POLITE_STEP_S)

@@ -22,20 +22,20 @@ from contextlib import suppress
 from typing import Final
 
 from lakebed.base import inner_namespace, is_inside, parse_slice_name
-from lakebed.blocks import (
-    BlockExists,
-    BlockNotFound,
-    BlocksDenied,
-    BlockStat,
-    BlockStore,
-    InvalidBlockKey,
+from lakebed.objectstore import (
     InvalidNamespace,
+    InvalidObjectKey,
+    ObjectExists,
+    ObjectMissing,
+    ObjectStat,
+    ObjectStore,
+    ObjectStoreDenied,
 )
 
 from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, NamespaceUnclear
 from .records import MARKER_KEY
 
-OpenNamespace = Callable[[str], BlockStore]
+OpenNamespace = Callable[[str], ObjectStore]
 """From a namespace URI to its store. Raises InvalidNamespace."""
 
 LOOKS_MAX: Final = 100
@@ -65,19 +65,19 @@ class Namespaces:
         self._open_namespace = open_namespace
         self._known = known
         self._trust_denials = trust_denials
-        self._opened: dict[str, BlockStore] = {}
+        self._opened: dict[str, ObjectStore] = {}
 
-    def open(self, uri: str) -> BlockStore:
+    def open(self, uri: str) -> ObjectStore:
         """
         Raises:
             InvalidNamespace: malformed, or of a store that this server does not use.
         """
-        blocks = self._opened.get(uri)
-        if blocks is None:
-            blocks = self._opened[uri] = self._open_namespace(uri)
-        return blocks
+        objectstore = self._opened.get(uri)
+        if objectstore is None:
+            objectstore = self._opened[uri] = self._open_namespace(uri)
+        return objectstore
 
-    def locate(self, address: str) -> tuple[BlockStore, str]:
+    def locate(self, address: str) -> tuple[ObjectStore, str]:
         """Store and key of a full URI, wherever it points.
 
         Raises:
@@ -90,30 +90,30 @@ class Namespaces:
         except InvalidNamespace as error:
             raise ForeignAddress(f"cannot open {scheme}://{bucket} here", address=address) from error
 
-    async def mark(self, blocks: BlockStore, marker: str) -> None:
+    async def mark(self, objectstore: ObjectStore, marker: str) -> None:
         """Put the marker, once and for all; finding our own marker there is as good.
 
         Raises:
             NamespaceInUse: another marker is there, or in a namespace around this one, or was found in one inside it.
             NamespaceUnclear: we may not look.
         """
-        for around in _around(blocks.uri):
+        for around in _around(objectstore.uri):
             try:
                 outer = self.open(around)
             except InvalidNamespace:
                 continue
             if await self._is_marked(outer):
-                raise NamespaceInUse(f"namespace {blocks.uri} lies inside {around}", namespace=around)
+                raise NamespaceInUse(f"namespace {objectstore.uri} lies inside {around}", namespace=around)
         # Looked at before and after: a store that reads past the condition would take the put, whoever was there.
-        if not await self._is_marked(blocks):
-            inner = await self._find_inside(blocks)
+        if not await self._is_marked(objectstore):
+            inner = await self._find_inside(objectstore)
             if inner is not None:
-                inner = f"{blocks.uri}/{inner}"
-                raise NamespaceInUse(f"namespace {blocks.uri} lies around {inner}", namespace=inner)
-            with suppress(BlockExists):
-                await blocks.put(MARKER_KEY, marker.encode(), if_absent=True)
-        if await blocks.get(MARKER_KEY) != marker.encode():
-            raise NamespaceInUse(f"namespace {blocks.uri} is in use", namespace=blocks.uri)
+                inner = f"{objectstore.uri}/{inner}"
+                raise NamespaceInUse(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
+            with suppress(ObjectExists):
+                await objectstore.put(MARKER_KEY, marker.encode(), if_absent=True)
+        if await objectstore.get(MARKER_KEY) != marker.encode():
+            raise NamespaceInUse(f"namespace {objectstore.uri} is in use", namespace=objectstore.uri)
 
     async def check_outside(self, address: str) -> None:
         """One look for each folder around the address, at once.
@@ -123,56 +123,56 @@ class Namespaces:
             ForeignAddress: this server does not open such stores.
             NamespaceUnclear: we may not look.
         """
-        blocks, key = self.locate(address)
-        inside = [uri for uri in await self._known() if is_inside(f"{blocks.uri}/{key}", uri)]
+        objectstore, key = self.locate(address)
+        inside = [uri for uri in await self._known() if is_inside(f"{objectstore.uri}/{key}", uri)]
         # Read through the store of the whole bucket, as the object will be: nothing is opened for each folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:
-            if not inside and await self._is_marked(blocks, folder):
-                inside.append(f"{blocks.uri}/{folder}".rstrip("/"))
+            if not inside and await self._is_marked(objectstore, folder):
+                inside.append(f"{objectstore.uri}/{folder}".rstrip("/"))
         if inside:
             raise AddressInNamespace(
                 f"physical address lies inside the storage namespace {inside[0]}", address=address, namespace=inside[0]
             )
 
-    async def _is_marked(self, blocks: BlockStore, folder: str = "") -> bool:
+    async def _is_marked(self, objectstore: ObjectStore, folder: str = "") -> bool:
         try:
-            await blocks.stat(folder + MARKER_KEY)
-        except (BlockNotFound, InvalidBlockKey):
+            await objectstore.stat(folder + MARKER_KEY)
+        except (ObjectMissing, InvalidObjectKey):
             return False
-        except BlocksDenied as error:
-            self._check_trusted(f"{blocks.uri}/{folder}{MARKER_KEY}", "read", error)
+        except ObjectStoreDenied as error:
+            self._check_trusted(f"{objectstore.uri}/{folder}{MARKER_KEY}", "read", error)
             return False
         return True
 
-    async def _find_inside(self, blocks: BlockStore) -> str | None:
+    async def _find_inside(self, objectstore: ObjectStore) -> str | None:
         """The folder of a namespace inside this one, if LOOKS_MAX requests find one; outer folders are looked at
         first."""
         left, folders = LOOKS_MAX, [""]
         for folder in folders:  # It grows meanwhile.
             start_after = ""
-            while left > 0 and (page := await self._page(blocks, folder, start_after)):
+            while left > 0 and (page := await self._page(objectstore, folder, start_after)):
                 left -= 1
                 for stat in page:
                     if (inner := inner_namespace(stat.key)) is not None:
                         return inner
                 for child in _folders_of(page, folder)[:left]:
                     left -= 1
-                    if await self._is_marked(blocks, child):
+                    if await self._is_marked(objectstore, child):
                         return child[:-1]
                     folders.append(child)
                 start_after = _behind(page[-1].key, folder)
         return None
 
-    async def _page(self, blocks: BlockStore, folder: str, start_after: str) -> Sequence[BlockStat]:
+    async def _page(self, objectstore: ObjectStore, folder: str, start_after: str) -> Sequence[ObjectStat]:
         try:
-            async for page in blocks.list(folder, start_after=start_after):
+            async for page in objectstore.list(folder, start_after=start_after):
                 return page
-        except BlocksDenied as error:
-            self._check_trusted(f"{blocks.uri}/{folder}", "list", error)
+        except ObjectStoreDenied as error:
+            self._check_trusted(f"{objectstore.uri}/{folder}", "list", error)
         return ()
 
-    def _check_trusted(self, place: str, verb: str, error: BlocksDenied) -> None:
+    def _check_trusted(self, place: str, verb: str, error: ObjectStoreDenied) -> None:
         if not self._trust_denials:
             raise NamespaceUnclear(
                 f"whether a repository lies there cannot be told, for the object store does not let the server {verb}"
@@ -182,8 +182,8 @@ class Namespaces:
             ) from error
 
     async def close(self) -> None:
-        for blocks in self._opened.values():
-            await blocks.close()
+        for objectstore in self._opened.values():
+            await objectstore.close()
 
 
 def overlap(left: str, right: str) -> bool:
@@ -198,7 +198,7 @@ def _around(uri: str) -> list[str]:
     return [f"{scheme}://{'/'.join(segments[:count])}" for count in range(len(segments) - 1, 0, -1)]
 
 
-def _folders_of(page: Sequence[BlockStat], folder: str) -> list[str]:
+def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:
     """The folders directly in this one that the page shows, but for `_lakefs/` and slices of the namespace itself."""
     cuts = (stat.key[len(folder) :].partition("/") for stat in page)
     found = dict.fromkeys(name for name, slash, _ in cuts if slash)

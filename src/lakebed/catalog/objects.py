@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lakebed.base import Entry, LakebedError, World, is_absolute, is_inside, path_to_key
-from lakebed.blocks import BlockNotFound, BlockStore, Body
+from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, path_to_key
+from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound
 
 from .errors import AddressInNamespace, TooManyPaths, UploadMissing
@@ -37,10 +37,10 @@ class UploadTarget:
 
 
 class Objects:
-    def __init__(self, repository: Repository, namespaces: Namespaces, world: World) -> None:
+    def __init__(self, repository: Repository, namespaces: Namespaces, ports: Ports) -> None:
         self._repository = repository
         self._namespaces = namespaces
-        self._world = world
+        self._ports = ports
 
     # Reading
 
@@ -48,18 +48,18 @@ class Objects:
         return await self._repository.versions.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The object's bytes, from `start` to before `end`. BlockNotFound comes with the first chunk."""
-        blocks, key = self._locate(entry.address)
-        return blocks.stream(key, start=start, end=end)
+        """The object's bytes, from `start` to before `end`. ObjectMissing comes with the first chunk."""
+        objectstore, key = self._locate(entry.address)
+        return objectstore.stream(key, start=start, end=end)
 
     async def read(self, entry: Entry, *, start: int = 0, end: int | None = None) -> bytes:
         """The same in one piece: for small objects."""
-        blocks, key = self._locate(entry.address)
-        return await blocks.get(key, start=start, end=end)
+        objectstore, key = self._locate(entry.address)
+        return await objectstore.get(key, start=start, end=end)
 
     async def presign_get(self, entry: Entry, *, expires_s: int) -> str | None:
-        blocks, key = self._locate(entry.address)
-        return await blocks.presign_get(key, expires_s=expires_s)
+        objectstore, key = self._locate(entry.address)
+        return await objectstore.presign_get(key, expires_s=expires_s)
 
     # Writing
 
@@ -88,15 +88,15 @@ class Objects:
         if if_none_match:
             # Only to spare the transfer; what decides is the same check beside the write.
             await self._check_absent(branch, key)
-        blocks = self._repository.blocks
+        objectstore = self._repository.objectstore
 
         async def store_body(address: str) -> Entry:
-            stored = await blocks.put(address, body, size_bytes=size_bytes)
+            stored = await objectstore.put(address, body, size_bytes=size_bytes)
             return Entry(
                 address=address,
                 size_bytes=stored.size_bytes,
                 checksum=stored.md5,
-                modified_ms=self._world.clock.now_ms(),
+                modified_ms=self._ports.clock.now_ms(),
                 content_type=content_type,
                 metadata=dict(metadata) if metadata else {},
             )
@@ -114,7 +114,7 @@ class Objects:
             NamespaceUnclear: we may not look whether it does.
         """
         await self._repository.check_branch_writable(branch, force=force)
-        if not is_absolute(entry.address) or is_inside(entry.address, self._repository.blocks.uri):
+        if not is_absolute(entry.address) or is_inside(entry.address, self._repository.objectstore.uri):
             raise AddressInNamespace(
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )
@@ -176,7 +176,7 @@ class Objects:
         address = await self._repository.versions.issue_upload(branch)
         url = None
         if presign_s is not None:
-            url = await self._repository.blocks.presign_put(address, expires_s=presign_s)
+            url = await self._repository.objectstore.presign_put(address, expires_s=presign_s)
         return UploadTarget(address=address, full_address=self._repository.full_address(address), presigned_url=url)
 
     async def link_upload(
@@ -204,12 +204,12 @@ class Objects:
         address = full_address.removeprefix(self._repository.address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
-        await self._check_stored(self._repository.blocks, address, size_bytes)
+        await self._check_stored(self._repository.objectstore, address, size_bytes)
         entry = Entry(
             address=address,
             size_bytes=size_bytes,
             checksum=checksum.strip('"'),
-            modified_ms=self._world.clock.now_ms(),
+            modified_ms=self._ports.clock.now_ms(),
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
@@ -217,10 +217,10 @@ class Objects:
             branch, key, entry, if_none_match=if_none_match, if_match=if_match
         )
 
-    async def _check_stored(self, blocks: BlockStore, address: str, size_bytes: int) -> None:
+    async def _check_stored(self, objectstore: ObjectStore, address: str, size_bytes: int) -> None:
         try:
-            stat = await blocks.stat(address)
-        except BlockNotFound as error:
+            stat = await objectstore.stat(address)
+        except ObjectMissing as error:
             raise UploadMissing("nothing was stored at the address", address=address) from error
         if stat.size_bytes != size_bytes:
             raise UploadMissing(
@@ -234,5 +234,5 @@ class Objects:
             return
         raise PathExists("path already exists", key=key)
 
-    def _locate(self, address: str) -> tuple[BlockStore, str]:
-        return self._namespaces.locate(address) if "://" in address else (self._repository.blocks, address)
+    def _locate(self, address: str) -> tuple[ObjectStore, str]:
+        return self._namespaces.locate(address) if "://" in address else (self._repository.objectstore, address)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lakebed.base import Event, World
+from lakebed.base import Event, Ports
 
 from .errors import CommitQueueTimeout
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class BranchQueue:
-    def __init__(self, world: World, *, wait_s_max: float) -> None:
-        self._world = world
+    def __init__(self, ports: Ports, *, wait_s_max: float) -> None:
+        self._ports = ports
         self._wait_s_max = wait_s_max
         self._waiting: dict[str, deque[Event]] = {}
         """A branch is a key while somebody has the turn. Its value: who waits, in order."""
@@ -43,9 +43,9 @@ class BranchQueue:
             self._pass_on(branch)
 
     async def _wait(self, branch: str, waiting: deque[Event]) -> None:
-        turn = self._world.tasks.event()
+        turn = self._ports.tasks.event()
         waiting.append(turn)
-        began_ms = self._world.clock.now_ms()
+        began_ms = self._ports.clock.now_ms()
         try:
             is_ours = await turn.wait(self._wait_s_max)
         except BaseException:  # The caller went away. A turn that it was just given goes to the next one.
@@ -56,7 +56,7 @@ class BranchQueue:
             raise
         if not is_ours:
             waiting.remove(turn)
-            waited_s = (self._world.clock.now_ms() - began_ms) / 1000
+            waited_s = (self._ports.clock.now_ms() - began_ms) / 1000
             raise CommitQueueTimeout(
                 f"branch {branch} is busy: waited {waited_s:.0f} s behind other commits, try again",
                 branch=branch,

@@ -25,17 +25,17 @@ from lakebed.base import (
     BranchName,
     InvalidName,
     LakebedError,
+    Ports,
     RepositoryId,
     RepositoryUid,
     RunId,
     StagingToken,
     Unavailable,
-    World,
     check_branch,
     check_repository,
 )
-from lakebed.blocks import BlockStore
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
+from lakebed.objectstore import ObjectStore
 from lakebed.versions import (
     BranchRecord,
     ClaimRecord,
@@ -57,7 +57,7 @@ DELETED_AGE_MS: Final = 3_600_000
 _PURGE_PAGE: Final = 1_000
 _RECORD_BYTES_MAX: Final = 250_000
 
-MakeVersions = Callable[[RepositoryUid, BlockStore], Versions]
+MakeVersions = Callable[[RepositoryUid, ObjectStore], Versions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +75,13 @@ class Catalog:
         self,
         *,
         store: Store,
-        world: World,
+        ports: Ports,
         open_namespace: OpenNamespace,
         make_versions: MakeVersions,
         options: CatalogOptions | None = None,
     ) -> None:
         self.store = store
-        self._world = world
+        self._ports = ports
         self._make_versions = make_versions
         self._options = options or CatalogOptions()
         self.namespaces = Namespaces(
@@ -99,7 +99,7 @@ class Catalog:
             RepositoryNotFound: there is none, or it is not (or no longer) usable.
         """
         known = self._handles.get(repository_id)
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._ports.clock.now_ms()
         if known is not None and 0 <= now_ms - known[1] < self._options.record_cache_ms:
             return known[0]
         found = await self._find(repository_id)
@@ -110,7 +110,7 @@ class Catalog:
         if known is not None and known[0].record == record:
             handle = known[0]
         else:
-            handle = Repository(RepositoryId(repository_id), record, self._open(record), self.namespaces, self._world)
+            handle = Repository(RepositoryId(repository_id), record, self._open(record), self.namespaces, self._ports)
         self._handles[repository_id] = (handle, now_ms)
         return handle
 
@@ -144,11 +144,11 @@ class Catalog:
         """
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
-        blocks = self.namespaces.open(storage_namespace)
-        record, held = await self._reserve(name, storage_namespace, blocks.uri, branch, read_only=read_only)
+        objectstore = self.namespaces.open(storage_namespace)
+        record, held = await self._reserve(name, storage_namespace, objectstore.uri, branch, read_only=read_only)
         try:
-            await self._check_no_overlap(name, blocks.uri)
-            await self.namespaces.mark(blocks, record.marker)
+            await self._check_no_overlap(name, objectstore.uri)
+            await self.namespaces.mark(objectstore, record.marker)
         except (NamespaceInUse, Unavailable):
             if record.marker == record.uid:
                 await self._withdraw(name, held)
@@ -174,7 +174,7 @@ class Catalog:
     async def _reserve(
         self, name: RepositoryId, namespace: str, uri: str, branch: BranchName, *, read_only: bool
     ) -> tuple[RepositoryRecord, Held]:
-        uid = RepositoryUid(self._world.ids.fresh())
+        uid = RepositoryUid(self._ports.ids.fresh())
         record = RepositoryRecord(
             uid=uid,
             marker=uid,
@@ -182,7 +182,7 @@ class Catalog:
             storage_namespace=namespace,
             namespace_uri=uri,
             default_branch=branch,
-            created_ms=self._world.clock.now_ms(),
+            created_ms=self._ports.clock.now_ms(),
             read_only=read_only,
         )
         found = await self._find(name)
@@ -287,7 +287,7 @@ class Catalog:
                     await self._finish_deletion(RepositoryId(key.decode()), *found)
         async for key, value in scan_prefix(self.store, DELETED_REPOSITORIES, b""):
             deleted = decode_record(DeletedRecord, value)
-            if self._world.clock.now_ms() - deleted.deleted_ms >= DELETED_AGE_MS:
+            if self._ports.clock.now_ms() - deleted.deleted_ms >= DELETED_AGE_MS:
                 uid = RepositoryUid(key.decode())
                 await self._purge(uid)
                 await self._purge_partition(deleted_partition(uid))
@@ -335,7 +335,7 @@ class Catalog:
         fresh = [token.encode() for token in found][len(noted) :]
         if fresh or await self.store.get(DELETED_REPOSITORIES, uid.encode()) is None:
             # The record first: by it the list is found.
-            deleted = DeletedRecord(deleted_ms=self._world.clock.now_ms())
+            deleted = DeletedRecord(deleted_ms=self._ports.clock.now_ms())
             await self.store.set(DELETED_REPOSITORIES, uid.encode(), encode_record(deleted))
         for at in range(0, len(fresh), _PURGE_PAGE):
             await self.store.set_many(partition, [(token, b"") for token in fresh[at : at + _PURGE_PAGE]])
@@ -374,11 +374,11 @@ class Catalog:
     def _open(self, record: RepositoryRecord) -> Open:
         opened = self._opened.get(record.uid)
         if opened is None:
-            blocks = self.namespaces.open(record.storage_namespace)
+            objectstore = self.namespaces.open(record.storage_namespace)
             opened = self._opened[record.uid] = Open(
-                versions=self._make_versions(record.uid, blocks),
-                blocks=blocks,
-                settings=Settings(record.uid, self.store, self._world),
-                queue=BranchQueue(self._world, wait_s_max=self._options.queue_wait_s_max),
+                versions=self._make_versions(record.uid, objectstore),
+                objectstore=objectstore,
+                settings=Settings(record.uid, self.store, self._ports),
+                queue=BranchQueue(self._ports, wait_s_max=self._options.queue_wait_s_max),
             )
         return opened

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakebed.base import RepositoryId, World
-from lakebed.blocks import BlockStore
+from lakebed.base import Ports, RepositoryId
+from lakebed.objectstore import ObjectStore
 from lakebed.versions import Versions
 
 from .changes import Changes
@@ -26,22 +26,22 @@ class Open:
     """What lasts as long as a repository's uid: caches, slices and queues live here, once for each process."""
 
     versions: Versions
-    blocks: BlockStore
+    objectstore: ObjectStore
     settings: Settings
     queue: BranchQueue
 
 
 class Repository:
     def __init__(
-        self, repository_id: RepositoryId, record: RepositoryRecord, opened: Open, namespaces: Namespaces, world: World
+        self, repository_id: RepositoryId, record: RepositoryRecord, opened: Open, namespaces: Namespaces, ports: Ports
     ) -> None:
         self.id = repository_id
         self.record = record
         self.versions = opened.versions
-        self.blocks = opened.blocks
+        self.objectstore = opened.objectstore
         self.settings = opened.settings
-        self.objects = Objects(self, namespaces, world)
-        self.changes = Changes(self, opened.queue, world)
+        self.objects = Objects(self, namespaces, ports)
+        self.changes = Changes(self, opened.queue, ports)
         self.address_prefix = record.namespace_uri + "/"
 
     def check_writable(self, *, force: bool = False) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from lakebed.base import RepositoryUid, World
+from lakebed.base import Ports, RepositoryUid
 from lakebed.kv import PredicateFailed, Store, scan_prefix
 from lakebed.versions import decode_record, encode_record, keys
 
@@ -27,10 +27,10 @@ _HIDDEN: Final = keys.SETTING + b"hidden_branch/"
 class Settings:
     """Settings of one repository."""
 
-    def __init__(self, uid: RepositoryUid, store: Store, world: World) -> None:
+    def __init__(self, uid: RepositoryUid, store: Store, ports: Ports) -> None:
         self._partition = keys.repository_partition(uid)
         self._store = store
-        self._world = world
+        self._ports = ports
         self._protection: tuple[BranchProtection, int] | None = None
 
     async def protection_patterns(self) -> tuple[tuple[str, ...], str]:
@@ -59,7 +59,7 @@ class Settings:
             raise SettingChanged("branch protection rules were changed", etag=if_match) from error
 
     async def is_protected(self, branch: str) -> bool:
-        now_ms = self._world.clock.now_ms()
+        now_ms = self._ports.clock.now_ms()
         known = self._protection
         if known is None or not 0 <= now_ms - known[1] < CACHE_MS:
             patterns, _ = await self.protection_patterns()
@@ -67,7 +67,7 @@ class Settings:
         return any(_pattern(pattern).match(branch) for pattern in known[0].patterns)
 
     async def hide_branch(self, branch: str) -> None:
-        record = HiddenBranch(created_ms=self._world.clock.now_ms())
+        record = HiddenBranch(created_ms=self._ports.clock.now_ms())
         await self._store.set(self._partition, _HIDDEN + branch.encode(), encode_record(record))
 
     async def unhide_branch(self, branch: str) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import LakebedError, count_of, human_size
-from lakebed.blocks import BlockOptions
 from lakebed.client import Client
-from lakebed.handoff import RunKind, RunReport
+from lakebed.gc.protocol import RunKind, RunReport
+from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
-from .gc_text import plan_text
+from .gc.text import plan_text
 from .progress import bar
 from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
 from .quickstart_teller import Teller
@@ -74,7 +74,7 @@ class Collection:
             collector = Collector(
                 client=self._client,
                 repository=self._repository,
-                blocks=BlockOptions(local_root=self._objects),
+                objectstore=ObjectStoreOptions(local_root=self._objects),
                 tasks=options.tasks,
                 progress=now,
             )

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lakebed.base import LakebedError, OutcomeUnknown, Unavailable, exit_code
-from lakebed.blocks import options_from_environment
 from lakebed.client import Client, Credentials, Token
 from lakebed.gc import (
     TASKS,
@@ -43,8 +42,9 @@ from lakebed.gc import (
     session_options,
     unforeseen,
 )
-from lakebed.handoff import RunKind, RunReport
-from lakebed.retention import Rules, read_rules
+from lakebed.gc.protocol import RunKind, RunReport
+from lakebed.gc.rules import Rules, read_rules
+from lakebed.objectstore import options_from_environment
 from lakebed.runtime import leave_pandas_out
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             collector = Collector(
                 client=client,
                 repository=options.repository,
-                blocks=options_from_environment(environ),
+                objectstore=options_from_environment(environ),
                 tasks=_tasks(options, environ),
                 progress=_note,
                 uncommitted=_uncommitted(options),

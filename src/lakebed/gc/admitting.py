@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakebed.base import Conflict
-from lakebed.handoff import Apply, RunKind, RunState, RunView, check_run_id
-from lakebed.retention import Rules
+from lakebed.gc.protocol import Apply, RunKind, RunState, RunView, check_run_id
+from lakebed.gc.rules import Rules
 
 from .failures import told
 from .files import Files, Lake

@@ -1,13 +1,13 @@
 """The Python API: plan, show, apply and run a collection of one repository.
 
     with local_session(SessionOptions(), os.environ) as session, Client(…) as client:
-        lake = Collector(client=client, repository="lake", blocks=BlockOptions(…))
+        lake = Collector(client=client, repository="lake", objectstore=ObjectStoreOptions(…))
         plan = lake.plan(session.spark, RunKind.COMMITTED)
         print(plan.totals.all)
         report = lake.apply(session.spark, plan.run_id)
 
-`spark` may be any session, also one of a cluster or of Spark Connect; only DataFrames are used. `blocks` says how the
-storage namespace is reached from where the tasks run.
+`spark` may be any session, also one of a cluster or of Spark Connect; only DataFrames are used. `objectstore` says how
+the storage namespace is reached from where the tasks run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
-from lakebed import handoff
 from lakebed.base import Corrupt, Denied, NotFound
-from lakebed.blocks import BlockOptions
-from lakebed.handoff import (
+from lakebed.gc import protocol
+from lakebed.gc.protocol import (
     Adopting,
     DoomedObject,
     ExpiringCommit,
@@ -41,7 +40,8 @@ from lakebed.handoff import (
     diff_plans,
     report_path,
 )
-from lakebed.retention import MetadataRule, Rules
+from lakebed.gc.rules import MetadataRule, Rules
+from lakebed.objectstore import ObjectStoreOptions
 
 from .admitting import RunNotReady, check_apply, check_how, check_planning
 from .applying import apply_run
@@ -85,7 +85,7 @@ class Collector:
 
     client: Caller
     repository: str
-    blocks: BlockOptions = field(default_factory=BlockOptions)
+    objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     tasks: int = TASKS
     progress: Progress = silent
     uncommitted: UncommittedOptions = field(default_factory=UncommittedOptions)
@@ -98,12 +98,12 @@ class Collector:
 
         Raises:
             NotFound: there is no such repository.
-            NamespaceMissing: its storage namespace is not where `blocks` says.
+            NamespaceMissing: its storage namespace is not where `objectstore` says.
         """
         lake = self._lake()
         with Files(lake) as files:
             if files.find(MARKER) is None:
-                root = self.blocks.local_root
+                root = self.objectstore.local_root
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
 
@@ -193,7 +193,8 @@ class Collector:
         all_versions: bool = False,
     ) -> RestoreReport:
         """Stage what lies in quarantine again, under fresh addresses, each read back before it is: all of a run, or
-        what has this path, is below it (with a slash at its end), or had this address. See `lakebed.handoff.Restore`.
+        what has this path, is below it (with a slash at its end), or had this address. See
+        `lakebed.gc.protocol.Restore`.
         Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
         there already.
 
@@ -396,7 +397,7 @@ class Collector:
             self.doomed(spark, run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
             for place, run_id in enumerate((a, b))
         ]
-        facts = [name for name in handoff.DOOMED.names() if name != "address"]
+        facts = [name for name in protocol.DOOMED.names() if name != "address"]
         each = marked[0].unionByName(marked[1]).groupBy("address")
         row = F.max(F.struct(*facts)).alias("row")
         either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
@@ -422,13 +423,13 @@ class Collector:
 
     def _objects_of(self, plan: Plan) -> pa.Table:
         with Files(self._lake()) as files:
-            return read_input(files, plan.doomed, handoff.DOOMED)
+            return read_input(files, plan.doomed, protocol.DOOMED)
 
     def _commits_of(self, plan: Plan) -> pa.Table:
         if plan.condemned is None:
-            return handoff.arrow_schema(handoff.CONDEMNED).empty_table()
+            return protocol.arrow_schema(protocol.CONDEMNED).empty_table()
         with Files(self._lake()) as files:
-            return read_input(files, plan.condemned, handoff.CONDEMNED)
+            return read_input(files, plan.condemned, protocol.CONDEMNED)
 
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""
@@ -477,7 +478,7 @@ class Collector:
         return Workshop(
             spark=spark,
             live_side=live_side,
-            lake=Lake(uri=live_side.namespace(), options=self.blocks),
+            lake=Lake(uri=live_side.namespace(), options=self.objectstore),
             tasks=self.tasks,
             progress=self.progress,
             metadata=self.metadata,
@@ -487,4 +488,4 @@ class Collector:
         return LiveSide(self.client, self.repository)
 
     def _lake(self) -> Lake:
-        return Lake(uri=self._live_side().namespace(), options=self.blocks)
+        return Lake(uri=self._live_side().namespace(), options=self.objectstore)

@@ -35,9 +35,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import RunId, count_of
-from lakebed.handoff import (
+from lakebed.gc import protocol
+from lakebed.gc.protocol import (
     Apply,
     BadInput,
     Condemn,
@@ -96,7 +96,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
-    handoff.check_run_id(run_id)
+    protocol.check_run_id(run_id)
     grace_s = check_how(shop.lake, window=window, grace_s=grace_s)
     with told(), Files(shop.lake) as files:
         plan = read_plan(files, run_id)
@@ -138,7 +138,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         )
         report = _report(plan, doomed, swept, quarantine, condemned=condemned, stages=stages)
         # Before the run ends, so that one that has ended always has a report.
-        files.write(report_path(plan.kind, RunId(run_id)), handoff.encode_report(report))
+        files.write(report_path(plan.kind, RunId(run_id)), protocol.encode_report(report))
         if swept.objects_failed:
             return report
         shop.live_side.ended(run_id, doomed)
@@ -194,7 +194,7 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
     """
     commits, uncommitted = _whole(answer)
     name = commits.digest()[:16]
-    now = read_input(files, commits, handoff.COMMITS)
+    now = read_input(files, commits, protocol.COMMITS)
     new, old = newly_kept(_kept_by(files, plan), now)
     # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
@@ -208,7 +208,7 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
         uncommitted_objects(shop.spark, shop.lake, uncommitted, tasks=shop.tasks, with_keys=True),
         shop.settled(answer.settled_slices),
     )
-    folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{name}")
+    folder = input_folder(plan.kind, RunId(plan.run_id), f"{protocol.DOOMED.name}.{name}")
     doomed, _ = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=plan.now_ms)
     return write_recheck(files, plan, Rechecked(doomed=doomed, commits=commits, condemned=answer.condemned))
 
@@ -216,8 +216,8 @@ def recheck(shop: Workshop, files: Files, plan: Plan, answer: Condemnation) -> R
 def _kept_by(files: Files, plan: Plan) -> pa.Table:
     """The ids of the commits whose objects the plan counted as live."""
     assert plan.condemned is not None, "committed plans have one"
-    commits = read_input(files, plan.commits, handoff.COMMITS)
-    condemned = read_input(files, plan.condemned, handoff.CONDEMNED)["id"].combine_chunks()
+    commits = read_input(files, plan.commits, protocol.COMMITS)
+    condemned = read_input(files, plan.condemned, protocol.CONDEMNED)["id"].combine_chunks()
     stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=condemned)))
     return commits.filter(stays)
 
@@ -279,4 +279,4 @@ def _report_of_ended(files: Files, plan: Plan) -> RunReport:
     data = files.find(name)
     if data is None:
         raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
-    return msgspec.structs.replace(handoff.decode_report(data, name=name), state=RunState.ENDED)
+    return msgspec.structs.replace(protocol.decode_report(data, name=name), state=RunState.ENDED)

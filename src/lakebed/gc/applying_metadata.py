@@ -11,10 +11,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import MetarangeId, RangeId, RunId, count_of
-from lakebed.blocks import BlockStore
-from lakebed.handoff import GC_PREFIX, GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
+from lakebed.gc import protocol
+from lakebed.gc.protocol import GC_PREFIX, GivenUp, GiveUp, Manifest, Part, RunKind, input_folder, run_folder
+from lakebed.objectstore import ObjectStore
 from lakebed.ranges import metarange_key, range_key
 
 from .files import Files
@@ -42,17 +42,17 @@ def recheck_metadata(shop: Workshop, files: Files, plan: Plan) -> tuple[Manifest
         lambda: shop.live_side.give_up(plan.run_id, request),
         lambda answer: (answer, _named_since(shop, files, plan, answer)),
     )
-    folder = input_folder(plan.kind, RunId(plan.run_id), f"{handoff.DOOMED.name}.{answer.commits.digest()[:16]}")
+    folder = input_folder(plan.kind, RunId(plan.run_id), f"{protocol.DOOMED.name}.{answer.commits.digest()[:16]}")
     alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
     alive += files.act(lambda store: _taken_up(store, plan))
     parts = files.act(lambda store: _filter(store, plan, folder, spared, alive))
-    return handoff.manifest_of(handoff.DOOMED, folder, parts), answer.commits
+    return protocol.manifest_of(protocol.DOOMED, folder, parts), answer.commits
 
 
 def _named_since(shop: Workshop, files: Files, plan: Plan, answer: GivenUp) -> pa.Array:
     """Keys of the files that commits name which the plan did not know, or counted as swept."""
-    before = read_input(files, plan.commits, handoff.COMMITS)
-    now = read_input(files, answer.commits, handoff.COMMITS)
+    before = read_input(files, plan.commits, protocol.COMMITS)
+    now = read_input(files, answer.commits, protocol.COMMITS)
     new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
     if not new.num_rows:
         return pa.array([], pa.string())
@@ -62,7 +62,7 @@ def _named_since(shop: Workshop, files: Files, plan: Plan, answer: GivenUp) -> p
     return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())
 
 
-async def _taken_up(store: BlockStore, plan: Plan) -> list[str]:
+async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
     """Folders of runs that wrote something since the plan."""
     listed_ms: dict[str, int] = {}
     for part in plan.doomed.parts:
@@ -79,7 +79,7 @@ async def _taken_up(store: BlockStore, plan: Plan) -> list[str]:
     return found
 
 
-async def _filter(store: BlockStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
+async def _filter(store: ObjectStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
     """The plan's objects that nothing spares, part by part."""
     written: list[Part] = []
     for part in plan.doomed.parts:
@@ -89,11 +89,11 @@ async def _filter(store: BlockStore, plan: Plan, folder: str, spared: pa.Array, 
             stays = pc.or_(stays, pc.starts_with(rows["address"], one))
         left = rows.filter(pc.invert(stays))
         if left.num_rows:
-            data = handoff.encode_part(handoff.DOOMED, left)
+            data = protocol.encode_part(protocol.DOOMED, left)
             await store.put(folder + part.name, data)
-            written.append(handoff.part_of(part.name, data, rows=left.num_rows))
+            written.append(protocol.part_of(part.name, data, rows=left.num_rows))
     return written
 
 
-async def _read_doomed(store: BlockStore, plan: Plan, part: Part) -> pa.Table:
-    return handoff.read_part(plan.doomed, handoff.DOOMED, part, await read_part(store, plan.doomed.folder, part))
+async def _read_doomed(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
+    return protocol.read_part(plan.doomed, protocol.DOOMED, part, await read_part(store, plan.doomed.folder, part))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from lakebed.blocks import BlockStore
-from lakebed.handoff import GC_PREFIX
+from lakebed.gc.protocol import GC_PREFIX
+from lakebed.objectstore import ObjectStore
 
 CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
 """Written to learn what time the object store thinks it is."""
@@ -18,7 +18,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def store_clock_ms(store: BlockStore) -> int:
+async def store_clock_ms(store: ObjectStore) -> int:
     """Costs a put and a look."""
     await store.put(CLOCK_KEY, b"{}")
     return (await store.stat(CLOCK_KEY)).modified_ms

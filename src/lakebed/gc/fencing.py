@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from lakebed.base import Conflict
-from lakebed.blocks import BlockExists, BlockNotFound, BlockOutcomeUnknown, BlockStore
-from lakebed.handoff import GC_PREFIX
+from lakebed.gc.protocol import GC_PREFIX
+from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknown, ObjectStore
 
 from .clocks import wall_clock_ms
 
@@ -53,7 +53,7 @@ class Fence:
 
     key: str
 
-    async def check(self, store: BlockStore) -> None:
+    async def check(self, store: ObjectStore) -> None:
         """One listing, which is empty unless somebody overtook us.
 
         Raises:
@@ -69,7 +69,7 @@ class Fence:
         return [key for key in claims if key < self.key]
 
 
-async def claim(store: BlockStore, run_id: str) -> tuple[Fence, list[str]]:
+async def claim(store: ObjectStore, run_id: str) -> tuple[Fence, list[str]]:
     """From now on every other apply of the repository stops; and the files of those before, which may be removed.
 
     Raises:
@@ -84,13 +84,13 @@ async def claim(store: BlockStore, run_id: str) -> tuple[Fence, list[str]]:
         fence = Fence(key=f"{APPLYING_PREFIX}{number:012d}.json")
         try:
             await store.put(fence.key, data, if_absent=True)
-        except (BlockExists, BlockOutcomeUnknown):
+        except (ObjectExists, ObjectOutcomeUnknown):
             continue  # One of our own that we do not know of is overtaken like any other.
         return fence, fence.outdated(there)
     raise Overtaken(f"{ATTEMPTS_MAX} other applies began before this one could", run_id=run_id)
 
 
-async def _claims(store: BlockStore, *, after: str = "") -> list[str]:
+async def _claims(store: ObjectStore, *, after: str = "") -> list[str]:
     """In order of number. A file of somebody else's that lies there is none."""
     found = [stat.key async for page in store.list(APPLYING_PREFIX, start_after=after) for stat in page]
     return [key for key in found if _CLAIM.fullmatch(key)]
@@ -100,8 +100,8 @@ def _number(key: str) -> int:
     return int(key.removeprefix(APPLYING_PREFIX).removesuffix(".json"))
 
 
-async def _run_of(store: BlockStore, key: str) -> str:
+async def _run_of(store: ObjectStore, key: str) -> str:
     try:
         return msgspec.json.decode(await store.get(key), type=Claim).run_id
-    except (BlockNotFound, msgspec.MsgspecError):
+    except (ObjectMissing, msgspec.MsgspecError):
         return "(unknown)"

@@ -2,7 +2,7 @@
 
 A `Lake` says where the bytes lie; it is small, so it can be sent to every task. `Files` is for Spark's driver: a
 blocking face for the few small files of a run. Tasks use `in_tasks`: each partition runs one event loop over one
-BlockStore, so that every storage driver exists once, for the server and for Spark alike.
+ObjectStore, so that every storage driver exists once, for the server and for Spark alike.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockExists, BlockOptions, BlockOutcomeUnknown, BlockStat, BlockStore, open_blocks
+from lakebed.objectstore import (
+    ObjectExists,
+    ObjectOutcomeUnknown,
+    ObjectStat,
+    ObjectStore,
+    ObjectStoreOptions,
+    open_objectstore,
+)
 
 from .failures import marked
 from .tables import Table
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[BlockStore, Iterator[pa.RecordBatch]], AsyncIterator[pa.Table]]
+Work: TypeAlias = Callable[[ObjectStore, Iterator[pa.RecordBatch]], AsyncIterator[pa.Table]]
 """What a task does with its share of rows (at least one): read or write, and yield Arrow rows."""
 
 _LAST: Final = "\U0010ffff"
@@ -38,10 +45,10 @@ class Lake:
     """A storage namespace, and what its URI leaves open: credentials, the root of local folders."""
 
     uri: str
-    options: BlockOptions
+    options: ObjectStoreOptions
 
-    def open(self) -> BlockStore:
-        return open_blocks(self.uri, self.options)
+    def open(self) -> ObjectStore:
+        return open_objectstore(self.uri, self.options)
 
 
 class Files:
@@ -72,7 +79,7 @@ class Files:
         """In the order of `keys`."""
         return self._runner.run(_read_all(self._store, keys))
 
-    def act(self, work: Callable[[BlockStore], Coroutine[Any, Any, T]]) -> T:
+    def act(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
         """Whatever else is to be done with the store."""
         return self._runner.run(work(self._store))
 
@@ -90,26 +97,26 @@ class Files:
         return self._runner.run(_sizes(self._store, prefix, without))
 
 
-async def _put(store: BlockStore, key: str, data: bytes) -> None:
+async def _put(store: ObjectStore, key: str, data: bytes) -> None:
     await store.put(key, data)
 
 
-async def _put_once(store: BlockStore, key: str, data: bytes) -> bytes:
+async def _put_once(store: ObjectStore, key: str, data: bytes) -> bytes:
     try:
         await store.put(key, data, if_absent=True)
-    except (BlockExists, BlockOutcomeUnknown):
+    except (ObjectExists, ObjectOutcomeUnknown):
         return await store.get(key)
     return data
 
 
-async def _sizes(store: BlockStore, prefix: str, without: str) -> dict[str, int]:
+async def _sizes(store: ObjectStore, prefix: str, without: str) -> dict[str, int]:
     found: dict[str, int] = {}
     async for page in listed(store, prefix, without=without):
         found |= {stat.key.removeprefix(prefix): stat.size_bytes for stat in page}
     return found
 
 
-async def listed(store: BlockStore, prefix: str, *, without: str = "") -> AsyncIterator[Sequence[BlockStat]]:
+async def listed(store: ObjectStore, prefix: str, *, without: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
     """What `Files.sizes` lists, page by page. The folder costs at most one page of it."""
     if without:
         async for page in store.list(prefix):
@@ -123,7 +130,7 @@ async def listed(store: BlockStore, prefix: str, *, without: str = "") -> AsyncI
         yield page
 
 
-async def _read_all(store: BlockStore, keys: Sequence[str]) -> list[bytes]:
+async def _read_all(store: ObjectStore, keys: Sequence[str]) -> list[bytes]:
     return [data async for _, data in ahead(keys, store.get)]
 
 

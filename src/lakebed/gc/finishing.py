@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.handoff import RunKind, RunReport, RunState
+from lakebed.gc.protocol import RunKind, RunReport, RunState
 
 from .failures import TaskStopped
 from .fencing import Overtaken

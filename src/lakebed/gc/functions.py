@@ -5,8 +5,8 @@
     lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
 
 Each is a call of `Collector` (api.py), which says what it raises. All take the same keywords (`Where`): `client` speaks
-to the server; `spark` is any session, by default the active one; `blocks` says how the storage namespace is reached
-from where the tasks run, `tasks` into how many its files are dealt.
+to the server; `spark` is any session, by default the active one; `objectstore` says how the storage namespace is
+reached from where the tasks run, `tasks` into how many its files are dealt.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Required, TypedDict, TypeVar, Unpack
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import Invalid
-from lakebed.blocks import BlockOptions
-from lakebed.handoff import LedgerQuery, Plan, RunKind, RunReport, WhyAnswer
-from lakebed.retention import Rules
+from lakebed.gc.protocol import LedgerQuery, Plan, RunKind, RunReport, WhyAnswer
+from lakebed.gc.rules import Rules
+from lakebed.objectstore import ObjectStoreOptions
 
 from .api import TASKS, Collector, silent
 from .live_side import Caller
@@ -46,7 +46,7 @@ class Where(TypedDict, total=False):
 
     client: Required[Caller]
     spark: SparkSession
-    blocks: BlockOptions
+    objectstore: ObjectStoreOptions
     tasks: int
     progress: Progress
     readers_grace_s: int
@@ -168,7 +168,7 @@ def _collector(repository: str, where: Where) -> Collector:
     return Collector(
         client=where["client"],
         repository=repository,
-        blocks=where.get("blocks", BlockOptions()),
+        objectstore=where.get("objectstore", ObjectStoreOptions()),
         tasks=where.get("tasks", TASKS),
         progress=where.get("progress", silent),
         readers_grace_s=where.get("readers_grace_s"),

@@ -1,7 +1,7 @@
 """From commit records to metaranges: which stay, which go, and what a plan says of each that goes. Pure, on the driver.
 
 A million commits are small (technology.md: a walk over them takes 0.04 s), so nothing of this needs Spark. The verdict
-itself is `lakebed.retention`'s; here it is turned into the table METARANGES, from which everything else is read.
+itself is `lakebed.gc.rules`'s; here it is turned into the table METARANGES, from which everything else is read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.handoff import ExpiringCommit
-from lakebed.retention import EmptyLiveSet, Lines, Rules, kept_indices, lines_of, places_of, repeated
+from lakebed.gc.protocol import ExpiringCommit
+from lakebed.gc.rules import EmptyLiveSet, Lines, Rules, kept_indices, lines_of, places_of, repeated
 
 from .tables import METARANGES
 
@@ -55,7 +55,7 @@ class Judged:
 
 
 def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Judged:
-    """The verdict of the retention rules on COMMITS and REFS (tables of `lakebed.handoff`). About 0.6 µs a commit.
+    """The verdict of the retention rules on COMMITS and REFS (tables of `lakebed.gc.protocol`). About 0.6 µs a commit.
 
     Raises:
         BrokenHistory: a ref or a commit names a commit without a record.

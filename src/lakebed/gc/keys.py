@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockStore
-from lakebed.handoff import BadInput, Part
+from lakebed.gc.protocol import BadInput, Part
+from lakebed.objectstore import ObjectStore
 
 from .buckets import BUCKETS, buckets_of
 from .parts import rows_of_parts
@@ -119,14 +119,14 @@ class KeySet:
         self._keys.append(keys)
         self.held += len(keys)
 
-    async def write(self, store: BlockStore, folder: str) -> pa.Table:
+    async def write(self, store: ObjectStore, folder: str) -> pa.Table:
         """Store them as one file, and hold none. A row of PARTS, from which `files_of` makes a KeyFile."""
         columns = {"bucket": np.concatenate(self._buckets), "key": pa.concat_arrays(self._keys)}
         self._keys, self._buckets, self.held = [], [], 0
         return row_of(await write_keys(store, folder, _in_order(pa.table(columns, schema=NAMED))))
 
 
-async def write_keys(store: BlockStore, folder: str, rows: pa.Table) -> KeyFile:
+async def write_keys(store: ObjectStore, folder: str, rows: pa.Table) -> KeyFile:
     """Store rows that are in the order of buckets. Equal rows make equal files of one name."""
     pieces = [_encode(rows.slice(start, end - start)) for start, end in _stretches(rows)]
     counts = [end - start for start, end in _stretches(rows)]
@@ -185,7 +185,7 @@ def _counts(side: KeyFiles) -> npt.NDArray[np.int64]:
     return counts
 
 
-async def read_keys(store: BlockStore, side: KeyFiles, share: Share, schema: pa.Schema) -> list[pa.Table]:
+async def read_keys(store: ObjectStore, side: KeyFiles, share: Share, schema: pa.Schema) -> list[pa.Table]:
     """Of each file what it has of these buckets, as tables in the order of buckets.
 
     Raises:
@@ -195,7 +195,7 @@ async def read_keys(store: BlockStore, side: KeyFiles, share: Share, schema: pa.
     return [table for table in tables if table.num_rows]
 
 
-async def _read_file(store: BlockStore, folder: str, file: KeyFile, share: Share, schema: pa.Schema) -> pa.Table:
+async def _read_file(store: ObjectStore, folder: str, file: KeyFile, share: Share, schema: pa.Schema) -> pa.Table:
     ends = [0, *accumulate(segment.size_bytes for segment in file.segments)]
     numbers = range(share.first // _WIDTH, -(-share.behind // _WIDTH))
     start, end = ends[numbers.start], ends[numbers.stop]

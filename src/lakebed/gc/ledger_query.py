@@ -12,10 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed import handoff
-from lakebed.blocks import BlockStore
-from lakebed.handoff import LEDGER_PREFIX, LedgerQuery
-from lakebed.retention import DAY_MS
+from lakebed.gc import protocol
+from lakebed.gc.protocol import LEDGER_PREFIX, LedgerQuery
+from lakebed.gc.rules import DAY_MS
+from lakebed.objectstore import ObjectStore
 
 from .files import Files, Lake, in_tasks, whole
 from .parts import rows_of_parts, spread
@@ -35,7 +35,7 @@ def ledger_rows_of(files: Files, query: LedgerQuery, *, newest_first: bool = Fal
     for start in range(0, len(keys), FILES_AT_ONCE):
         some = keys[start : start + FILES_AT_ONCE]
         for key, data in zip(some, files.read_all(some), strict=True):
-            rows = query.select(handoff.decode_ledger(data, name=key)).to_pylist()
+            rows = query.select(protocol.decode_ledger(data, name=key)).to_pylist()
             yield from reversed(rows) if newest_first else rows
 
 
@@ -43,17 +43,17 @@ def ledger_frame(spark: SparkSession, lake: Lake, query: LedgerQuery, *, tasks: 
     """LEDGER: the same, in no order. Files are listed now, and read when the frame is used."""
     with Files(lake) as files:
         keys = files.act(lambda store: _keys(store, query))
-    parts = [handoff.Part(name=key, rows=0, size_bytes=0, sha256="") for key in keys]
+    parts = [protocol.Part(name=key, rows=0, size_bytes=0, sha256="") for key in keys]
     named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for key in whole(share)["name"].to_pylist():
-            yield query.select(handoff.decode_ledger(await store.get(key), name=key))
+            yield query.select(protocol.decode_ledger(await store.get(key), name=key))
 
     return LEDGER.of(named.mapInArrow(in_tasks(lake, work, LEDGER), LEDGER.spark))
 
 
-async def _keys(store: BlockStore, query: LedgerQuery) -> list[str]:
+async def _keys(store: ObjectStore, query: LedgerQuery) -> list[str]:
     since_ms = None if query.since_ms is None else query.since_ms - DAY_MS
     return [
         stat.key

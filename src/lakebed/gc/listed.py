@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lakebed.handoff import Plan, RunKind, RunState, RunView
+from lakebed.gc.protocol import Plan, RunKind, RunState, RunView
 
 from .files import Files
 from .runs import list_plans, read_plan

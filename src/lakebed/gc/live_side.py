@@ -1,4 +1,4 @@
-"""The server as a collector sees it: a few calls, each a record there and a record back (`lakebed.handoff`, messages).
+"""The server as a collector sees it: a few calls, each a record there and a record back (protocol/messages.py).
 
 The server owns every decision that races with writers: which slices are settled, what is staged, whether a run may go
 on. A collector asks, and believes an answer only if it is complete: pages must add up to the manifest that ends them.
@@ -14,7 +14,7 @@ import msgspec
 
 from lakebed.base import Conflict, Corrupt, NotFound
 from lakebed.client import api_path
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     Adopting,
     Apply,
     BadInput,

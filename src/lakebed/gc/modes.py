@@ -11,8 +11,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lakebed.handoff import BadInput, RunMode, StartedRun
-from lakebed.retention import DAY_MS, parse_duration
+from lakebed.gc.protocol import BadInput, RunMode, StartedRun
+from lakebed.gc.rules import DAY_MS, parse_duration
 
 from .files import Files
 from .saving import Base, NoSavedState, read_base

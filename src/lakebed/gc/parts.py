@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed import handoff
 from lakebed.base import NotFound
-from lakebed.blocks import BlockStore
+from lakebed.gc import protocol
+from lakebed.objectstore import ObjectStore
 
 from .tables import PARTS, Table
 
 
-async def write_part(store: BlockStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:
+async def write_part(store: ObjectStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:
     """Store the part, and return its PARTS row. A task that is run again writes the same bytes under the same name."""
-    part = handoff.part_of(name, data, rows=rows)
+    part = protocol.part_of(name, data, rows=rows)
     await store.put(folder + name, data)
     return rows_of_parts([part], notes=[msgspec.json.encode(note)])
 
 
-async def read_part(store: BlockStore, folder: str, part: handoff.Part) -> bytes:
+async def read_part(store: ObjectStore, folder: str, part: protocol.Part) -> bytes:
     """The bytes of a part, as its manifest describes them.
 
     Raises:
@@ -38,9 +38,9 @@ async def read_part(store: BlockStore, folder: str, part: handoff.Part) -> bytes
     try:
         data = await store.get(folder + part.name)
     except NotFound as error:
-        raise handoff.BadInput(f"{folder}{part.name} is missing", part=part.name) from error
-    if handoff.part_of(part.name, data, rows=part.rows) != part:
-        raise handoff.BadInput(f"{folder}{part.name} contradicts its size or digest", part=part.name)
+        raise protocol.BadInput(f"{folder}{part.name} is missing", part=part.name) from error
+    if protocol.part_of(part.name, data, rows=part.rows) != part:
+        raise protocol.BadInput(f"{folder}{part.name} contradicts its size or digest", part=part.name)
     return data
 
 
@@ -51,7 +51,7 @@ def encode(table: Table, rows: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def decode(table: Table, data: bytes, part: handoff.Part) -> pa.Table:
+def decode(table: Table, data: bytes, part: protocol.Part) -> pa.Table:
     """
     Raises:
         BadInput: not Parquet, not this table, or another number of rows.
@@ -59,9 +59,9 @@ def decode(table: Table, data: bytes, part: handoff.Part) -> pa.Table:
     try:
         rows = pq.read_table(pa.BufferReader(data)).select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise handoff.BadInput(f"{part.name} is no table of {table.meaning}: {error}", part=part.name) from error
+        raise protocol.BadInput(f"{part.name} is no table of {table.meaning}: {error}", part=part.name) from error
     if rows.num_rows != part.rows:
-        raise handoff.BadInput(f"{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
+        raise protocol.BadInput(f"{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
     return rows
 
 
@@ -71,10 +71,10 @@ def check_numbered(packed: pa.Table, name: str) -> None:
         BadInput: CANDIDATES or LIVE hold a foreign key, where only slices can be judged.
     """
     if not pc.all(pc.greater_equal(packed["bucket"], 0), min_count=0).as_py():
-        raise handoff.BadInput(f"{name} holds objects that are in no slice", part=name)
+        raise protocol.BadInput(f"{name} holds objects that are in no slice", part=name)
 
 
-def rows_of_parts(parts: Sequence[handoff.Part], notes: Sequence[bytes] = ()) -> pa.Table:
+def rows_of_parts(parts: Sequence[protocol.Part], notes: Sequence[bytes] = ()) -> pa.Table:
     return PARTS.rows(
         {
             "name": [part.name for part in parts],
@@ -86,16 +86,16 @@ def rows_of_parts(parts: Sequence[handoff.Part], notes: Sequence[bytes] = ()) ->
     )
 
 
-def rows_by_key(tables: Iterable[handoff.Manifest | handoff.Pieces]) -> pa.Table:
+def rows_by_key(tables: Iterable[protocol.Manifest | protocol.Pieces]) -> pa.Table:
     """PARTS of several folders, each named by its whole key."""
     return rows_of_parts(
         [msgspec.structs.replace(part, name=table.folder + part.name) for table in tables for part in table.parts]
     )
 
 
-def parts_of(rows: pa.Table) -> list[handoff.Part]:
+def parts_of(rows: pa.Table) -> list[protocol.Part]:
     columns = rows.select(["name", "rows", "size_bytes", "sha256"]).to_pylist()
-    return [handoff.Part(**row) for row in columns]
+    return [protocol.Part(**row) for row in columns]
 
 
 def spread(spark: SparkSession, table: Table, rows: pa.Table, *, tasks: int) -> DataFrame:

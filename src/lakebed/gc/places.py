@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import format_address, inner_namespace, is_absolute, key_inside, parse_address
-from lakebed.blocks import is_block_key
-from lakebed.handoff import is_special
-from lakebed.retention import slice_of
+from lakebed.gc.protocol import is_special
+from lakebed.gc.rules import slice_of
+from lakebed.objectstore import is_object_key
 
 Place: TypeAlias = tuple[int, int] | str | None
 """Slice and sequence; or a key inside the namespace; or None: outside, and so none of our business."""
@@ -99,7 +99,7 @@ def is_elsewhere(key: str) -> bool:
     this one. Only plans that were made for such keys may delete them (planning_old_layout.py).
     """
     is_ours = slice_of(key) is not None or key.startswith("_lakefs") or inner_namespace(key) is not None
-    return _is_plain(key) and is_block_key(key) and not is_ours
+    return _is_plain(key) and is_object_key(key) and not is_ours
 
 
 def _is_plain(key: str) -> bool:

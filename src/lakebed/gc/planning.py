@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from lakebed.base import LakebedError
-from lakebed.handoff import BadInput, RunKind, StartedRun
+from lakebed.gc.protocol import BadInput, RunKind, StartedRun
 
 from .clocks import wall_clock_ms
 from .failures import told

@@ -11,10 +11,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import Invalid, RunId, count_of, human_size
-from lakebed.handoff import PreparedCommits, StartedRun, input_folder
-from lakebed.retention import Rules, check_rules
+from lakebed.gc import protocol
+from lakebed.gc.protocol import PreparedCommits, StartedRun, input_folder
+from lakebed.gc.rules import Rules, check_rules
 
 from .files import Files
 from .history import Judged, check_live, judge
@@ -43,8 +43,8 @@ def plan_committed(shop: Workshop, run: StartedRun, files: Files) -> Plan:
 
 def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommits) -> Plan:
     rules = _rules_of(prepared)
-    commits = read_input(files, prepared.commits, handoff.COMMITS)
-    refs = read_input(files, prepared.refs, handoff.REFS)
+    commits = read_input(files, prepared.commits, protocol.COMMITS)
+    refs = read_input(files, prepared.refs, protocol.REFS)
     judged = judge(commits, refs, rules, now_ms=run.now_ms)
     shop.progress(
         f"{int(judged.expired.sum()):,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges"
@@ -59,7 +59,7 @@ def _plan(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommi
         shop.spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark),
         shop.settled(run.settled_slices),
     )
-    folder = input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
+    folder = input_folder(run.kind, RunId(run.run_id), protocol.DOOMED.name)
     doomed, totals = write_verdicts(verdicts, shop.lake, folder=folder, now_ms=run.now_ms)
     shop.progress(
         f"{count_of(totals.all.objects, 'object')}, {human_size(totals.all.size_bytes)}, to go; writing the plan"
@@ -86,6 +86,6 @@ def _rules_of(prepared: PreparedCommits) -> Rules:
     return check_rules(prepared.rules)
 
 
-def _write_condemned(files: Files, run: StartedRun, judged: Judged) -> handoff.Manifest:
-    folder = input_folder(run.kind, RunId(run.run_id), handoff.CONDEMNED.name)
-    return write_input(files, folder, handoff.CONDEMNED, pa.table({"id": judged.expired_ids()}))
+def _write_condemned(files: Files, run: StartedRun, judged: Judged) -> protocol.Manifest:
+    folder = input_folder(run.kind, RunId(run.run_id), protocol.CONDEMNED.name)
+    return write_input(files, folder, protocol.CONDEMNED, pa.table({"id": judged.expired_ids()}))

@@ -2,7 +2,7 @@
 
 What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
 metarange of each that was not swept. This publishes nothing and makes nobody wait, and much may be written meanwhile:
-whether it still holds is asked when it is applied (applying_metadata.py). `lakebed.retention` has the rule as a plain
+whether it still holds is asked when it is applied (applying_metadata.py). `lakebed.gc.rules` has the rule as a plain
 function (metadata.py); the tests hold the two equal.
 """
 
@@ -15,10 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, RunId, count_of
-from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import (
+from lakebed.gc import protocol
+from lakebed.gc.protocol import (
     LEFTOVERS,
     QUARANTINE_PREFIX,
     QUARANTINED_PREFIX,
@@ -27,7 +26,8 @@ from lakebed.handoff import (
     StartedRun,
     input_folder,
 )
-from lakebed.retention import RunFacts, old_runs, unnamed_files
+from lakebed.gc.rules import RunFacts, old_runs, unnamed_files
+from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .files import Files, listed
 from .history import check_live, metaranges_of_all
@@ -55,7 +55,7 @@ class Special:
     """
 
     files: pa.Table
-    runs: dict[tuple[str, str], list[BlockStat]]
+    runs: dict[tuple[str, str], list[ObjectStat]]
     quarantined: frozenset[str]
     strays: Strays
 
@@ -73,7 +73,7 @@ def plan_metadata(shop: Workshop, run: StartedRun, files: Files) -> Plan:
 
 
 def _plan(shop: Workshop, run: StartedRun, files: Files, special: Special, prepared: PreparedCommits) -> Plan:
-    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    commits = read_input(files, prepared.commits, protocol.COMMITS)
     metaranges = metaranges_of_all(commits)
     shop.progress(f"reading {count_of(metaranges.num_rows, 'metarange')} of {count_of(commits.num_rows, 'commit')}")
     ranges = named_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks).toArrow()
@@ -97,12 +97,12 @@ def _plan(shop: Workshop, run: StartedRun, files: Files, special: Special, prepa
     )
 
 
-async def read_special(store: BlockStore) -> Special:
+async def read_special(store: ObjectStore) -> Special:
     """One listing, of which stays what is ours to judge. The quarantine is as large as what was moved there, and is not
     listed; a file with a name that nobody of ours gives belongs to nothing, wherever it lies.
     """
     trees, quarantined, strays = [TREE_FILES.empty_table()], set[str](), Strays()
-    runs: dict[tuple[str, str], list[BlockStat]] = {}
+    runs: dict[tuple[str, str], list[ObjectStat]] = {}
     async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
         files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
         trees.append(_tree_files(files))
@@ -114,7 +114,7 @@ async def read_special(store: BlockStore) -> Special:
     return Special(files=pa.concat_tables(trees), runs=runs, quarantined=frozenset(quarantined), strays=strays)
 
 
-def _tree_files(files: Sequence[tuple[str, BlockStat]]) -> pa.Table:
+def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
     columns = {
         "id": [id_ for id_, _ in files],
         "key": [stat.key for _, stat in files],
@@ -147,21 +147,21 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
                 touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
                 has_begun=any(stat.key.endswith((f"/{run_id}/apply.json", f"/{run_id}/sweep.json")) for stat in stats),
                 has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
-                has_quarantine=handoff.quarantine_path(run_id) in special.quarantined,
+                has_quarantine=protocol.quarantine_path(run_id) in special.quarantined,
             )
         )
     return facts
 
 
 def _doomed(
-    files: pa.Table, of_runs: dict[tuple[str, str], list[BlockStat]], ids: Collection[str], runs: Collection[str]
+    files: pa.Table, of_runs: dict[tuple[str, str], list[ObjectStat]], ids: Collection[str], runs: Collection[str]
 ) -> pa.Table:
     """VERDICTS: each file that goes, of these TREE_FILES and of these runs."""
     gone = (
         files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
     )
     folders = [stat for (_, run_id), stats in of_runs.items() if run_id in runs for stat in stats]
-    stats = sorted([(BlockStat(**row), UNNAMED) for row in gone] + [(stat, OLD_RUN) for stat in folders], key=_key)
+    stats = sorted([(ObjectStat(**row), UNNAMED) for row in gone] + [(stat, OLD_RUN) for stat in folders], key=_key)
     count = len(stats)
     columns: dict[str, Any] = {
         "address": [stat.key for stat, _ in stats],
@@ -176,15 +176,15 @@ def _doomed(
     return VERDICTS.rows({**columns, **nothing})
 
 
-def _key(item: tuple[BlockStat, str]) -> str:
+def _key(item: tuple[ObjectStat, str]) -> str:
     return item[0].key
 
 
 def _folder(run: StartedRun) -> str:
-    return input_folder(run.kind, RunId(run.run_id), handoff.DOOMED.name)
+    return input_folder(run.kind, RunId(run.run_id), protocol.DOOMED.name)
 
 
-async def _write(store: BlockStore, run: StartedRun, doomed: pa.Table) -> pa.Table:
+async def _write(store: ObjectStore, run: StartedRun, doomed: pa.Table) -> pa.Table:
     """PARTS: the VERDICTS, written down."""
 
     async def tables() -> AsyncIterator[pa.Table]:
@@ -194,7 +194,7 @@ async def _write(store: BlockStore, run: StartedRun, doomed: pa.Table) -> pa.Tab
     return pa.concat_tables(parts) if parts else PARTS.schema.empty_table()
 
 
-def _write_leftovers(files: Files, run: StartedRun, ids: Sequence[str], runs: Sequence[str]) -> handoff.Manifest:
+def _write_leftovers(files: Files, run: StartedRun, ids: Sequence[str], runs: Sequence[str]) -> protocol.Manifest:
     rows = pa.table({"kind": ["file"] * len(ids) + ["run"] * len(runs), "id": pa.array([*ids, *runs], pa.string())})
     folder = input_folder(run.kind, RunId(run.run_id), LEFTOVERS.name)
-    return write_input(files, folder, LEFTOVERS, rows.cast(handoff.arrow_schema(LEFTOVERS)))
+    return write_input(files, folder, LEFTOVERS, rows.cast(protocol.arrow_schema(LEFTOVERS)))

@@ -26,11 +26,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import Conflict, count_of, inner_namespace
-from lakebed.blocks import BlockStat, BlockStore
-from lakebed.handoff import PreparedCommits, RunMode, StartedRun
-from lakebed.retention import DAY_MS, slice_of
+from lakebed.gc import protocol
+from lakebed.gc.protocol import PreparedCommits, RunMode, StartedRun
+from lakebed.gc.rules import DAY_MS, slice_of
+from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .clocks import store_clock_ms
 from .files import Files
@@ -118,7 +118,7 @@ def plan_old_layout(shop: Workshop, run: StartedRun, files: Files, options: Unco
 
 
 def _read_commits(shop: Workshop, run: StartedRun, files: Files, prepared: PreparedCommits) -> _Committed:
-    commits = read_input(files, prepared.commits, handoff.COMMITS)
+    commits = read_input(files, prepared.commits, protocol.COMMITS)
     metaranges = metaranges_of_all(commits)
     ranges = read_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks)
     check_live(metaranges, ranges.num_rows)
@@ -127,13 +127,13 @@ def _read_commits(shop: Workshop, run: StartedRun, files: Files, prepared: Prepa
     return _Committed(prepared=prepared, commits=commits, ranges=ranges.num_rows, keys=keys)
 
 
-async def list_elsewhere(store: BlockStore, folder: str) -> tuple[KeyFiles, Found]:
+async def list_elsewhere(store: ObjectStore, folder: str) -> tuple[KeyFiles, Found]:
     """Files of LISTED (keys.py) in `folder`. Slices and our own folders are passed over, a request each.
 
     Raises:
         NamespaceInside: a key may be that of a namespace inside this one.
     """
-    held: list[BlockStat] = []
+    held: list[ObjectStat] = []
     files: list[KeyFile] = []
     found, start_after, ahead = Found(), "", ""
     while True:
@@ -153,13 +153,13 @@ async def list_elsewhere(store: BlockStore, folder: str) -> tuple[KeyFiles, Foun
     return KeyFiles(folder=folder, files=tuple(files)), found
 
 
-async def _stats(store: BlockStore, start_after: str) -> AsyncGenerator[BlockStat, None]:
+async def _stats(store: ObjectStore, start_after: str) -> AsyncGenerator[ObjectStat, None]:
     async for page in store.list("", start_after=start_after):
         for stat in page:
             yield stat
 
 
-def _check_outside(store: BlockStore, key: str) -> None:
+def _check_outside(store: ObjectStore, key: str) -> None:
     inner = inner_namespace(key)
     if inner is not None:
         uri = f"{store.uri}/{inner}"
@@ -171,13 +171,13 @@ def _behind_ours(key: str) -> str:
     if key.startswith("_lakefs/"):
         return f"_lakefs/{_BEHIND}"
     name = slice_of(key)
-    return "" if name is None else f"{handoff.DATA_PREFIX}{name}/{_BEHIND}"
+    return "" if name is None else f"{protocol.DATA_PREFIX}{name}/{_BEHIND}"
 
 
-async def _flush(store: BlockStore, folder: str, held: list[BlockStat], files: list[KeyFile]) -> Found:
+async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files: list[KeyFile]) -> Found:
     """Write down what is held, and hold nothing. What no plan may take is told as stray."""
-    ours: list[BlockStat] = []
-    strays: list[BlockStat] = []
+    ours: list[ObjectStat] = []
+    strays: list[ObjectStat] = []
     for stat in held:
         (ours if is_elsewhere(stat.key) else strays).append(stat)
     columns = {
@@ -191,6 +191,6 @@ async def _flush(store: BlockStore, folder: str, held: list[BlockStat], files: l
     return Found(
         objects=len(ours),
         size_bytes=sum(stat.size_bytes for stat in ours),
-        strays=tuple(stat.key for stat in strays[: handoff.STRAYS_MAX]),
+        strays=tuple(stat.key for stat in strays[: protocol.STRAYS_MAX]),
         strays_count=len(strays),
     )

@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import RunId, count_of, slice_name, slice_opened_at_ms
-from lakebed.handoff import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
+from lakebed.gc import protocol
+from lakebed.gc.protocol import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
 
 from .files import Files
 from .here import BYTES_HERE, RANGES_HERE, SLICES_HERE, run_here
@@ -187,7 +187,7 @@ def _issued(desk: Desk, slices: list[int]) -> Issued:
     """
     if desk.run.uploads is None:
         raise BadInput("the server did not say which addresses are handed out", input="uploads")
-    rows = read_input(desk.files, desk.run.uploads, handoff.UNCOMMITTED)
+    rows = read_input(desk.files, desk.run.uploads, protocol.UNCOMMITTED)
     rows = rows.filter(pc.is_in(rows["slice"], value_set=pa.array(slices, pa.int64()))).sort_by("slice")
     numbers, starts = np.unique(rows["slice"].to_numpy(), return_index=True)
     sequences = np.split(rows["sequence"].to_numpy().astype(np.int64), starts[1:])
@@ -206,7 +206,7 @@ def _read_uncommitted(desk: Desk, manifest: Manifest) -> Pieces:
 
 def _read_commits(desk: Desk, prepared: PreparedCommits) -> Committed:
     shop, base = desk.shop, desk.base
-    commits = read_input(desk.files, prepared.commits, handoff.COMMITS)
+    commits = read_input(desk.files, prepared.commits, protocol.COMMITS)
     new = commits if base is None else commits.filter(pc.invert(pc.is_in(commits["id"], value_set=base.commits)))
     metaranges = metaranges_of_all(new)
     ranges = read_ranges(shop.spark, shop.lake, metaranges, tasks=shop.tasks)
@@ -246,8 +246,8 @@ def _keep(desk: Desk, listed: list[int], prepared: PreparedCommits, committed: C
     return Keeps(
         kept=kept,
         committed=committed.live,
-        ranges=write_piece(desk.files, desk.folder("ranges"), handoff.part_name(0), RANGE_IDS, names),
-        slices=write_piece(desk.files, desk.folder("slices"), handoff.part_name(0), SETTLED, numbers),
+        ranges=write_piece(desk.files, desk.folder("ranges"), protocol.part_name(0), RANGE_IDS, names),
+        slices=write_piece(desk.files, desk.folder("slices"), protocol.part_name(0), SETTLED, numbers),
         commits=prepared.commits,
         clean_run=clean_run,
         clean_ms=clean_ms,

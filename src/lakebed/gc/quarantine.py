@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lakebed.base import Invalid
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     QUARANTINED_PREFIX,
     BadInput,
     Manifest,
@@ -28,7 +28,7 @@ from lakebed.handoff import (
     quarantine_path,
     quarantined_run,
 )
-from lakebed.retention import parse_duration
+from lakebed.gc.rules import parse_duration
 
 from .clocks import store_clock_ms, wall_clock_ms
 from .failures import told

@@ -19,10 +19,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import NotFound
-from lakebed.blocks import BlockStore
-from lakebed.handoff import LEDGER_PREFIX, LedgerState
+from lakebed.gc import protocol
+from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState
+from lakebed.objectstore import ObjectStore
 
 from .runs import Total
 
@@ -119,14 +119,14 @@ def ledger_rows(
         "kept_until": pc.if_else(is_aside, pa.scalar(until_ms, moment), pa.scalar(None, moment)),
         "last_seen_at": objects["last_seen_at"],
     }
-    return pa.table(columns).cast(handoff.arrow_schema(handoff.LEDGER))
+    return pa.table(columns).cast(protocol.arrow_schema(protocol.LEDGER))
 
 
-async def recorded(store: BlockStore, key: str, objects: pa.Table) -> pa.Table | None:
+async def recorded(store: ObjectStore, key: str, objects: pa.Table) -> pa.Table | None:
     """The file's rows, if there is a whole one of just these objects. Else the part counts as not done."""
     try:
-        rows = handoff.decode_ledger(await store.get(key), name=key)
-    except (NotFound, handoff.BadInput):
+        rows = protocol.decode_ledger(await store.get(key), name=key)
+    except (NotFound, protocol.BadInput):
         return None
     same = pc.all(pc.is_in(rows["address"], value_set=objects["address"].combine_chunks())).as_py()
     return rows if rows.num_rows == objects.num_rows and same in (True, None) else None

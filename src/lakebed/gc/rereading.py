@@ -19,9 +19,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import Corrupt
-from lakebed.handoff import Manifest
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Manifest
 
 from .failures import told
 from .files import Files
@@ -51,9 +51,9 @@ def reread(
                 return work(answer)
         except Corrupt as error:
             # Asked again, the server may write its table over the one that was read.
-            before = _there(read_input(files, commits_of(answer), handoff.COMMITS))
+            before = _there(read_input(files, commits_of(answer), protocol.COMMITS))
             answer = ask()
-            now = _there(read_input(files, commits_of(answer), handoff.COMMITS))
+            now = _there(read_input(files, commits_of(answer), protocol.COMMITS))
             gone = len(before) - pc.sum(pc.is_in(before, value_set=now), min_count=0).as_py()
             if not gone:
                 raise

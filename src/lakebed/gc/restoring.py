@@ -1,4 +1,4 @@
-"""Restore: the server does it, page by page (`lakebed.upkeep`, restoring); here the pages are added up."""
+"""Restore: the server does it, page by page (`lakebed.gc.service`, restoring); here the pages are added up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import count_of
-from lakebed.handoff import Restore, RestoreFailure
+from lakebed.gc.protocol import Restore, RestoreFailure
 
 from .live_side import LiveSide
 from .runs import Progress

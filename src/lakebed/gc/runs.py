@@ -1,6 +1,6 @@
 """What a run leaves in its folder besides the inputs: its plan, and how the plan's totals add up.
 
-The records and their bytes are `lakebed.handoff`'s (plans.py), for the server shows plans too.
+The records and their bytes are `lakebed.gc.protocol`'s (plans.py), for the server shows plans too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lakebed.base import RunId
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     CommitCounts,
     Plan,
     PlanMissing,

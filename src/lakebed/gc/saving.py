@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import Conflict
-from lakebed.handoff import (
+from lakebed.gc import protocol
+from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,
     Part,
@@ -94,7 +94,7 @@ def _check_same(saved: Saved, view: RunView, run: StartedRun) -> None:
 def _read(files: Files, saved: Saved, run: StartedRun) -> Base:
     keeps = saved.keeps
     committed = _numbered(files, keeps.committed, LIVE)
-    commits = read_input(files, keeps.commits, handoff.COMMITS)
+    commits = read_input(files, keeps.commits, protocol.COMMITS)
     slices = np.sort(_rows(files, keeps.slices, SETTLED)["bucket"].to_numpy())
     for pieces in (keeps.kept, saved.failed):
         _numbered(files, pieces, CANDIDATES)
@@ -126,7 +126,7 @@ def _checked(files: Files, folder: str, part: Part) -> bytes:
     data = files.find(folder + part.name)
     if data is None:
         raise BadInput(f"{folder}{part.name} is missing", part=part.name)
-    if handoff.part_of(part.name, data, rows=part.rows) != part:
+    if protocol.part_of(part.name, data, rows=part.rows) != part:
         raise BadInput(f"{folder}{part.name} contradicts its size or digest", part=part.name)
     return data
 
@@ -135,7 +135,7 @@ def write_piece(files: Files, folder: str, name: str, table: Table, rows: pa.Tab
     """Rows of a collector's own table, as the one part of a folder."""
     data = encode(table, rows)
     files.write(folder + name, data)
-    return Pieces(folder=folder, parts=(handoff.part_of(name, data, rows=rows.num_rows),))
+    return Pieces(folder=folder, parts=(protocol.part_of(name, data, rows=rows.num_rows),))
 
 
 def save(files: Files, plan: Plan, ledger_keys: Sequence[str], *, objects_failed: int) -> None:
@@ -166,8 +166,8 @@ def _failed(files: Files, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:
     """CANDIDATES: the doomed objects that are still there, for all that the ledger says."""
     found = [CANDIDATES.schema.empty_table()]
     for part, key in zip(plan.doomed.parts, ledger_keys, strict=True):
-        doomed = handoff.read_part(plan.doomed, handoff.DOOMED, part, files.read(plan.doomed.folder + part.name))
-        left = only(doomed, failed(handoff.decode_ledger(files.read(key), name=key))["address"])
+        doomed = protocol.read_part(plan.doomed, protocol.DOOMED, part, files.read(plan.doomed.folder + part.name))
+        left = only(doomed, failed(protocol.decode_ledger(files.read(key), name=key))["address"])
         seen_ms = left["last_seen_at"].cast(pa.int64()).to_numpy()
         slices, sequences, sizes = (left[name].to_numpy().astype(np.int64) for name in _NUMBERS)
         found.append(pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED))

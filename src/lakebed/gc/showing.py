@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakebed import handoff
-from lakebed.handoff import BadInput, DoomedObject, ExpiringCommit, Plan, below, doomed_rows, read_part
-from lakebed.retention import check_rules
+from lakebed.gc import protocol
+from lakebed.gc.protocol import BadInput, DoomedObject, ExpiringCommit, Plan, below, doomed_rows, read_part
+from lakebed.gc.rules import check_rules
 
 from .files import Files
 from .history import expiring, judge
@@ -20,12 +20,12 @@ def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[Doomed
     Raises:
         BadInput: a part is missing, short or changed.
     """
-    check_table(plan.doomed, handoff.DOOMED)
+    check_table(plan.doomed, protocol.DOOMED)
     for part in plan.doomed.parts:
         data = files.find(plan.doomed.folder + part.name)
         if data is None:
             raise BadInput(f"{plan.doomed.folder}{part.name} is missing", part=part.name)
-        yield from doomed_rows(below(read_part(plan.doomed, handoff.DOOMED, part, data), prefix))
+        yield from doomed_rows(below(read_part(plan.doomed, protocol.DOOMED, part, data), prefix))
 
 
 def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
@@ -37,6 +37,6 @@ def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]
     """
     if plan.condemned is None or not plan.condemned.rows or plan.rules is None:
         return []
-    commits = read_input(files, plan.commits, handoff.COMMITS)
-    refs = read_input(files, plan.refs, handoff.REFS)
+    commits = read_input(files, plan.commits, protocol.COMMITS)
+    refs = read_input(files, plan.refs, protocol.REFS)
     return expiring(judge(commits, refs, check_rules(plan.rules), now_ms=plan.now_ms), limit=limit)

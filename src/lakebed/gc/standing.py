@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.base import RunId
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     LEDGER_PREFIX,
     Manifest,
     Plan,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.blocks import BlockStore
-from lakebed.handoff import DATA_PREFIX, GC_PREFIX, LINEAGE_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
+from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, LINEAGE_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
+from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
 from .files import Files, listed
@@ -92,7 +92,7 @@ def find_strays(files: Files) -> Strays:
     return find_strays_around(files).plus(files.act(_find_special))
 
 
-async def _find_special(store: BlockStore) -> Strays:
+async def _find_special(store: ObjectStore) -> Strays:
     found = Strays()
     async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
         found = found.plus(strays_among(stat.key for stat in page))

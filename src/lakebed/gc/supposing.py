@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from lakebed.base import Conflict, Invalid
-from lakebed.handoff import Manifest, Plan, PreparedCommits, RunKind, RunView
-from lakebed.retention import Rules, check_rules
+from lakebed.gc.protocol import Manifest, Plan, PreparedCommits, RunKind, RunView
+from lakebed.gc.rules import Rules, check_rules
 
 from .live_side import Caller, LiveSide
 

@@ -31,10 +31,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, LakebedError
-from lakebed.blocks import BlockNotFound, BlockStore, is_block_key
-from lakebed.handoff import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
+from lakebed.gc import protocol
+from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
+from lakebed.objectstore import ObjectMissing, ObjectStore, is_object_key
 
 from .clocks import wall_clock_ms
 from .fencing import Fence
@@ -82,14 +82,14 @@ def sweep(
         BadInput: a part is missing or is not what the manifest says; parts before it may be done.
         TaskStopped, Overtaken: another apply has begun.
     """
-    handoff.check_manifest(plan, name=plan.folder)
+    protocol.check_manifest(plan, name=plan.folder)
 
-    async def one(store: BlockStore, part: Part) -> Swept:
+    async def one(store: ObjectStore, part: Part) -> Swept:
         await fence.check(store)
         return await sweep_part(store, plan, part, ledger, quarantine)
 
     swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks, is_small=plan.rows <= OBJECTS_HERE)
-    handoff.check_rows(plan, swept.all.objects)
+    protocol.check_rows(plan, swept.all.objects)
     return swept
 
 
@@ -102,7 +102,7 @@ def purge(
         BadInput: a part, or the quarantine's record, is unreadable; parts before it may be done.
     """
 
-    async def one(store: BlockStore, part: Part) -> Swept:
+    async def one(store: ObjectStore, part: Part) -> Swept:
         return await purge_part(store, quarantine, part.name, now_ms=now_ms)
 
     named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
@@ -113,12 +113,12 @@ def _in_parts(
     spark: SparkSession,
     lake: Lake,
     parts: Sequence[Part],
-    one: Callable[[BlockStore, Part], Awaitable[Swept]],
+    one: Callable[[ObjectStore, Part], Awaitable[Swept]],
     *,
     tasks: int,
     is_small: bool,
 ) -> Swept:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for part in parts_of(whole(share)):
             yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, part))])
 
@@ -134,12 +134,12 @@ def _in_parts(
 
 
 async def sweep_part(
-    store: BlockStore, plan: Manifest, part: Part, ledger: Ledger, quarantine: Quarantine | None = None
+    store: ObjectStore, plan: Manifest, part: Part, ledger: Ledger, quarantine: Quarantine | None = None
 ) -> Swept:
     """One part, from reading it to recording it. A plain coroutine: tests run it without Spark."""
     data = await read_part(store, plan.folder, part)
     # Parquet is read and written beside the loop, on which deletes of other parts wait for their answers.
-    doomed = await asyncio.to_thread(handoff.read_part, plan, handoff.DOOMED, part, data)
+    doomed = await asyncio.to_thread(protocol.read_part, plan, protocol.DOOMED, part, data)
 
     async def take(objects: pa.Table) -> pa.Table:
         act = _deleting(store) if quarantine is None else _moving(store, quarantine)
@@ -161,7 +161,7 @@ async def sweep_part(
     return await _carry_out(store, ledger.key(part.name), doomed, take)
 
 
-async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+async def purge_part(store: ObjectStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
     """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it.
 
     Of a part whose window is not over at `now_ms` nothing is deleted, and all counts as quarantined. An apply writes
@@ -171,9 +171,9 @@ async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, no
     ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
     try:
         data = await store.get(ledger.key(part))
-    except BlockNotFound:
+    except ObjectMissing:
         return await _purge_unrecorded(store, quarantine, part, now_ms=now_ms)
-    rows = handoff.decode_ledger(data, name=ledger.key(part))
+    rows = protocol.decode_ledger(data, name=ledger.key(part))
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
     if not aside.num_rows:
         return Swept()
@@ -183,7 +183,7 @@ async def purge_part(store: BlockStore, quarantine: Quarantine, part: str, *, no
     return await _carry_out(store, ledger.purge_key(part), aside, lambda objects: _purged(store, quarantine, objects))
 
 
-async def _purge_unrecorded(store: BlockStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+async def _purge_unrecorded(store: ObjectStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
     """The same of what an apply moved of this part and died before its rows were written.
 
     Looked for before the record is read, and only what is gone from its address is taken: an apply that goes on writes
@@ -199,42 +199,42 @@ async def _purge_unrecorded(store: BlockStore, quarantine: Quarantine, part: str
     rows = await _purged(store, quarantine, moved)
     key = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date).unrecorded_key(part)
     before = await rows_before(store, key, rows)
-    await store.put(key, handoff.encode_ledger(pa.concat_tables([before, rows])))
+    await store.put(key, protocol.encode_ledger(pa.concat_tables([before, rows])))
     return count(rows)
 
 
-async def _purged(store: BlockStore, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
+async def _purged(store: ObjectStore, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
     # Whatever lies in quarantine was let go there by the rule of its plan.
-    outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_block_key)
+    outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_object_key)
     when_ms = wall_clock_ms()
     return ledger_rows(objects, outcomes, run_id=quarantine.run_id, now_ms=when_ms, done=LedgerState.PURGED)
 
 
-async def _is_over(store: BlockStore, run_id: str, now_ms: int) -> bool:
+async def _is_over(store: ObjectStore, run_id: str, now_ms: int) -> bool:
     """Whether the run's window is, as its record says now."""
     try:
-        data = await store.get(handoff.quarantine_path(run_id))
-    except BlockNotFound:
+        data = await store.get(protocol.quarantine_path(run_id))
+    except ObjectMissing:
         return False  # Another purge saw the end of all of it.
-    return handoff.decode_quarantine(data, run_id).until_ms <= now_ms
+    return protocol.decode_quarantine(data, run_id).until_ms <= now_ms
 
 
-async def remove_files(store: BlockStore, keys: Sequence[str]) -> None:
+async def remove_files(store: ObjectStore, keys: Sequence[str]) -> None:
     """Remove files of our own beside the plans that mean nothing any more. What cannot be removed stays."""
-    assert all(key.startswith(handoff.GC_PREFIX) for key in keys), keys
+    assert all(key.startswith(protocol.GC_PREFIX) for key in keys), keys
     if keys:
         await store.delete(keys)
 
 
 async def _carry_out(
-    store: BlockStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]]
+    store: ObjectStore, key: str, objects: pa.Table, take: Callable[[pa.Table], Awaitable[pa.Table]]
 ) -> Swept:
     before = await recorded(store, key, objects)
     if before is not None and not failed(before).num_rows:
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([settled(before), tried])
-    await store.put(key, await asyncio.to_thread(handoff.encode_ledger, rows))
+    await store.put(key, await asyncio.to_thread(protocol.encode_ledger, rows))
     return count(rows)
 
 
@@ -273,14 +273,14 @@ async def _each(objects: pa.Table, act: Act, *, may_go: Callable[[str], bool]) -
 
 
 def _may_go(key: str) -> bool:
-    return may_be_deleted(key) and is_block_key(key)
+    return may_be_deleted(key) and is_object_key(key)
 
 
 def _is_metadata(key: str) -> bool:
     return bool(tree_file(key) or run_file(key))
 
 
-def _deleting(store: BlockStore, *, place: Callable[[str], str] | None = None) -> Act:
+def _deleting(store: ObjectStore, *, place: Callable[[str], str] | None = None) -> Act:
     """Delete a batch; `place` says where an address lies, if not at itself."""
 
     async def act(batch: list[str]) -> Outcomes:
@@ -299,7 +299,7 @@ def _deleting(store: BlockStore, *, place: Callable[[str], str] | None = None) -
     return act
 
 
-def _moving(store: BlockStore, quarantine: Quarantine) -> Act:
+def _moving(store: ObjectStore, quarantine: Quarantine) -> Act:
     """Copy a batch aside, then delete what is copied."""
     slots = asyncio.Semaphore(COPIES_AT_ONCE)
     delete = _deleting(store)
@@ -321,26 +321,26 @@ def _moving(store: BlockStore, quarantine: Quarantine) -> Act:
     return act
 
 
-async def _copy_aside(store: BlockStore, quarantine: Quarantine, key: str) -> LedgerState:
+async def _copy_aside(store: ObjectStore, quarantine: Quarantine, key: str) -> LedgerState:
     """What becomes of the object when it is deleted now. Copied twice is copied once."""
     try:
         await store.copy(key, quarantine.key(key))
-    except BlockNotFound:
+    except ObjectMissing:
         if not await _lies_aside(store, quarantine, key):
             return LedgerState.DELETED  # Somebody took it before us: nothing of it lies anywhere.
     return LedgerState.QUARANTINED
 
 
-async def _lies_aside(store: BlockStore, quarantine: Quarantine, key: str) -> bool:
+async def _lies_aside(store: ObjectStore, quarantine: Quarantine, key: str) -> bool:
     try:
         await store.stat(quarantine.key(key))
-    except BlockNotFound:
+    except ObjectMissing:
         return False
     return True
 
 
 def _if_unchanged(
-    store: BlockStore, quarantine: Quarantine | None, objects: pa.Table, act: Act, *, or_older: bool
+    store: ObjectStore, quarantine: Quarantine | None, objects: pa.Table, act: Act, *, or_older: bool
 ) -> Act:
     """`act`, but on those of a batch that are among these rows (DOOMED) only if they still are what the rows say."""
     slots = asyncio.Semaphore(COPIES_AT_ONCE)
@@ -367,7 +367,7 @@ def _if_unchanged(
 
 
 async def _changed(
-    store: BlockStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
+    store: ObjectStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
 ) -> LedgerState | None:
     """None: what lies there is what was planned for. Else what became of that; the key is left alone, also where there
     is nothing, for what is written under it from now on is new. `or_older`: what was seen is dated by who named it, and
@@ -375,7 +375,7 @@ async def _changed(
     """
     try:
         stat = await store.stat(key)
-    except BlockNotFound:
+    except ObjectMissing:
         otherwise = LedgerState.DELETED
     else:
         # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.

@@ -1,7 +1,7 @@
 """Every table that the jobs pass between their steps, declared once: what a row means, and its columns.
 
 A table is declared as an Arrow schema, for that is what Python workers read and write; Spark's schema follows from it.
-Tables that travel to or from the server are those of `lakebed.handoff`; the rest never leaves a run.
+Tables that travel to or from the server are those of `lakebed.gc.protocol`; the rest never leaves a run.
 
 Two of them are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, where addresses are numbers,
 or one of a fixed number of hash classes of foreign addresses (negative; see packing.py). So one shuffle by bucket
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
 
-from lakebed import handoff
 from lakebed.base import Invalid
+from lakebed.gc import protocol
 
 _SPARK_TYPES: Final = {
     pa.bool_(): T.BooleanType(),
@@ -82,10 +82,10 @@ def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(name, type_, nullable=False) for name, type_ in columns])
 
 
-def _of_handoff(table: handoff.Table) -> pa.Schema:
+def _of_handoff(table: protocol.Table) -> pa.Schema:
     """The table as Spark holds it: instants in microseconds, which is the only precision it has."""
     micros = pa.timestamp("us", tz="UTC")
-    fields = [f.with_type(micros) if pa.types.is_timestamp(f.type) else f for f in handoff.arrow_schema(table)]
+    fields = [f.with_type(micros) if pa.types.is_timestamp(f.type) else f for f in protocol.arrow_schema(table)]
     return pa.schema(fields)
 
 
@@ -98,12 +98,12 @@ def check_whole(rows: pa.Table, what: str) -> None:
         column = rows[name]
         inner = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
         if column.null_count or inner:
-            raise handoff.BadInput(f"{what}: null in column {name}", input=what, column=name)
+            raise protocol.BadInput(f"{what}: null in column {name}", input=what, column=name)
 
 
-DOOMED: Final = Table(handoff.DOOMED.meaning, _of_handoff(handoff.DOOMED))
+DOOMED: Final = Table(protocol.DOOMED.meaning, _of_handoff(protocol.DOOMED))
 
-LEDGER: Final = Table(handoff.LEDGER.meaning, _of_handoff(handoff.LEDGER))
+LEDGER: Final = Table(protocol.LEDGER.meaning, _of_handoff(protocol.LEDGER))
 
 VERDICTS: Final = Table(
     "doomed objects, with what the totals of a plan are summed by: branch and first folder of a path that had it",

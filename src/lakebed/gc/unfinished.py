@@ -24,8 +24,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from lakebed.base import Conflict, NotFound, RunId
-from lakebed.blocks import BlockStore
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     COMMITS,
     CONDEMNED,
     DELETES_ALLOWED,
@@ -40,6 +39,7 @@ from lakebed.handoff import (
     quarantine_path,
     run_folder,
 )
+from lakebed.objectstore import ObjectStore
 
 from .clocks import wall_clock_ms
 from .files import Files, ahead
@@ -170,7 +170,7 @@ def _begun(run_id: str, asked: bytes | None, swept: bytes | None, aside: bytes |
         raise BadInput(f"how run {run_id} was begun is unreadable: {error}", input=APPLY_FILE) from error
 
 
-async def _find_all(store: BlockStore, keys: Sequence[str]) -> dict[str, bytes | None]:
+async def _find_all(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
     async def find(key: str) -> bytes | None:
         with suppress(NotFound):
             return await store.get(key)

@@ -12,17 +12,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed import handoff
 from lakebed.base import NotFound
-from lakebed.blocks import BlockNotFound, BlockStore
-from lakebed.handoff import Quarantine
+from lakebed.gc import protocol
+from lakebed.gc.protocol import Quarantine
+from lakebed.objectstore import ObjectMissing, ObjectStore
 
 from .recording import settled
 
 STATS_AT_ONCE: Final = 64
 
 
-async def moved_unrecorded(store: BlockStore, quarantine: Quarantine, part: str) -> pa.Table:
+async def moved_unrecorded(store: ObjectStore, quarantine: Quarantine, part: str) -> pa.Table:
     """DOOMED: none where the run's folder is gone, and with it what was planned. Costs a listing of what lies aside
     between the part's addresses, and a look at each address whose object does.
 
@@ -31,14 +31,14 @@ async def moved_unrecorded(store: BlockStore, quarantine: Quarantine, part: str)
     """
     doomed = quarantine.doomed
     named = next((one for one in doomed.parts if one.name == part), None) if doomed is not None else None
-    nothing = handoff.arrow_schema(handoff.DOOMED).empty_table()
+    nothing = protocol.arrow_schema(protocol.DOOMED).empty_table()
     if doomed is None or named is None:
         return nothing
     try:
         data = await store.get(doomed.folder + part)
-    except BlockNotFound:
+    except ObjectMissing:
         return nothing
-    rows = await asyncio.to_thread(handoff.read_part, doomed, handoff.DOOMED, named, data)
+    rows = await asyncio.to_thread(protocol.read_part, doomed, protocol.DOOMED, named, data)
     aside = await _lying_aside(store, quarantine, rows)
     slots = asyncio.Semaphore(STATS_AT_ONCE)
 
@@ -46,7 +46,7 @@ async def moved_unrecorded(store: BlockStore, quarantine: Quarantine, part: str)
         async with slots:
             try:
                 await store.stat(address)
-            except BlockNotFound:
+            except ObjectMissing:
                 return True
             return False
 
@@ -55,7 +55,7 @@ async def moved_unrecorded(store: BlockStore, quarantine: Quarantine, part: str)
     return rows.filter(pc.is_in(rows["address"], value_set=pa.array(moved, pa.string())))
 
 
-async def _lying_aside(store: BlockStore, quarantine: Quarantine, rows: pa.Table) -> list[str]:
+async def _lying_aside(store: ObjectStore, quarantine: Quarantine, rows: pa.Table) -> list[str]:
     if not rows.num_rows:
         return []
     addresses = frozenset(rows["address"].to_pylist())
@@ -68,14 +68,14 @@ async def _lying_aside(store: BlockStore, quarantine: Quarantine, rows: pa.Table
     return found
 
 
-async def rows_before(store: BlockStore, key: str, rows: pa.Table) -> pa.Table:
+async def rows_before(store: ObjectStore, key: str, rows: pa.Table) -> pa.Table:
     """What an earlier purge wrote to this file of the ledger, but for what failed or is in `rows`.
 
     Raises:
         BadInput: the file is no ledger file.
     """
     try:
-        before = settled(handoff.decode_ledger(await store.get(key), name=key))
+        before = settled(protocol.decode_ledger(await store.get(key), name=key))
     except NotFound:
         return rows.slice(0, 0)
     return before.filter(pc.invert(pc.is_in(before["address"], value_set=rows["address"].combine_chunks())))

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE, slice_name
-from lakebed.blocks import BlockStore
-from lakebed.retention import DAY_MS
+from lakebed.gc import protocol
+from lakebed.gc.rules import DAY_MS
+from lakebed.objectstore import ObjectStore
 
 from .files import Lake, Work, in_tasks, whole
 from .packing import Cause, pack_foreign, pack_numbered
@@ -26,41 +26,41 @@ ROWS_PER_PART: Final = 100_000
 """How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
 
 
-def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str, now_ms: int) -> tuple[handoff.Manifest, Totals]:
+def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str, now_ms: int) -> tuple[protocol.Manifest, Totals]:
     """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written. Ages are by `now_ms`."""
     work = in_tasks(lake, _write_into(folder, now_ms), PARTS)
     return sum_parts(PARTS.of(VERDICTS.of(verdicts).mapInArrow(work, PARTS.spark)).toArrow(), folder)
 
 
-def sum_parts(written: pa.Table, folder: str) -> tuple[handoff.Manifest, Totals]:
+def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals]:
     """Of the PARTS that `write_portions` wrote into `folder` in all tasks."""
     parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
-    return handoff.manifest_of(handoff.DOOMED, folder, parts_of(parts)), totals
+    return protocol.manifest_of(protocol.DOOMED, folder, parts_of(parts)), totals
 
 
-def doomed_again(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
+def doomed_again(spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int) -> DataFrame:
     """CANDIDATES: what a plan (table DOOMED) holds, to be marked once more. Parts that differ stop the job, named."""
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
     return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_again(manifest), CANDIDATES), CANDIDATES.spark))
 
 
-def doomed_objects(spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int) -> DataFrame:
+def doomed_objects(spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int) -> DataFrame:
     """DOOMED: the rows of a plan. Parts that differ from the manifest stop the job, named."""
     named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
     return DOOMED.of(named.mapInArrow(in_tasks(lake, _read_rows(manifest), DOOMED), DOOMED.spark))
 
 
-def _read_rows(manifest: handoff.Manifest) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+def _read_rows(manifest: protocol.Manifest) -> Work:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for part in parts_of(whole(share)):
-            yield handoff.read_part(manifest, handoff.DOOMED, part, await read_part(store, manifest.folder, part))
+            yield protocol.read_part(manifest, protocol.DOOMED, part, await read_part(store, manifest.folder, part))
 
     return work
 
 
 def _write_into(folder: str, now_ms: int) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def tables() -> AsyncIterator[pa.Table]:
             for batch in share:
                 yield pa.Table.from_batches([batch])
@@ -72,13 +72,13 @@ def _write_into(folder: str, now_ms: int) -> Work:
 
 
 async def write_portions(
-    store: BlockStore, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
+    store: ObjectStore, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
 ) -> AsyncIterator[pa.Table]:
     """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
     partition, number = _partition(), 0
     async for rows in _portions(verdicts):
         name = f"part-{partition:05d}-{number:05d}.parquet"
-        data = handoff.encode_part(handoff.DOOMED, _ordered(rows).select(list(handoff.DOOMED.names())))
+        data = protocol.encode_part(protocol.DOOMED, _ordered(rows).select(list(protocol.DOOMED.names())))
         yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows, now_ms=now_ms))
         number += 1
 
@@ -134,9 +134,9 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
     """For each row the name of its age (AGES). What is dated after now is young."""
     days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
-    bounds = [bound for _, bound in handoff.AGES if bound is not None]
+    bounds = [bound for _, bound in protocol.AGES if bound is not None]
     places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))
-    return pa.array([name for name, _ in handoff.AGES]).take(places)
+    return pa.array([name for name, _ in protocol.AGES]).take(places)
 
 
 def _label(name: str | int) -> str:
@@ -145,8 +145,8 @@ def _label(name: str | int) -> str:
     return "foreign" if name == FOREIGN_SLICE else slice_name(name)
 
 
-def _read_again(manifest: handoff.Manifest) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+def _read_again(manifest: protocol.Manifest) -> Work:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async for rows in _read_rows(manifest)(store, share):
             for packed in _pack(rows):
                 yield packed

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed import handoff
 from lakebed.base import parse_slice_name
-from lakebed.handoff import BadInput, Manifest
-from lakebed.retention import MetadataRule
+from lakebed.gc import protocol
+from lakebed.gc.protocol import BadInput, Manifest
+from lakebed.gc.rules import MetadataRule
 
 from .files import Files, Lake
 from .live_side import LiveSide
@@ -53,7 +53,7 @@ def slice_numbers(names: Sequence[str]) -> list[int]:
     return sorted(numbers)
 
 
-def read_input(files: Files, manifest: Manifest, table: handoff.Table) -> pa.Table:
+def read_input(files: Files, manifest: Manifest, table: protocol.Table) -> pa.Table:
     """A whole input, on the driver, checked against its manifest to the last byte. For commits, refs and the like.
 
     Raises:
@@ -61,17 +61,17 @@ def read_input(files: Files, manifest: Manifest, table: handoff.Table) -> pa.Tab
     """
     check_table(manifest, table)
     present = files.sizes(manifest.folder)
-    handoff.check_listing(manifest, present)
+    protocol.check_listing(manifest, present)
     data = files.read_all([manifest.folder + part.name for part in manifest.parts])
     parts = [
-        handoff.read_part(manifest, table, part, bytes_) for part, bytes_ in zip(manifest.parts, data, strict=True)
+        protocol.read_part(manifest, table, part, bytes_) for part, bytes_ in zip(manifest.parts, data, strict=True)
     ]
-    return handoff.join_parts(manifest, table, parts)
+    return protocol.join_parts(manifest, table, parts)
 
 
-def write_input(files: Files, folder: str, table: handoff.Table, rows: pa.Table) -> Manifest:
+def write_input(files: Files, folder: str, table: protocol.Table, rows: pa.Table) -> Manifest:
     """An input of one part, of our own making."""
-    data = handoff.encode_part(table, rows)
-    name = handoff.part_name(0)
+    data = protocol.encode_part(table, rows)
+    name = protocol.part_name(0)
     files.write(folder + name, data)
-    return handoff.manifest_of(table, folder, [handoff.part_of(name, data, rows=rows.num_rows)])
+    return protocol.manifest_of(table, folder, [protocol.part_of(name, data, rows=rows.num_rows)])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
-from lakebed.base import Event, World
+from lakebed.base import Event, Ports
 
 T = TypeVar("T")
 
@@ -89,6 +89,6 @@ class LiveTasks:
         return results
 
 
-def live_world() -> World:
-    """The real world. May be made before there is an event loop."""
-    return World(LiveClock(), LiveIds(), LiveTasks())
+def live_ports() -> Ports:
+    """The real ports. May be made before there is an event loop."""
+    return Ports(LiveClock(), LiveIds(), LiveTasks())

@@ -1,6 +1,6 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
-from .app import App, ServerOptions, UnknownBlockstore, create_app, opened, options_of
+from .app import App, ServerOptions, UnknownObjectStore, create_app, opened, options_of
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .serving import AddressTaken, BadAddress, WorkerFailed, serve
 from .state import AppState
@@ -14,7 +14,7 @@ __all__ = [
     "DataFolderUnavailable",
     "NotADataFolder",
     "ServerOptions",
-    "UnknownBlockstore",
+    "UnknownObjectStore",
     "WorkerFailed",
     "create_app",
     "opened",

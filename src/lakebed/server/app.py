@@ -33,17 +33,17 @@ from lakebed.auth import (
     load_server_keys,
 )
 from lakebed.base import Invalid, LakebedError, RepositoryUid
-from lakebed.blocks import (
-    BlockOptions,
-    BlockStore,
-    InvalidNamespace,
-    environment_of,
-    open_blocks,
-    options_from_environment,
-)
 from lakebed.catalog import Catalog, CatalogOptions
 from lakebed.kv import Store, open_store, sqlite_uri
-from lakebed.runtime import live_world
+from lakebed.objectstore import (
+    InvalidNamespace,
+    ObjectStore,
+    ObjectStoreOptions,
+    environment_of,
+    open_objectstore,
+    options_from_environment,
+)
+from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
@@ -103,7 +103,7 @@ BLOCKSTORES: Final = ("local", "s3")
 """What LAKEBED_BLOCKSTORE may say; the first where it says nothing."""
 
 
-class UnknownBlockstore(Invalid):
+class UnknownObjectStore(Invalid):
     """A kind of object store that servers do not have."""
 
 
@@ -119,7 +119,7 @@ class ServerOptions:
     blockstore: str = "local"
     store_uri: str | None = None
     server_secret: bytes | None = field(default=None, repr=False)
-    blocks: BlockOptions = field(default_factory=BlockOptions)
+    objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     trust_denials: bool = False
 
 
@@ -128,18 +128,18 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
     of the block stores.
 
     Raises:
-        UnknownBlockstore: a kind of object store that there is no driver for.
+        UnknownObjectStore: a kind of object store that there is no driver for.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
     if blockstore not in BLOCKSTORES:
-        raise UnknownBlockstore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {' and '.join(BLOCKSTORES)}")
+        raise UnknownObjectStore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {' and '.join(BLOCKSTORES)}")
     return ServerOptions(
         data_dir=data_dir,
         blockstore=blockstore,
         store_uri=environment.get("LAKEBED_STORE_URI") or None,
         server_secret=secret.encode() if secret else None,
-        blocks=options_from_environment(environment),
+        objectstore=options_from_environment(environment),
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
     )
 
@@ -174,34 +174,34 @@ async def _close_slices(catalog: Catalog) -> None:
 
 
 async def _compose(options: ServerOptions, store: Store) -> AppState:
-    world = live_world()
-    keys = await load_server_keys(store, world.ids, options.server_secret)
-    accounts = Accounts(store, world, keys)
+    ports = live_ports()
+    keys = await load_server_keys(store, ports.ids, options.server_secret)
+    accounts = Accounts(store, ports, keys)
     await accounts.adopt_users()
-    authenticator = Authenticator(accounts, keys, world)
-    groups = Groups(store, world, accounts)
-    policies = Policies(store, world, accounts, groups)
+    authenticator = Authenticator(accounts, keys, ports)
+    groups = Groups(store, ports, accounts)
+    policies = Policies(store, ports, accounts, groups)
     cache = TreeCache(TREE_CACHE_BYTES)
-    owner = Options(owner=world.ids.fresh())
-    blocks = options.blocks
-    if blocks.local_root is None:
-        blocks = replace(blocks, local_root=options.data_dir / OBJECTS_FOLDER)
+    owner = Options(owner=ports.ids.fresh())
+    objectstore = options.objectstore
+    if objectstore.local_root is None:
+        objectstore = replace(objectstore, local_root=options.data_dir / OBJECTS_FOLDER)
 
-    def open_namespace(uri: str) -> BlockStore:
+    def open_namespace(uri: str) -> ObjectStore:
         if not uri.startswith(options.blockstore + "://"):
             raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
-        return open_blocks(uri, blocks)
+        return open_objectstore(uri, objectstore)
 
-    def make_versions(uid: RepositoryUid, namespace: BlockStore) -> Versions:
-        trees = Trees(namespace, cache, world)
-        return Versions(uid=uid, store=store, blocks=namespace, trees=trees, world=world, options=owner)
+    def make_versions(uid: RepositoryUid, namespace: ObjectStore) -> Versions:
+        trees = Trees(namespace, cache, ports)
+        return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
 
     return AppState(
         store=store,
-        world=world,
+        ports=ports,
         catalog=Catalog(
             store=store,
-            world=world,
+            ports=ports,
             open_namespace=open_namespace,
             make_versions=make_versions,
             options=CatalogOptions(trust_denials=options.trust_denials),
@@ -210,8 +210,8 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         groups=groups,
         policies=policies,
         authenticator=authenticator,
-        collectors=Collectors({**os.environ, **environment_of(blocks)}, authenticator),
-        authorizer=Authorizer(policies, world),
+        collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),
+        authorizer=Authorizer(policies, ports),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
         continuation_key=keys.continuation_key,

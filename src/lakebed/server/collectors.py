@@ -1,4 +1,4 @@
-"""The collectors that this server process runs when it is asked to (`lakebed.handoff`, jobs.py): a process each.
+"""The collectors that this server process runs when it is asked to (`lakebed.gc.protocol`, jobs.py): a process each.
 
 A collector speaks to this very server with a token of the user who asked, so nothing is decided here; of what they may
 do it is good for what the job needs on its repository, and only while the job runs. A collector reads and writes the
@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
 from lakebed.base import Invalid, LakebedError
 from lakebed.catalog import Catalog, RepositoryNotFound
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     LINES_MAX,
     JobAction,
     JobDeed,
@@ -40,8 +40,8 @@ from lakebed.handoff import (
     Totals,
     check_run_id,
 )
-from lakebed.retention import Rules, check_rules
-from lakebed.upkeep import JobBook
+from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.service import JobBook
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed import auth, base, blocks, catalog, upkeep, versions
+from lakebed import auth, base, catalog, objectstore, versions
+from lakebed.gc import service as collections
 from lakebed.wire import Error
 
 from .collectors import NoSpark
@@ -74,7 +75,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     catalog.RepositoryNotFound: (404, "repository not found"),
     catalog.RepositoryExists: (409, "error creating repository: not unique"),
     catalog.SettingChanged: (412, None),
-    upkeep.RulesMoved: (412, None),
+    collections.RulesMoved: (412, None),
     versions.BranchNotFound: (404, "branch not found"),
     versions.TagNotFound: (404, "tag not found"),
     versions.CommitNotFound: (404, "commit not found"),
@@ -87,7 +88,7 @@ TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
     versions.MergeConflict: (409, "update branch: conflict found"),
     versions.UploadRefused: (400, None),
     versions.ContentsGone: (410, None),
-    blocks.BlockNotFound: (410, "the object's data is gone"),
+    objectstore.ObjectMissing: (410, "the object's data is gone"),
     # Ours
     NoSuchEndpoint: (404, "invalid API endpoint"),
     MethodNotAllowed: (405, None),

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from lakebed.base import Invalid
-from lakebed.blocks import ShortBody
+from lakebed.objectstore import ShortBody
 
 _FORM_FIELD_BYTES_MAX: Final = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies
-from lakebed.base import World
+from lakebed.base import Ports
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
 from lakebed.wire import StorageConfig
@@ -19,7 +19,7 @@ class AppState:
     `lakebed.auth.ServerKeys`."""
 
     store: Store
-    world: World
+    ports: Ports
     catalog: Catalog
     accounts: Accounts
     groups: Groups

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
 from lakebed.catalog import Repository, RepositoryNotFound
-from lakebed.upkeep import OtherInstallation, Upkeep
+from lakebed.gc.service import OtherInstallation, Upkeep
 
 from .state import AppState
 

@@ -69,7 +69,7 @@ class Cleaning(GivingUp):
         return Cleaned(cells=cells, claims=claims, records=await self._clean_records(), refs=await self._clean_refs())
 
     async def _clean_claims(self) -> tuple[int, int]:
-        now = self.world.clock.now_ms()
+        now = self.ports.clock.now_ms()
         claims = [item async for item in self._records(ClaimRecord, keys.CLAIM)]
         held: dict[str, frozenset[StagingToken]] = {}
         for branch in sorted({claim.branch for _, claim in claims}):
@@ -109,7 +109,7 @@ class Cleaning(GivingUp):
 
     async def _clean_records(self) -> int:
         """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
-        now = self.world.clock.now_ms()
+        now = self.ports.clock.now_ms()
         finished: list[tuple[bytes, UploadRecord | CopyRecord]] = []
         async for key, upload in self._records(UploadRecord, keys.UPLOAD):
             if upload.state is UploadState.ISSUED and upload.expires_ms <= now:

@@ -130,7 +130,7 @@ class Committing(Tracking):
         self, branch: str, mine: StagingToken, seen: Seen, note: Note, *, allow_empty: bool
     ) -> Commit | None:
         """Steps 2 to 4; None where there was no change."""
-        operation = self.world.ids.fresh()
+        operation = self.ports.ids.fresh()
         built: Built | None = None
         attempt, patience = 0, Patience()
         while True:
@@ -164,7 +164,7 @@ class Committing(Tracking):
 
     def _counted(self, commit: Commit) -> Commit:
         """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
-        now_ms = self.world.clock.now_ms()
+        now_ms = self.ports.clock.now_ms()
         is_late = now_ms - commit.written_ms >= IN_ONE_GO_MS
         return replace(commit, written_ms=now_ms, counted_ms=max(now_ms, commit.counted_ms)) if is_late else commit
 
@@ -205,7 +205,7 @@ class Committing(Tracking):
         self, branch: str, metarange: MetarangeId, parents: tuple[CommitId, ...], note: Note
     ) -> Commit:
         generation = 1 + max([(await self._commit_record(parent)).generation for parent in parents], default=0)
-        now_ms = self.world.clock.now_ms()
+        now_ms = self.ports.clock.now_ms()
         first = await self._commit_record(parents[0]) if parents else None
         return Commit(
             generation=generation,
@@ -218,7 +218,7 @@ class Committing(Tracking):
             parents=parents,
             metadata=dict(note.metadata),
             made_for=branch,
-            nonce=self.world.ids.fresh(),
+            nonce=self.ports.ids.fresh(),
         )
 
     async def _write_commit(self, commit: Commit) -> CommitId:

@@ -148,7 +148,7 @@ class GivingUp(Diffs):
             await self._set_branch(branch, sealed, seen)
             return
         frozen = self._fresh_token()
-        operation = self.world.ids.fresh()
+        operation = self.ports.ids.fresh()
         retired = [item.token for item in record.sealed]
         await self._claim(operation, 1, branch, [frozen], building=True)
         await self._copy_overlay(retired, frozen)

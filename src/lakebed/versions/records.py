@@ -257,7 +257,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
     what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
-    `plan` of the plan (lakebed.handoff.Manifest): what may be deleted is named by these, so a plan from an earlier
+    `plan` of the plan (lakebed.gc.protocol.Manifest): what may be deleted is named by these, so a plan from an earlier
     attempt is refused. `began`: an apply of a MARKED run began, so nobody but it may end the run. `swept`: each
     commit that it takes has its SweptRecord, so it may end. `secret` seals the continuation tokens of the run, or of
     its attempt, and is shown to nobody.

@@ -233,7 +233,7 @@ class Refs(Runs):
             state=RefState.CREATING,
             commit_id=commit_id,
             staging_token=self._fresh_token(),
-            created_ms=self.world.clock.now_ms(),
+            created_ms=self.ports.clock.now_ms(),
         )
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
@@ -248,7 +248,7 @@ class Refs(Runs):
             BranchNotFound: there is none.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        operation = self.world.ids.fresh()
+        operation = self.ports.ids.fresh()
         attempt = 0
         while True:
             seen = await self._fresh(name)
@@ -280,7 +280,7 @@ class Refs(Runs):
             tokens=tuple(tokens),  # type: ignore[arg-type]  # StagingToken is a str at run time
             commit_id=commit_id,
             building=building,
-            created_ms=self.world.clock.now_ms(),
+            created_ms=self.ports.clock.now_ms(),
         )
         await self._set_record(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), record)
 
@@ -315,7 +315,7 @@ class Refs(Runs):
         """
         check_tag(name)
         commit_id = await self.resolve_commit(source)
-        record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self.world.clock.now_ms())
+        record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self.ports.clock.now_ms())
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
         await self._activate(keys.TAG + name.encode(), held, replace(record, state=RefState.ACTIVE), commit_id)
         return commit_id
@@ -361,7 +361,7 @@ class Refs(Runs):
         if held is None:
             return True
         record = decode_record(kind, held.value)
-        age_ms = self.world.clock.now_ms() - record.created_ms
+        age_ms = self.ports.clock.now_ms() - record.created_ms
         if record.state is not RefState.CREATING or age_ms < self.options.creating_age_ms_max:
             return False
         try:

@@ -19,13 +19,13 @@ from lakebed.base import (
     CommitId,
     MetarangeId,
     OutcomeUnknown,
+    Ports,
     RepositoryUid,
     StagingToken,
     Unavailable,
-    World,
 )
-from lakebed.blocks import BlockStore
 from lakebed.kv import Held, Store, scan_prefix
+from lakebed.objectstore import ObjectStore
 
 from . import keys
 from .amortized import AmortizedReads
@@ -95,19 +95,19 @@ class Repo:
         *,
         uid: RepositoryUid,
         store: Store,
-        blocks: BlockStore,
+        objectstore: ObjectStore,
         trees: Trees,
-        world: World,
+        ports: Ports,
         options: Options | None = None,
     ) -> None:
         self.uid = uid
         self.store = store
-        self.blocks = blocks
+        self.objectstore = objectstore
         self.trees = trees
-        self.world = world
+        self.ports = ports
         self.options = options or Options()
         self.partition = keys.repository_partition(uid)
-        self._reads = AmortizedReads(store, self.partition, world.tasks)
+        self._reads = AmortizedReads(store, self.partition, ports.tasks)
         self._branches: dict[str, tuple[Seen, int]] = {}
         self._commits: OrderedDict[CommitId, Commit] = OrderedDict()
 
@@ -119,7 +119,7 @@ class Repo:
             BranchNotFound: there was none, when last looked.
         """
         cached = self._branches.get(branch)
-        if cached is not None and 0 <= self.world.clock.now_ms() - cached[1] < self.options.branch_cache_ms:
+        if cached is not None and 0 <= self.ports.clock.now_ms() - cached[1] < self.options.branch_cache_ms:
             return cached[0]
         return await self._fresh(branch)
 
@@ -145,7 +145,7 @@ class Repo:
     def _remember(self, branch: str, seen: Seen) -> None:
         if len(self._branches) >= BRANCHES_CACHED_MAX:
             self._branches.clear()
-        self._branches[branch] = (seen, self.world.clock.now_ms())
+        self._branches[branch] = (seen, self.ports.clock.now_ms())
 
     async def _set_branch(self, branch: str, record: BranchRecord, seen: Seen) -> Seen:
         """Replace exactly the record that was `seen`. The caller knows what its errors mean."""
@@ -225,7 +225,7 @@ class Repo:
         return keys.token_partition(self.uid, token)
 
     def _fresh_token(self) -> StagingToken:
-        return StagingToken(self.world.ids.fresh())
+        return StagingToken(self.ports.ids.fresh())
 
 
 def branch_of(key: bytes) -> BranchName:

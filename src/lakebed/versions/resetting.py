@@ -35,7 +35,7 @@ class Resetting(Merging):
         Raises:
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        operation = self.world.ids.fresh()
+        operation = self.ports.ids.fresh()
         attempt = 0
         while True:
             attempt += 1
@@ -114,7 +114,7 @@ class Resetting(Merging):
             await self._set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
             return
         address = from_row(row).address
-        if key_inside(address, self.blocks.uri) is None:
+        if key_inside(address, self.objectstore.uri) is None:
             await self._set_cell(record, key, 0, row, ANY)
             return
         copy_key, pending, held = await self._begin_copy(address, branch)
@@ -153,7 +153,7 @@ class Resetting(Merging):
             seen = await self._fresh(branch)
             span = await self._staged_span(seen.record.tokens(), start, self.options.scan_page)
             inside = [key for key in span.keys if key.startswith(prefix)]
-            await self.world.tasks.gather([self.reset_object(branch, key) for key in inside])
+            await self.ports.tasks.gather([self.reset_object(branch, key) for key in inside])
             count += len(inside)
             start = span.next_start if len(inside) == len(span.keys) else None
         return count
@@ -170,7 +170,7 @@ class Resetting(Merging):
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         commit_id = await self.resolve_commit(ref)
-        operation = self.world.ids.fresh()
+        operation = self.ports.ids.fresh()
         attempt = 0
         while force:
             attempt += 1
@@ -243,7 +243,7 @@ class Resetting(Merging):
     ) -> bool:
         """Move the branch's head while a hold stands where collections look."""
         hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
-        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.world.clock.now_ms())
+        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.ports.clock.now_ms())
         await self._set_record(hold, record)
         try:
             await self.check_not_condemned([commit_id])

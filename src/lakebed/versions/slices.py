@@ -92,7 +92,7 @@ class Slices(Layers):
         await self._settle_ended()
 
     def _is_full(self, slice_: OpenSlice) -> bool:
-        age_ms = self.world.clock.now_ms() - slice_.opened_ms
+        age_ms = self.ports.clock.now_ms() - slice_.opened_ms
         return (
             slice_.closed
             or slice_.next_sequence >= self.options.slice_size_max
@@ -101,8 +101,8 @@ class Slices(Layers):
 
     async def _open(self) -> OpenSlice:
         while True:
-            now = self.world.clock.now_ms()
-            number = slice_number(opened_at_ms=now, random_bits=self.world.ids.bits(22))
+            now = self.ports.clock.now_ms()
+            number = slice_number(opened_at_ms=now, random_bits=self.ports.ids.bits(22))
             record = SliceRecord(state=SliceState.OPEN, owner=self.options.owner, opened_ms=now)
             try:
                 await self.store.set_if(self.partition, _key(number), encode_record(record), None)

@@ -28,8 +28,8 @@ from lakebed.base import (
     is_inside,
     to_row,
 )
-from lakebed.blocks import BlockNotFound
 from lakebed.kv import PredicateFailed
+from lakebed.objectstore import ObjectMissing
 
 from .cells import EXCLUSIVE, TOMBSTONE, TOMBSTONE_ROW, decode_cell, encode_cell, is_gone
 from .errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
@@ -173,8 +173,8 @@ class Staging(Slices, Refs):
         """The body was read once and is gone: copy the bytes. Fails where a collector was faster."""
         fresh = await self._place()
         try:
-            await self.blocks.copy(place.address, fresh.address)
-        except BlockNotFound as error:
+            await self.objectstore.copy(place.address, fresh.address)
+        except ObjectMissing as error:
             await self._leave(fresh)
             raise PreconditionFailed("the upload took too long and was given up; send it again") from error
         except BaseException:
@@ -190,7 +190,7 @@ class Staging(Slices, Refs):
         Raises:
             AddressNotAllowed: the address is inside the namespace (document 001, "StageObject").
         """
-        if not is_absolute(entry.address) or is_inside(entry.address, self.blocks.uri):
+        if not is_absolute(entry.address) or is_inside(entry.address, self.objectstore.uri):
             raise AddressNotAllowed("address is inside the repository's storage namespace", address=entry.address)
         await self._write(branch, key, 0, to_row(key, entry))
         return entry
@@ -212,7 +212,7 @@ class Staging(Slices, Refs):
 
         rows = await self._consistent(branch, lambda record: self._look_up_many(record, keys))
         present = [key for key, row in zip(keys, rows, strict=True) if row is not None]
-        outcomes = await self.world.tasks.gather([attempt(key) for key in present])
+        outcomes = await self.ports.tasks.gather([attempt(key) for key in present])
         return [(key, error) for key, error in zip(present, outcomes, strict=True) if error is not None]
 
     async def _write(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, from_row, key_inside, to_row
-from lakebed.blocks import BlockNotFound
 from lakebed.kv import Held, PredicateFailed
+from lakebed.objectstore import ObjectMissing
 
 from . import keys
 from .cells import EXCLUSIVE, decode_cell, encode_cell, is_gone
@@ -57,7 +57,7 @@ class Tracking(Staging):
         await self._fresh(branch)
         while True:
             place = await self._place()
-            now = self.world.clock.now_ms()
+            now = self.ports.clock.now_ms()
             record = UploadRecord(
                 state=UploadState.ISSUED,
                 branch=branch,
@@ -86,17 +86,17 @@ class Tracking(Staging):
 
         Raises:
             UploadRefused: not issued for this branch, expired, or used before.
-            BlockNotFound: the client never put anything there.
+            ObjectMissing: the client never put anything there.
         """
         record, held = await self._upload(entry.address)
-        await self.blocks.stat(entry.address)
+        await self.objectstore.stat(entry.address)
         if record.state is not UploadState.ISSUED or record.branch != branch:
             raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
-        if record.expires_ms <= self.world.clock.now_ms():
+        if record.expires_ms <= self.ports.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
         row = to_row(key, entry)
         await self._cached(branch)
-        linking = replace(record, state=UploadState.LINKING, attempt=self.world.ids.fresh())
+        linking = replace(record, state=UploadState.LINKING, attempt=self.ports.ids.fresh())
         held = await self._move_upload(entry.address, linking, held)
         condition = Condition(if_none_match, if_match)
 
@@ -168,7 +168,7 @@ class Tracking(Staging):
         condition = Condition(if_none_match, None)
         source = await self._find_source(source_ref, source_key)
         entry = from_row(source.row)
-        if key_inside(entry.address, self.blocks.uri) is None:
+        if key_inside(entry.address, self.objectstore.uri) is None:
             target = alter(entry) if alter else entry
             await self._write(branch, key, 0, to_row(key, target), condition=condition)
             return target
@@ -182,10 +182,10 @@ class Tracking(Staging):
     ) -> Entry:
         async def store_body(address: str) -> Entry:
             try:
-                await self.blocks.copy(key_inside(entry.address, self.blocks.uri) or entry.address, address)
-            except BlockNotFound as error:
+                await self.objectstore.copy(key_inside(entry.address, self.objectstore.uri) or entry.address, address)
+            except ObjectMissing as error:
                 raise PathNotFound("the source's data is gone", address=entry.address) from error
-            return _copied(entry, alter, address, self.world.clock.now_ms())
+            return _copied(entry, alter, address, self.ports.clock.now_ms())
 
         return await self.upload(branch, key, store_body, if_none_match=condition.if_none_match)
 
@@ -268,13 +268,13 @@ class Tracking(Staging):
 
     async def _begin_copy(self, address: str, branch: str) -> tuple[bytes, CopyRecord, Held]:
         """Say where collections look that this address is about to be named on this branch, which was read before."""
-        copy_key = keys.COPY + self.world.ids.fresh().encode()
+        copy_key = keys.COPY + self.ports.ids.fresh().encode()
         pending = CopyRecord(
             state=CopyState.PENDING,
             address=address,
             branch=branch,
-            started_ms=self.world.clock.now_ms(),
-            attempt=self.world.ids.fresh(),
+            started_ms=self.ports.clock.now_ms(),
+            attempt=self.ports.ids.fresh(),
         )
         return copy_key, pending, await self._new_record(copy_key, encode_record(pending))
 

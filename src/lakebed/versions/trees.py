@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import MetarangeId, Row, World
-from lakebed.blocks import BlockStore
+from lakebed.base import MetarangeId, Ports, Row
+from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     CHANGES_SCHEMA,
     CUT_RULE,
@@ -70,10 +70,10 @@ _Step: TypeAlias = tuple[RangeInfo | None, int, int, bool]
 
 class Trees:
     """Any method may raise MetarangeCorrupt and RangeCorrupt, which name the file and the namespace, and what the
-    BlockStore raises. `rule` is for tests."""
+    ObjectStore raises. `rule` is for tests."""
 
-    def __init__(self, blocks: BlockStore, cache: TreeCache, world: World, *, rule: CutRule = CUT_RULE) -> None:
-        self._files = TreeFiles(blocks, cache, world)
+    def __init__(self, objectstore: ObjectStore, cache: TreeCache, ports: Ports, *, rule: CutRule = CUT_RULE) -> None:
+        self._files = TreeFiles(objectstore, cache, ports)
         self._rule = rule
 
     async def ranges(self, metarange: MetarangeId) -> Sequence[RangeInfo]:

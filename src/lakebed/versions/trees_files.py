@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from lakebed.base import EMPTY_METARANGE, MetarangeId, World
-from lakebed.blocks import BlockCorrupt, BlockNotFound, BlockStore
+from lakebed.base import EMPTY_METARANGE, MetarangeId, Ports
+from lakebed.objectstore import ObjectCorrupt, ObjectMissing, ObjectStore
 from lakebed.ranges import (
     FileCorrupt,
     MetarangeCorrupt,
@@ -62,11 +62,11 @@ _EMPTY: Final = Tree([])
 
 
 class TreeFiles:
-    def __init__(self, blocks: BlockStore, cache: TreeCache, world: World) -> None:
-        self._blocks = blocks
+    def __init__(self, objectstore: ObjectStore, cache: TreeCache, ports: Ports) -> None:
+        self._objectstore = objectstore
         self._cache = cache
-        self._tasks = world.tasks
-        self._uri = blocks.uri
+        self._tasks = ports.tasks
+        self._uri = objectstore.uri
 
     async def tree(self, id_: MetarangeId) -> Tree:
         """
@@ -124,14 +124,14 @@ class TreeFiles:
     async def put(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Write files under their keys; all are durable afterwards. Content decides the key, so it does not matter
         what is there already: the same. It is written all the same, for a collector may be about to remove that."""
-        await self._tasks.gather([self._blocks.put(key, data, size_bytes=len(data)) for key, data in files])
+        await self._tasks.gather([self._objectstore.put(key, data, size_bytes=len(data)) for key, data in files])
 
     async def _get(self, key: str, error: type[FileCorrupt], id_: str) -> bytes:
         try:
-            return await self._blocks.get(key)
-        except BlockNotFound as missing:
+            return await self._objectstore.get(key)
+        except ObjectMissing as missing:
             raise error(id_, MISSING) from missing
-        except BlockCorrupt as corrupt:
+        except ObjectCorrupt as corrupt:
             raise error(id_, str(corrupt)) from corrupt
 
     @contextmanager

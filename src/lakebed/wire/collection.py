@@ -1,6 +1,6 @@
 """Retention rules and what the contract calls preparing a garbage collection.
 
-What our own collectors say beyond the contract is `lakebed.handoff`.
+What our own collectors say beyond the contract is `lakebed.gc.protocol`.
 """
 
 from __future__ import annotations

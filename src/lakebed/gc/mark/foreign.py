@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from lakebed.base import FOREIGN_SLICE
-from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.keys import LISTED, NAMED, KeyFiles, Share, keep_unnamed, read_keys, shares_of
 from lakebed.gc.packing import Cause
 from lakebed.gc.parts import spread
+from lakebed.gc.protocol import Manifest
 from lakebed.gc.runs import Totals
 from lakebed.gc.tables import PARTS, VERDICTS, Table
 from lakebed.gc.verdicts import sum_parts, write_portions
-from lakebed.handoff import Manifest
+from lakebed.objectstore import ObjectStore
 
 SHARES: Final = Table(
     "some buckets of foreign keys",
@@ -60,7 +60,7 @@ def mark_foreign(
 def _join(
     listed: KeyFiles, named: Sequence[KeyFiles], into: str, cause: Cause, now_ms: int, young_since_ms: int | None
 ) -> Work:
-    async def work(store: BlockStore, dealt: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, dealt: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
             for row in whole(dealt).to_pylist():
                 share = Share(**row)

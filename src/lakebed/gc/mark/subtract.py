@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, slice_name
+from lakebed.gc.protocol import BadInput
 from lakebed.gc.tables import VERDICTS, check_whole
-from lakebed.handoff import BadInput
 
 from .unpacking import Unpacked, check_parallel, joined, named_by, unpack
 

@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import NotFound
-from lakebed.blocks import BlockStat, BlockStore
 from lakebed.gc.failures import marked
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.here import run_here
 from lakebed.gc.parts import check_numbered, decode, encode, parts_of, read_part, rows_by_key, spread, write_part
+from lakebed.gc.protocol import Manifest, Part, Pieces
 from lakebed.gc.read import SIZE_UNKNOWN, read_live
 from lakebed.gc.runs import Totals
 from lakebed.gc.tables import CANDIDATES, PARTS, VERDICTS, check_whole
 from lakebed.gc.verdicts import sum_parts, write_portions
-from lakebed.handoff import Manifest, Part, Pieces
+from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .keeping import kept_of
 from .subtract import subtract, verdicts_of
@@ -94,7 +94,7 @@ def mark_unreferenced(
 
 
 def _mark(live: Live, into: Places, now_ms: int, young_since_ms: int | None) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         kept: list[pa.Table] = []
 
         async def verdicts() -> AsyncIterator[pa.Table]:
@@ -136,7 +136,7 @@ def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
 
 
 async def _looked_for(
-    store: BlockStore, objects: Unpacked, unnamed: npt.NDArray[np.bool_]
+    store: ObjectStore, objects: Unpacked, unnamed: npt.NDArray[np.bool_]
 ) -> tuple[Unpacked, npt.NDArray[np.bool_]]:
     """Of what nothing names, what did not lie there when its slice was listed is looked for once more: it has the size
     and the date that it has now, and is left out where it is still not there."""
@@ -153,7 +153,7 @@ async def _looked_for(
     return replace(objects, sizes=sizes, seen_ms=seen_ms), unnamed
 
 
-async def _find(store: BlockStore, key: str) -> BlockStat | None:
+async def _find(store: ObjectStore, key: str) -> ObjectStat | None:
     try:
         return await store.stat(key)
     except NotFound:

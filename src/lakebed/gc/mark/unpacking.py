@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import format_address
 from lakebed.gc.packing import is_set
-from lakebed.handoff import BadInput
+from lakebed.gc.protocol import BadInput
 
 _NO_BITS: Final = np.empty(0, np.uint8)
 

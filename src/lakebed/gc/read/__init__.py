@@ -1,6 +1,6 @@
 """What exists and what is named, as DataFrames: the namespace's listing, the ranges of commits, uncommitted data."""
 
-from lakebed.handoff import Found
+from lakebed.gc.protocol import Found
 
 from .held import held_keys, held_objects
 from .listing import SIZE_UNKNOWN, UNREFERENCED, Issued, list_slices, listing_into

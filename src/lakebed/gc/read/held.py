@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE
-from lakebed.blocks import BlockStore
+from lakebed.gc import protocol
 from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.here import BYTES_HERE, run_here
 from lakebed.gc.keys import KeyFiles, KeySet, files_of
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.parts import parts_of, read_part, rows_by_key, spread
+from lakebed.gc.protocol import Manifest, Pieces
 from lakebed.gc.tables import PARTS
-from lakebed.handoff import Manifest, Pieces
+from lakebed.objectstore import ObjectStore
 
 from .live import gather_live
 
@@ -44,7 +44,7 @@ def held_keys(spark: SparkSession, lake: Lake, tables: Sequence[Manifest], *, ta
 def _reading_numbers(tables: Sequence[Manifest]) -> Work:
     """From PARTS of the tables to LIVE."""
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         live = LiveSet()
         async for rows in _rows(store, tables, share, ["slice", "sequence"]):
             numbered = rows.filter(pc.not_equal(rows["slice"], FOREIGN_SLICE))
@@ -55,7 +55,7 @@ def _reading_numbers(tables: Sequence[Manifest]) -> Work:
 
 
 def _reading_keys(tables: Sequence[Manifest], folder: str) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async for rows in _rows(store, tables, share, ["slice", "address"]):
             keys = KeySet()
             keys.add(rows.filter(pc.equal(rows["slice"], FOREIGN_SLICE))["address"].combine_chunks())
@@ -66,10 +66,10 @@ def _reading_keys(tables: Sequence[Manifest], folder: str) -> Work:
 
 
 async def _rows(
-    store: BlockStore, tables: Sequence[Manifest], share: Iterator[pa.RecordBatch], columns: list[str]
+    store: ObjectStore, tables: Sequence[Manifest], share: Iterator[pa.RecordBatch], columns: list[str]
 ) -> AsyncIterator[pa.Table]:
     """Of each part that is dealt here. A part has at most `verdicts.ROWS_PER_PART` of them."""
     of_key = {table.folder + part.name: (table, part) for table in tables for part in table.parts}
     for named in parts_of(whole(share)):
         table, part = of_key[named.name]
-        yield handoff.read_part(table, handoff.DOOMED, part, await read_part(store, "", named), columns)
+        yield protocol.read_part(table, protocol.DOOMED, part, await read_part(store, "", named), columns)

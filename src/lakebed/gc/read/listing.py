@@ -17,12 +17,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import parse_slice_name, slice_name
-from lakebed.blocks import BlockStat, BlockStore
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.packing import Cause, pack_numbered
 from lakebed.gc.parts import encode, spread, write_part
+from lakebed.gc.protocol import DATA_PREFIX, STRAYS_MAX, Found
 from lakebed.gc.tables import CANDIDATES, PARTS, SETTLED
-from lakebed.handoff import DATA_PREFIX, STRAYS_MAX, Found
+from lakebed.objectstore import ObjectStat, ObjectStore
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
@@ -59,7 +59,7 @@ class Listed(NamedTuple):
 def listing_into(folder: str, issued: Issued) -> Work:
     """The work of `list_slices`: from SETTLED to PARTS."""
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:
             table, found = _pack(held)
             name = f"slices-{next(iter(held))}.parquet"
@@ -93,10 +93,10 @@ def _pack(held: Mapping[str, Listed]) -> tuple[pa.Table, Found]:
     return pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED), found
 
 
-async def list_slice(store: BlockStore, name: str) -> Listed:
+async def list_slice(store: ObjectStore, name: str) -> Listed:
     prefix = f"{DATA_PREFIX}{name}/"
     begin = len(prefix)
-    ours: list[BlockStat] = []
+    ours: list[ObjectStat] = []
     digits: list[str] = []
     strays: list[str] = []
     async for page in store.list(prefix):

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.here import BYTES_HERE, run_here
 from lakebed.gc.packing import LiveSet
 from lakebed.gc.parts import decode, encode, parts_of, read_part, rows_of_parts, spread, write_part
+from lakebed.gc.protocol import Part, Pieces, part_of
 from lakebed.gc.tables import LIVE, PARTS, Table, check_whole
-from lakebed.handoff import Part, Pieces, part_of
+from lakebed.objectstore import ObjectStore
 
 
 def gather_live(
@@ -54,7 +54,7 @@ def write_live(live: DataFrame, lake: Lake, *, folder: str) -> Pieces:
     return Pieces(folder=folder, parts=tuple(parts_of(rows.sort_by("name"))))
 
 
-async def read_live(store: BlockStore, live: Pieces) -> pa.Table:
+async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
     """LIVE.
 
     Raises:
@@ -64,14 +64,14 @@ async def read_live(store: BlockStore, live: Pieces) -> pa.Table:
     return pa.concat_tables([LIVE.schema.empty_table(), *tables]).combine_chunks()
 
 
-async def _read(store: BlockStore, folder: str, part: Part) -> pa.Table:
+async def _read(store: ObjectStore, folder: str, part: Part) -> pa.Table:
     return decode(LIVE, await read_part(store, folder, part), part)
 
 
 def _then_write(work: Work, folder: str) -> Work:
     """From what `work` takes to PARTS of LIVE."""
 
-    async def then(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def then(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         async for live in work(store, share):
             if not live.num_rows:
                 continue
@@ -86,7 +86,7 @@ def _then_write(work: Work, folder: str) -> Work:
 def _read_parts(folder: str) -> Work:
     """From PARTS to LIVE."""
 
-    async def read(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def read(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         for part in parts_of(whole(share)):
             yield await _read(store, folder, part)
 
@@ -96,7 +96,7 @@ def _read_parts(folder: str) -> Work:
 def _together(first: str, folder: str) -> Work:
     """From PARTS in one folder to the one part in the other of all LIVE rows in them."""
 
-    async def together(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def together(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         rows = [live async for live in _read_parts(first)(store, share)]
         async for part in _write_into(folder)(store, iter(pa.concat_tables(rows).to_batches())):
             yield part
@@ -105,7 +105,7 @@ def _together(first: str, folder: str) -> Work:
 
 
 def _write_into(folder: str) -> Work:
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         found = LiveSet()
         rows = whole(share)
         check_whole(rows, "live objects")

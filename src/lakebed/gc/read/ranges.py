@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
-from lakebed.blocks import BlockStore
 from lakebed.gc.files import Lake, Work, ahead, in_tasks, whole
 from lakebed.gc.here import METARANGES_HERE, run_here
 from lakebed.gc.keys import HELD_MAX, KeyFiles, KeySet, files_of
@@ -28,6 +27,7 @@ from lakebed.gc.packing import Cause, LiveSet, pack_foreign, pack_numbered
 from lakebed.gc.parts import spread
 from lakebed.gc.places import Namespace, may_be_deleted
 from lakebed.gc.tables import CANDIDATES, LIVE, METARANGES, PARTS, RANGES
+from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
@@ -89,7 +89,7 @@ def expired_objects(spark: SparkSession, lake: Lake, ranges: pa.Table, *, tasks:
     return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_expired(lake.uri), CANDIDATES), CANDIDATES.spark))
 
 
-async def read_metaranges(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+async def read_metaranges(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
     """From METARANGES to RANGES, each range of the share once."""
     rows = {row["metarange_id"]: row for row in whole(share).to_pylist()}
     best: dict[str, tuple[Any, ...]] = {}
@@ -104,14 +104,14 @@ async def read_metaranges(store: BlockStore, share: Iterator[pa.RecordBatch]) ->
     yield RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
 
 
-async def _get_metarange(store: BlockStore, id_: MetarangeId) -> bytes:
+async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
     try:
         return await store.get(metarange_key(id_))
     except NotFound as error:
         raise MetarangeCorrupt(id_, "missing").in_namespace(store.uri) from error
 
 
-async def _get_range(store: BlockStore, id_: RangeId, *, start: int = 0) -> bytes:
+async def _get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
     try:
         return await store.get(range_key(id_), start=start)
     except NotFound as error:
@@ -124,7 +124,7 @@ def reading_live(uri: str, *, with_keys: bool) -> Work:
     in either case."""
     namespace = Namespace(uri)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         table = whole(share)
         ids = table["range_id"].to_pylist()
         sizes = dict(zip(ids, table["file_bytes"].to_pylist(), strict=True))
@@ -152,7 +152,7 @@ def _reading_keys(uri: str, folder: str) -> Work:
     """The work of `named_keys`: from RANGES to PARTS."""
     namespace = Namespace(uri)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         table = whole(share)
         ids = table["range_id"].to_pylist()
         sizes = dict(zip(ids, table["file_bytes"].to_pylist(), strict=True))
@@ -173,11 +173,11 @@ def _reading_keys(uri: str, folder: str) -> Work:
     return work
 
 
-async def _summary(store: BlockStore, id_: RangeId, file_bytes: int) -> SliceSummary:
+async def _summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> SliceSummary:
     return summary_of(id_, await read_end(id_, file_bytes, lambda start: _get_range(store, id_, start=start)))
 
 
-async def _foreign_addresses(store: BlockStore, id_: RangeId) -> pa.Array:
+async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
     rows = decode_range(id_, await _get_range(store, id_), ["slice", "address"])
     is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
     if not pc.all(is_foreign).as_py():
@@ -188,7 +188,7 @@ async def _foreign_addresses(store: BlockStore, id_: RangeId) -> pa.Array:
 def _read_expired(uri: str) -> Work:
     namespace = Namespace(uri)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         facts = {row["range_id"]: row for row in whole(share).to_pylist()}
         async for name, data in ahead([*facts], lambda id_: _get_range(store, RangeId(id_))):
             fact = facts[name]

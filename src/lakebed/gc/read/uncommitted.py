@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed import handoff
 from lakebed.base import FOREIGN_SLICE
-from lakebed.blocks import BlockStore
+from lakebed.gc import protocol
 from lakebed.gc.files import Lake, Work, in_tasks, whole
 from lakebed.gc.here import BYTES_HERE, run_here
 from lakebed.gc.keys import HELD_MAX, KeyFiles, KeySet, files_of
@@ -22,10 +21,11 @@ from lakebed.gc.packing import LiveSet
 from lakebed.gc.parts import parts_of, read_part, rows_of_parts, spread
 from lakebed.gc.places import Namespace
 from lakebed.gc.tables import LIVE, PARTS
+from lakebed.objectstore import ObjectStore
 
 
 def uncommitted_objects(
-    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, with_keys: bool
+    spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int, with_keys: bool
 ) -> DataFrame:
     """LIVE: every address in the input, relative or absolute; foreign keys only if they are wanted.
 
@@ -38,7 +38,7 @@ def uncommitted_objects(
 
 
 def uncommitted_keys(
-    spark: SparkSession, lake: Lake, manifest: handoff.Manifest, *, tasks: int, folder: str
+    spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int, folder: str
 ) -> KeyFiles:
     """The foreign keys alone that the input names, written into `folder` (gc/keys.py). A job, unless it is small.
 
@@ -52,20 +52,20 @@ def uncommitted_keys(
     return files_of(folder, named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow())
 
 
-def check_table(manifest: handoff.Manifest, table: handoff.Table) -> None:
-    if handoff.check_manifest(manifest, name=manifest.folder) is not table:
-        raise handoff.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
+def check_table(manifest: protocol.Manifest, table: protocol.Table) -> None:
+    if protocol.check_manifest(manifest, name=manifest.folder) is not table:
+        raise protocol.BadInput(f"{manifest.folder} is a table of {manifest.table}, not {table.name}", input=table.name)
 
 
-def reading_uncommitted(manifest: handoff.Manifest, uri: str, *, with_keys: bool) -> Work:
+def reading_uncommitted(manifest: protocol.Manifest, uri: str, *, with_keys: bool) -> Work:
     """The work of `uncommitted_objects`: from PARTS of the input to LIVE. A task holds what `reading_live` does.
 
     Raises:
         BadInput: the manifest is not one of the table UNCOMMITTED, or of a version not known here.
     """
-    check_table(manifest, handoff.UNCOMMITTED)
+    check_table(manifest, protocol.UNCOMMITTED)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         live, namespace = LiveSet(), Namespace(uri)
         for part in parts_of(whole(share)):
             rows, addresses = await _read(store, manifest, part)
@@ -82,10 +82,10 @@ def reading_uncommitted(manifest: handoff.Manifest, uri: str, *, with_keys: bool
     return work
 
 
-def _reading_keys(manifest: handoff.Manifest, uri: str, folder: str) -> Work:
-    check_table(manifest, handoff.UNCOMMITTED)
+def _reading_keys(manifest: protocol.Manifest, uri: str, folder: str) -> Work:
+    check_table(manifest, protocol.UNCOMMITTED)
 
-    async def work(store: BlockStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
+    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
         keys, namespace = KeySet(), Namespace(uri)
         for part in parts_of(whole(share)):
             _, addresses = await _read(store, manifest, part)
@@ -98,13 +98,13 @@ def _reading_keys(manifest: handoff.Manifest, uri: str, folder: str) -> Work:
     return work
 
 
-async def _read(store: BlockStore, manifest: handoff.Manifest, part: handoff.Part) -> tuple[pa.Table, pa.Array]:
+async def _read(store: ObjectStore, manifest: protocol.Manifest, part: protocol.Part) -> tuple[pa.Table, pa.Array]:
     """The numbers of all rows (FOREIGN_SLICE in place of a slice where there are none), and the addresses of those."""
     data = await read_part(store, manifest.folder, part)
-    rows = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["slice", "sequence"])
+    rows = protocol.read_part(manifest, protocol.UNCOMMITTED, part, data, ["slice", "sequence"])
     is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
     if not pc.any(is_foreign).as_py():
         # Texts are most of the bytes, and only foreign addresses need theirs.
         return rows, pa.array([], pa.string())
-    texts = handoff.read_part(manifest, handoff.UNCOMMITTED, part, data, ["address"])["address"]
+    texts = protocol.read_part(manifest, protocol.UNCOMMITTED, part, data, ["address"])["address"]
     return rows, texts.filter(is_foreign).combine_chunks()

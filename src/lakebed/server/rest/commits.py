@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import path_to_key
-from lakebed.blocks import BlockNotFound
+from lakebed.objectstore import ObjectMissing
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing, page_of
@@ -108,8 +108,8 @@ class Commits:
             raise Answer(404, f"{noun} not found")
         key = f"_lakefs/{folder}/{file_id}.parquet"
         try:
-            await repository.blocks.stat(key)
-        except BlockNotFound as error:
+            await repository.objectstore.stat(key)
+        except ObjectMissing as error:
             raise Answer(404, f"{noun} not found") from error
         return answer(wire.StorageUri(location=repository.full_address(key)))
 

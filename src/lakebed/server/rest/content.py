@@ -14,8 +14,8 @@ from typing import Final
 from starlette.responses import RedirectResponse, Response
 
 from lakebed.base import Entry, LakebedError
-from lakebed.blocks import BlockNotFound, Body
 from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.objectstore import Body, ObjectMissing
 from lakebed.server.errors import Answer, InvalidParameter, message_response
 from lakebed.server.forms import open_form
 from lakebed.server.requests import RestRequest
@@ -82,7 +82,7 @@ class Content:
             headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
         try:
             return await _serve(repository, entry, start, end, 200 if span is None else 206, headers)
-        except BlockNotFound as error:
+        except ObjectMissing as error:
             raise await _gone(repository, request.args[1], error) from error
 
     async def head(self, request: RestRequest) -> Response:
@@ -161,7 +161,7 @@ def _if_none_match(header: str | None) -> bool:
 # Download
 
 
-async def _gone(repository: Repository, ref: str, error: BlockNotFound) -> LakebedError:
+async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
     """Which run took the data, where one gave up the commit that was read; else what the store said."""
     try:
         await repository.versions.check_not_condemned([await repository.versions.resolve_commit(ref)])

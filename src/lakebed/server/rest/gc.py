@@ -1,7 +1,7 @@
 """The live side of garbage collection.
 
-Two vocabularies over `lakebed.upkeep`: the contract's ("prepare"), and our own for our collectors
-(`lakebed.handoff.messages`), which says more: manifests, states, what was condemned. Neither deletes anything here.
+Two vocabularies over `lakebed.gc.service`: the contract's ("prepare"), and our own for our collectors
+(`lakebed.gc.protocol.messages`), which says more: manifests, states, what was condemned. Neither deletes anything here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import RunId
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     Adopting,
     Apply,
     Condemn,
@@ -28,11 +28,11 @@ from lakebed.handoff import (
     Sweep,
     input_folder,
 )
+from lakebed.gc.service import BadContinuation, Question, Reader, Searches, Upkeep
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import BadContinuation, Question, Reader, Searches, Upkeep
 from lakebed.versions import Options
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Runs:
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
-        self._searches = Searches(state.world)
+        self._searches = Searches(state.ports)
 
     async def _upkeep(self, request: RestRequest) -> Upkeep:
         return Upkeep((await self._catalog.get(request.args[0])).versions)

@@ -1,4 +1,4 @@
-"""Collections on this server: starting, watching and stopping them (`lakebed.handoff`, jobs.py)."""
+"""Collections on this server: starting, watching and stopping them (`lakebed.gc.protocol`, jobs.py)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.auth import NotPermitted
-from lakebed.handoff import JobAction, JobList, StartJob
+from lakebed.gc.protocol import JobAction, JobList, StartJob
+from lakebed.gc.service import JobBook
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import JobBook
 
 NEEDED: Final[Mapping[JobAction, tuple[str, ...]]] = {
     JobAction.PLAN: ("gc:Plan",),

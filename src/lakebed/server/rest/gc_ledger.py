@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     LEDGER_PREFIX,
     LedgerPage,
     LedgerQuery,
@@ -33,20 +33,20 @@ class Ledger:
     async def rows(self, request: RestRequest) -> Response:
         """Costs a listing of the ledger, and a read of each file looked into. The token is the file to go on with, and
         how many of its rows were told."""
-        blocks = (await self._catalog.get(request.args[0])).blocks
+        objectstore = (await self._catalog.get(request.args[0])).objectstore
         query, limit = _query(request), request.amount()
         name, told = _position(request.query("after"))
         start_after = LEDGER_PREFIX + name if name else ""
         found: list[LedgerRow] = []
         looked = 0
-        async for page in blocks.list(LEDGER_PREFIX):
+        async for page in objectstore.list(LEDGER_PREFIX):
             for stat in page:
                 if not query.matches(stat.key) or stat.key < start_after:
                     continue
                 here = stat.key.removeprefix(LEDGER_PREFIX)
                 if looked == FILES_MAX or len(found) == limit:
                     return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
-                rows = await asyncio.to_thread(_select, query, await blocks.get(stat.key), stat.key)
+                rows = await asyncio.to_thread(_select, query, await objectstore.get(stat.key), stat.key)
                 skipped = told if stat.key == start_after else 0
                 more = rows[skipped : skipped + limit - len(found)]
                 found += more

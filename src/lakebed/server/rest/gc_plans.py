@@ -13,8 +13,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from lakebed.base import RunId
-from lakebed.blocks import BlockNotFound, BlockStore
-from lakebed.handoff import (
+from lakebed.gc.protocol import (
     CONDEMNED,
     DOOMED,
     BadInput,
@@ -40,6 +39,7 @@ from lakebed.handoff import (
     read_part,
     run_folder,
 )
+from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
@@ -60,33 +60,33 @@ class Plans:
 
     async def list(self, request: RestRequest) -> Response:
         """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
-        blocks = (await self._catalog.get(request.args[0])).blocks
+        objectstore = (await self._catalog.get(request.args[0])).objectstore
         after, limit = request.query("after"), request.amount()
         found: list[tuple[str, RunKind]] = []
         for kind in RunKind:
             root = run_folder(kind, RunId("x")).removesuffix("x/")
-            async for page in blocks.list(root):
+            async for page in objectstore.list(root):
                 names = [stat.key[len(root) :].split("/") for stat in page]
                 found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
         newest = [one for one in sorted(found, reverse=True) if not after or one[0] < after]
-        plans = [await _plan(blocks, kind, run_id) for run_id, kind in newest[:limit]]
+        plans = [await _plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
         return answer(PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit))
 
     async def get(self, request: RestRequest) -> Response:
-        return answer(await self._read((await self._catalog.get(request.args[0])).blocks, request.args[1]))
+        return answer(await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1]))
 
     async def objects(self, request: RestRequest) -> Response:
         """What a plan takes, object by object. The token is the part to go on with, and how many of its rows that are
         asked for were told. Costs a read of each part looked into."""
-        blocks = (await self._catalog.get(request.args[0])).blocks
-        manifest = (await self._read(blocks, request.args[1])).doomed
+        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        manifest = (await self._read(objectstore, request.args[1])).doomed
         prefix, limit = request.query("prefix"), request.amount()
         first, told = _position(request.query("after"), len(manifest.parts))
         found: list[DoomedObject] = []
         for number in range(first, len(manifest.parts)):
             if number == first + PARTS_MAX or len(found) == limit:
                 return answer(DoomedPage(objects=tuple(found), continuation_token=f"{number}:0"))
-            rows = below(await _part(blocks, manifest, DOOMED, manifest.parts[number]), prefix)
+            rows = below(await _part(objectstore, manifest, DOOMED, manifest.parts[number]), prefix)
             skipped = told if number == first else 0
             more = doomed_rows(rows.slice(skipped, limit - len(found)))
             found += more
@@ -96,20 +96,20 @@ class Plans:
         return answer(DoomedPage(objects=tuple(found)))
 
     async def diff(self, request: RestRequest) -> Response:
-        blocks = (await self._catalog.get(request.args[0])).blocks
-        a, b = [await self._read(blocks, run_id) for run_id in request.args[1:3]]
+        objectstore = (await self._catalog.get(request.args[0])).objectstore
+        a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
         if a.doomed.rows + b.doomed.rows > ROWS_MAX:
             raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
-        objects = await _table(blocks, a.doomed, DOOMED), await _table(blocks, b.doomed, DOOMED)
-        commits = await _table(blocks, a.condemned, CONDEMNED), await _table(blocks, b.condemned, CONDEMNED)
+        objects = await _table(objectstore, a.doomed, DOOMED), await _table(objectstore, b.doomed, DOOMED)
+        commits = await _table(objectstore, a.condemned, CONDEMNED), await _table(objectstore, b.condemned, CONDEMNED)
         # Seconds of work for millions of rows, most of it outside the interpreter: other requests go on meanwhile.
         return answer(await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount()))
 
-    async def _read(self, blocks: BlockStore, run_id: str) -> Plan:
+    async def _read(self, objectstore: ObjectStore, run_id: str) -> Plan:
         check_run_id(run_id)
         for kind in RunKind:
             try:
-                return await _plan(blocks, kind, run_id)
+                return await _plan(objectstore, kind, run_id)
             except PlanMissing:
                 continue
         raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
@@ -137,14 +137,14 @@ def _summary(plan: Plan) -> PlanSummary:
     )
 
 
-async def _plan(blocks: BlockStore, kind: RunKind, run_id: str) -> Plan:
+async def _plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> Plan:
     try:
-        return decode_plan(await blocks.get(plan_path(kind, run_id)), run_id)
-    except BlockNotFound as error:
+        return decode_plan(await objectstore.get(plan_path(kind, run_id)), run_id)
+    except ObjectMissing as error:
         raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id) from error
 
 
-async def _table(blocks: BlockStore, manifest: Manifest | None, table: Table) -> pa.Table:
+async def _table(objectstore: ObjectStore, manifest: Manifest | None, table: Table) -> pa.Table:
     """
     Raises:
         BadInput: something of it is missing, short or changed.
@@ -153,17 +153,17 @@ async def _table(blocks: BlockStore, manifest: Manifest | None, table: Table) ->
         return arrow_schema(table).empty_table()
     if check_manifest(manifest, name=table.name) is not table:
         raise BadInput(f"{manifest.folder} is no {table.name}", input=table.name)
-    return join_parts(manifest, table, [await _part(blocks, manifest, table, part) for part in manifest.parts])
+    return join_parts(manifest, table, [await _part(objectstore, manifest, table, part) for part in manifest.parts])
 
 
-async def _part(blocks: BlockStore, manifest: Manifest, table: Table, part: Part) -> pa.Table:
+async def _part(objectstore: ObjectStore, manifest: Manifest, table: Table, part: Part) -> pa.Table:
     """
     Raises:
         BadInput: it is missing, short or changed.
     """
     try:
-        data = await blocks.get(manifest.folder + part.name)
-    except BlockNotFound as error:
+        data = await objectstore.get(manifest.folder + part.name)
+    except ObjectMissing as error:
         raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
     return await asyncio.to_thread(read_part, manifest, table, part, data)
 

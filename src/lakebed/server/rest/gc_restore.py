@@ -1,4 +1,4 @@
-"""Back out of quarantine, page by page: one record in, one out (`lakebed.handoff`, restoring).
+"""Back out of quarantine, page by page: one record in, one out (`lakebed.gc.protocol`, restoring).
 
 Besides `gc:Restore` on the repository (needs.py) each object asks for what an upload or a copy of it would: to write
 its path, and to read the path that it had, where that is another one. What is refused counts as failed.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from lakebed.auth import Permissions
-from lakebed.handoff import Restore
+from lakebed.gc.protocol import Restore
+from lakebed.gc.service import Refusal, Restoring
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import Refusal, Restoring
 
 
 class Restores:

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.handoff import RulesHistory, RulesVersion, RulesWritten
-from lakebed.retention import Rules, explain, in_days
+from lakebed.gc.protocol import RulesHistory, RulesVersion, RulesWritten
+from lakebed.gc.rules import Rules, explain, in_days
+from lakebed.gc.service import RulesNotFound, RulesRecord, RulesSet, Upkeep
 from lakebed.server.errors import Answer, InvalidBody
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.upkeep import RulesNotFound, RulesRecord, RulesSet, Upkeep
 
 
 class DayRules:
@@ -68,7 +68,7 @@ def _done(written: RulesSet) -> Response:
 
 
 class FullRules:
-    """Our own words (`lakebed.handoff`, rules.py)."""
+    """Our own words (`lakebed.gc.protocol`, rules.py)."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
@@ -98,7 +98,7 @@ class FullRules:
         rules = (await Upkeep(versions).rules.read()).rules
         if rules is None:
             raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
-        now_ms = versions.world.clock.now_ms()
+        now_ms = versions.ports.clock.now_ms()
         return answer(explain(rules, check_branch(branch) if branch else None, now_ms=now_ms))
 
 

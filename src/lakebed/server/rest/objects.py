@@ -20,7 +20,7 @@ from .stats import stats_of_entry, stats_of_page
 class Objects:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
-        self._clock = state.world.clock
+        self._clock = state.ports.clock
         self._presign_s = state.presign_s
 
     # Reading

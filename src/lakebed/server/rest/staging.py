@@ -18,7 +18,7 @@ from .stats import stats_of_entry
 class Staging:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
-        self._clock = state.world.clock
+        self._clock = state.ports.clock
         self._presign_s = state.presign_s
 
     async def get_address(self, request: RestRequest) -> Response:

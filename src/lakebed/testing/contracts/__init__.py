@@ -6,11 +6,13 @@ import pytest
 
 # Asserts of a module explain themselves only if pytest hears of it before it is imported.
 pytest.register_assert_rewrite(
-    "lakebed.testing.contracts.blocks", "lakebed.testing.contracts.durable_store", "lakebed.testing.contracts.store"
+    "lakebed.testing.contracts.objectstore",
+    "lakebed.testing.contracts.durable_store",
+    "lakebed.testing.contracts.store",
 )
 
-from .blocks import BlockStoreContract  # noqa: E402 - see above
 from .durable_store import DurableStoreContract  # noqa: E402 - see above
+from .objectstore import ObjectStoreContract  # noqa: E402 - see above
 from .store import StoreContract  # noqa: E402 - see above
 
-__all__ = ["BlockStoreContract", "DurableStoreContract", "StoreContract"]
+__all__ = ["DurableStoreContract", "ObjectStoreContract", "StoreContract"]

@@ -1,0 +1,47 @@
+"""Deterministic simulation: the core's own code on simulated ports, scheduled by a seed, by all schedules, or by a
+property-test library. See docs/guide/simulate.md."""
+
+from .actors import Actor, Ending, Program, Scene, Violation, run_alone
+from .automata import NotDeterministic
+from .disk import Disk
+from .effects import Effect, Fate, Mark, Step, format_trace
+from .exploring import Budget, Explored, TooManyStates, explore
+from .operations import Ended, Operation, Record
+from .ports import DAWN_MS, SimObjectStore, SimPorts, SimStore
+from .scheduling import NO_FAULTS, Drawn, Faults, Replayed, Run, Seeded, Simulation, all_schedules, run_seed
+
+__all__ = [
+    "DAWN_MS",
+    "NO_FAULTS",
+    "Actor",
+    "Budget",
+    "Disk",
+    "Drawn",
+    "Effect",
+    "Ended",
+    "Ending",
+    "Explored",
+    "Fate",
+    "Faults",
+    "Mark",
+    "NotDeterministic",
+    "Operation",
+    "Program",
+    "Record",
+    "Replayed",
+    "Run",
+    "Scene",
+    "Seeded",
+    "SimObjectStore",
+    "SimPorts",
+    "SimStore",
+    "Simulation",
+    "Step",
+    "TooManyStates",
+    "Violation",
+    "all_schedules",
+    "explore",
+    "format_trace",
+    "run_alone",
+    "run_seed",
+]

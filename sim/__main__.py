@@ -1,0 +1,197 @@
+"""`python -m sim exhaustive | swarm --seeds N | mutants`: search, report, fail on any violation.
+
+With `--json` the last line is one JSON object; everything else goes before it. Failing seeds and schedules are printed
+in full: the same seed at the same commit gives the same trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from lakebed.base import ExitCode
+
+from .actors import Violation
+from .exploring import Explored, TooManyStates, explore
+from .hunting import Hunt, hunt_by_seed, hunt_by_world
+from .mutants import MUTANTS
+from .scheduling import run_seed
+from .swarms import SWARM_FAULTS, swarm
+from .worlds import World, small_worlds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 if nothing was violated and no mutant missed."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    started_s = sum(os.times()[:4])
+    match options.command:
+        case "exhaustive" if options.list:
+            print("\n".join(_names(options.only)))
+            return 0
+        case "exhaustive":
+            if not any(options.only in name for name in _names()):
+                parser.error(f"no world has {options.only!r} in its name: exhaustive --list names them")
+            found = exhaustive(
+                quick=options.quick,
+                only=options.only,
+                states_max=options.states_max,
+                memory_gib=options.memory_gib,
+            )
+        case "swarm":
+            found = swarms(options.seeds, first=options.first)
+        case _:
+            found = mutants(seeds_max=options.seeds)
+    found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
+    if options.json:
+        print(json.dumps({"name": options.command, **found}))
+    else:
+        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in found.items()))
+    return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
+
+
+def _names(only: str = "") -> list[str]:
+    """Of the small worlds, each once."""
+    return list(dict.fromkeys(world.scene.name for world in small_worlds() if only in world.scene.name))
+
+
+def exhaustive(
+    *, quick: bool = False, only: str = "", states_max: int | None = None, memory_gib: int = 8
+) -> dict[str, float]:
+    """Walk small worlds, those with `only` in their name, each in a process of its own, whose peak of memory is told.
+    One beyond `states_max` or `memory_gib` is skipped, and said to be."""
+    counted = ("worlds", "skipped", "schedules", "states", "steps", "faults", "violations", "peak_mib")
+    total = dict.fromkeys(counted, 0)
+    for world in small_worlds():
+        if only not in world.scene.name or (quick and not world.is_quick):
+            continue
+        name = f"{world.scene.name:<55} {world.budget.name:<16}"
+        explored, spent_s, peak_mib = _walked_apart(world, states_max, memory_gib)
+        if isinstance(explored, str):
+            total["skipped"] += 1
+            print(f"{name} skipped: {explored}", flush=True)
+            continue
+        total["worlds"] += 1
+        total["schedules"] += explored.schedules
+        total["states"] += explored.states
+        total["steps"] += explored.transitions
+        total["faults"] += explored.faults
+        total["violations"] += explored.violation is not None
+        total["peak_mib"] = max(total["peak_mib"], peak_mib)
+        figures = f"{explored.states:>11,} states {explored.schedules:>27,} schedules"
+        print(f"{name} {figures} {spent_s:>6.1f} s {peak_mib:>5} MiB", flush=True)
+        if explored.violation is not None:
+            print(explored.violation)
+    return dict(total)
+
+
+def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tuple[Explored | str, float, int]:
+    """What was found, or why nothing was; CPU seconds; the peak of resident memory."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_walk, args=(world, states_max, memory_gib, sending))
+    child.start()
+    sending.close()
+    try:
+        found: tuple[Explored | str, float, int] = receiving.recv()
+    except EOFError:
+        raise RuntimeError(f"the walk of {world.scene.name!r} died") from None
+    finally:
+        child.join()
+    return found
+
+
+def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory_gib << 30, memory_gib << 30))
+    started = time.process_time()
+    explored: Explored | str
+    try:
+        explored = explore(world.scene, world.budget, states_max=states_max)
+    except TooManyStates:
+        explored = f"more than {states_max:,} states"
+    except MemoryError:
+        explored = f"more than {memory_gib} GiB"
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    sending.send((explored, time.process_time() - started, peak_mib))
+
+
+def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
+    """Run this many seeds of swarms."""
+    total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
+    for seed in range(first, first + seeds):
+        try:
+            run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+        except Violation as violation:
+            total["violations"] += 1
+            print(violation, flush=True)
+            continue
+        total["steps"] += run.steps
+        total["faults"] += run.faults
+        if (seed - first) % 1000 == 999:
+            print(f"{seed - first + 1:>9,} seeds {total['steps']:>12,} steps {total['faults']:>10,} faults", flush=True)
+    return dict(total)
+
+
+def mutants(*, seeds_max: int, states_max: int = 500_000) -> dict[str, float]:
+    """Plant each bug and look for it, by seeds and by small worlds; either search alone may miss one."""
+    counted = ("caught", "violations", "seeds", "schedules", "states", "steps", "faults")
+    total = {"mutants": len(MUTANTS), **dict.fromkeys(counted, 0)}
+    for mutant in MUTANTS:
+        started = time.process_time()
+        by_seed = hunt_by_seed(mutant, seeds_max=seeds_max)
+        by_world = hunt_by_world(mutant, states_max=states_max)
+        spent = time.process_time() - started
+        total["caught"] += by_seed.report is not None or by_world.report is not None
+        total["seeds"] += by_seed.seeds
+        total["schedules"] += by_world.schedules
+        total["states"] += by_world.states
+        total["steps"] += by_seed.steps + by_world.steps
+        total["faults"] += by_seed.faults + by_world.faults
+        print(f"{mutant.name:<23} {mutant.guard:<50} {spent:>5.1f} s {_told(by_seed, by_world)}", flush=True)
+    return dict(total)
+
+
+def _told(by_seed: Hunt, by_world: Hunt) -> str:
+    seeds = f"{by_seed.seeds:>5} seeds" if by_seed.report else f"not in {by_seed.seeds} seeds"
+    states = (
+        f"{by_world.states:,} states, in {by_world.world!r}"
+        if by_world.report
+        else f"not in {by_world.states:,} states"
+    )
+    return f"{'caught' if by_seed.report or by_world.report else 'MISSED'}: {seeds}; {states}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    every = commands.add_parser("exhaustive", help="walk every schedule of every small world")
+    every.add_argument("--quick", action="store_true", help="only the worlds that the tests walk")
+    every.add_argument("--only", default="", help="only worlds with this in their name")
+    every.add_argument("--list", action="store_true", help="name the worlds, and walk none")
+    every.add_argument("--states-max", type=int, help="skip worlds with more states")
+    every.add_argument("--memory-gib", type=int, default=8, help="skip worlds that need more")
+    many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
+    many.add_argument("--seeds", type=int, default=10_000)
+    many.add_argument("--first", type=int, default=0, help="the first seed")
+    bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
+    bugs.add_argument("--seeds", type=int, default=1_000, help="give up on a mutant after so many seeds")
+    for command in (every, many, bugs):
+        command.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has enough. What is still buffered would raise again when Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.PIPE_CLOSED
+    sys.exit(code)

@@ -1,0 +1,238 @@
+"""Actors: coroutines run by hand, one effect at a time, with strands where they gather; crashed and started again.
+
+A `Scene` says who acts on what, and what must hold at the end. Each life of an actor is given fresh ports; what it was
+told before it crashed is remembered by the scene alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from lakebed.base import LakebedError
+
+from .disk import Disk
+from .effects import LOCAL, LOSABLE, Effect, Fate
+from .operations import Record
+from .ports import SimPorts
+
+Program: TypeAlias = Callable[[SimPorts], Coroutine[Any, Any, None]]
+StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
+"""Looks at each change of a stored value: the disk after it, partition, key, value before and value after. And at each
+delete of an object, as if it were in the partition BLOCKS: the disk before it, and nothing after. And at each put of
+one, with its content after."""
+
+BLOCKS: Final = b"(object store)"
+
+
+class Violation(AssertionError):
+    """A promise was broken. Found by a checker, by an assertion of the core, or because nobody can move any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A process. `restart` is what its second life runs after a crash; without one, or after another, it stays dead."""
+
+    name: str
+    program: Program
+    restart: Program | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a schedule led to."""
+
+    disk: Disk
+    records: Mapping[str, Record]
+    crashed: frozenset[str]
+
+    def of(self, kind: str) -> list[Record]:
+        return [record for record in self.records.values() if record.operation.kind == kind]
+
+    def acknowledged(self, kind: str) -> list[Record]:
+        return [record for record in self.of(kind) if record.is_acknowledged]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """`prepare` runs alone to its end, then all actors at once; `tidy` runs alone at the end, then `check`s look."""
+
+    name: str
+    actors: Sequence[Actor]
+    prepare: Program | None = None
+    tidy: Program | None = None
+    checks: Sequence[Callable[[Ending], None]] = ()
+    tidy_checks: Sequence[Callable[[Ending], None]] = ()
+    """Looked at after tidying only."""
+    step_checks: Sequence[StepCheck] = ()
+    versioned: bool = False
+    whole_batches: bool = True
+    clocks_agree: bool = True
+    """Clocks do not jump. Where they may, ages mean nothing, and what only ages protect (from leaking) may leak."""
+    keeps_order: bool = True
+    """Whether checks look at `Record.before`."""
+    alike: Sequence[tuple[str, ...]] = ()
+    """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
+    other, and the checks do not tell them apart."""
+
+
+def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:
+    """Carry out an effect and have each change of a stored value looked at."""
+    if what[0] == "erase":
+        for key in what[1]:
+            for check in checks:
+                check(disk, BLOCKS, key.encode(), b"", None)
+    if what[0] in ("put", "copy"):
+        key = what[1] if what[0] == "put" else what[2]
+        for check in checks:
+            check(disk, BLOCKS, key.encode(), None, b"put")
+    if what[0] not in LOSABLE:
+        return disk.apply(what)
+    partition = what[1]
+    keys: Sequence[bytes] = (what[2],)
+    if what[0].endswith("_many"):
+        keys = [item if isinstance(item, bytes) else item[0] for item in what[2]]
+    before = [disk.value(partition, key) for key in keys]
+    raw = disk.apply(what)
+    for key, old in zip(keys, before, strict=True):
+        new = disk.value(partition, key)
+        if old != new:
+            for check in checks:
+                check(disk, partition, key, old, new)
+    return raw
+
+
+class Strand:
+    __slots__ = ("coroutine", "effect", "index", "missing", "name", "outcomes", "parent")
+
+    def __init__(
+        self, name: str, coroutine: Coroutine[Any, Any, Any], parent: Strand | None = None, index: int = 0
+    ) -> None:
+        self.name = name
+        self.coroutine = coroutine
+        self.parent = parent
+        self.index = index
+        self.effect: Effect = ()
+        self.missing = 0
+        self.outcomes: list[Any] = []
+
+
+class Life:
+    """One life of an actor: its strands, of which `pending` wait for their effects to be carried out."""
+
+    __slots__ = ("error", "name", "pending", "ports")
+
+    def __init__(self, name: str, program: Program, ports: SimPorts) -> None:
+        self.name = name
+        self.ports = ports
+        self.pending: dict[str, Strand] = {}
+        self.error: LakebedError | None = None
+        self.resume(Strand("", program(ports)), None)
+
+    def resume(self, strand: Strand, raw: Any) -> None:
+        """Hand over an outcome and run on to the next effect. Errors that are not Lakebed's pass through."""
+        self.pending.pop(strand.name, None)
+        try:
+            what = strand.coroutine.send(raw)
+        except StopIteration as stop:
+            self._end(strand, None, stop.value)
+        except LakebedError as error:
+            self._end(strand, error, None)
+        else:
+            if what[0] == "gather":
+                self._gather(strand, what[1])
+            else:
+                strand.effect = what
+                self.pending[strand.name] = strand
+
+    def _gather(self, parent: Strand, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> None:
+        parent.missing = len(coroutines)
+        parent.outcomes = [None] * len(coroutines)
+        for index, coroutine in enumerate(coroutines):
+            self.resume(Strand(f"{parent.name}.{index}", coroutine, parent, index), None)
+
+    def _end(self, strand: Strand, error: LakebedError | None, value: Any) -> None:
+        parent = strand.parent
+        if parent is None:
+            self.error = error
+            return
+        parent.outcomes[strand.index] = (error, value)
+        parent.missing -= 1
+        if not parent.missing:
+            self.resume(parent, parent.outcomes)
+
+    def moves(self) -> list[tuple[Strand, Fate]]:
+        """What can happen next, but for faults: an effect carried out, or a wait that times out."""
+        found = []
+        for strand in self.pending.values():
+            what = strand.effect
+            if what[0] != "wait" or self.ports.tasks.events[what[1]].is_set():
+                found.append((strand, Fate.DONE))
+            elif what[2] is not None:
+                found.append((strand, Fate.LATE))
+        return found
+
+    def is_until_others(self) -> bool:
+        return all(strand.effect[0] == "until" for strand in self.pending.values())
+
+    def local(self, what: Effect, fate: Fate) -> Any:
+        """The raw outcome of an effect that is this life's own business."""
+        assert what[0] in LOCAL, what
+        if what[0] == "sleep":
+            self.ports.clock.ms += what[1]
+        elif fate is Fate.LATE:
+            self.ports.clock.ms += what[2]
+        return fate is Fate.DONE if what[0] == "wait" else None
+
+    def close(self) -> None:
+        """Crash: no code runs that could have an effect; what is in memory is gone."""
+        strands = set(self.pending.values())
+        self.pending.clear()
+        for strand in sorted(strands, key=lambda one: one.name):
+            line: Strand | None = strand
+            while line is not None:
+                _drop(line.coroutine)
+                line = line.parent
+
+
+def _drop(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close it, and close it again for each effect it asks for on its way out."""
+    for _ in range(_CLEANUPS_MAX):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue
+        except LakebedError:
+            return
+        return
+
+
+_CLEANUPS_MAX = 100
+
+
+def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 0) -> SimPorts:
+    """Run one program on this disk with nobody else about, all effects carried out. For preparing and for tidying."""
+    ports = SimPorts(name, seed=seed, whole_batches=True)
+    life = Life(name, program, ports)
+    while moves := life.moves():
+        strand, fate = moves[0]
+        what = strand.effect
+        life.resume(strand, life.local(what, fate) if what[0] in LOCAL else disk.apply(what))
+    if life.pending:
+        raise Violation(f"{name} waits for ever")
+    if life.error is not None:
+        raise life.error
+    return ports
+
+
+def prepared(scene: Scene, seed: int) -> tuple[Disk, dict[str, Record]]:
+    """The disk as the actors find it, and what was done to get there, one operation after the other."""
+    disk = Disk(versioned=scene.versioned)
+    if scene.prepare is None:
+        return disk, {}
+    operations = run_alone(scene.prepare, disk, name="prepare", seed=seed).operations
+    records: dict[str, Record] = {}
+    for name, operation in operations.asked.items():
+        records[name] = Record(operation, operations.ended[name], frozenset(records))
+    return disk, records

@@ -1,0 +1,200 @@
+"""Two copies of one key-value store that go with one namespace, and two processes of one installation.
+
+A copy is a partition of its own with the same records, here none: what the two write after is theirs alone, and the
+namespace is the same. Never do both take a step and go on; in the end neither does, and where a person adopted one of
+them the other one does not. Two of one installation never take each other for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakebed.base import Ports
+from lakebed.gc.service.errors import OtherInstallation
+from lakebed.gc.service.lineage import LINEAGE_KEY, Lineage, LineageRecord, Mark
+from lakebed.versions import decode_record
+
+from .actors import Actor, Ending, Program, Scene, Violation
+from .exploring import NO_BUDGET, Budget
+from .operations import Operation
+from .planting import Mutant, mutant, patches
+from .ports import SimObjectStore, SimPorts, SimStore
+
+COPIES: Final = "two copies of one store"
+CHOSEN: Final = "two copies of one store, one is adopted"
+ONE: Final = "two processes of one store"
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What `Lineage` asks of `Versions`."""
+
+    partition: bytes
+    store: SimStore
+    objectstore: SimObjectStore
+    ports: Ports
+
+
+def _lineage(ports: SimPorts, partition: str) -> Lineage:
+    here: Any = _Here(partition.encode(), ports.store, ports.objectstore, ports.ports)
+    return Lineage(here)
+
+
+def _stepping(name: str, partition: str) -> Program:
+    async def program(ports: SimPorts) -> None:
+        await ports.operations.run(Operation(name, "step", partition), _lineage(ports, partition).step())
+
+    return program
+
+
+def _process(name: str, partition: str) -> Actor:
+    return Actor(name, _stepping(name, partition), _stepping(f"{name}, again", partition))
+
+
+def _adopting(name: str, partition: str) -> Program:
+    async def program(ports: SimPorts) -> None:
+        await ports.operations.run(Operation(name, "adopt", partition), _lineage(ports, partition).adopt(by="ann"))
+
+    return program
+
+
+def _tidy(*partitions: str) -> Program:
+    """Everybody takes a step, and then looks once more."""
+
+    async def program(ports: SimPorts) -> None:
+        for place in partitions:
+            with suppress(OtherInstallation):
+                await _lineage(ports, place).step()
+        for place in partitions:
+            with suppress(OtherInstallation):
+                await _lineage(ports, place).check()
+
+    return program
+
+
+def _is_stopped(ending: Ending, partition: str) -> bool:
+    value = ending.disk.value(partition.encode(), LINEAGE_KEY)
+    return value is not None and decode_record(LineageRecord, value).is_stopped
+
+
+def only_one_goes_on(ending: Ending) -> None:
+    if len({record.operation.branch for record in ending.acknowledged("step")}) > 1:
+        raise Violation("both copies went on")
+
+
+def both_stop(ending: Ending) -> None:
+    for place in ("one", "copy"):
+        if not _is_stopped(ending, place):
+            raise Violation(f"{place} goes on, with another beside it")
+
+
+def who_was_not_chosen_stops(ending: Ending) -> None:
+    if list(ending.acknowledged("adopt")) and not _is_stopped(ending, "copy"):
+        raise Violation("the copy goes on beside the one that was adopted")
+
+
+def nobody_is_another(ending: Ending) -> None:
+    for name, record in ending.records.items():
+        if record.ended is not None and record.ended.error is OtherInstallation:
+            raise Violation(f"{name} took its own installation for another")
+    if _is_stopped(ending, "one"):
+        raise Violation("an installation that was the only one has stopped")
+
+
+def lineage_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+    copies = Scene(
+        name=COPIES,
+        actors=(_process("a", "one"), _process("b", "copy")),
+        tidy=_tidy("one", "copy"),
+        checks=(only_one_goes_on,),
+        tidy_checks=(both_stop,),
+    )
+    chosen = Scene(
+        name=CHOSEN,
+        actors=(Actor("a", _adopting("a", "one")), _process("b", "copy")),
+        tidy=_tidy("one", "copy"),
+        tidy_checks=(who_was_not_chosen_stops,),
+    )
+    one = Scene(
+        name=ONE,
+        actors=(_process("a", "one"), _process("b", "one")),
+        tidy=_tidy("one"),
+        checks=(nobody_is_another,),
+        tidy_checks=(nobody_is_another,),
+    )
+    for scene in (copies, chosen, one):
+        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
+            yield scene, budget, True
+
+
+async def _step_without_a_look(self: Any) -> None:
+    await self.check()
+    record, held = await self._read()
+    after = self._next(record, record.number + 1, before=record.mark)
+    if await self._write(after, held):
+        await self._put(_mark_of(after))
+
+
+def _mark_of(record: Any) -> Any:
+    return Mark(record.number, record.mark)
+
+
+async def _say_nothing(_: Any, __: Any) -> None:
+    return
+
+
+async def _check_records_first(self: Any) -> None:
+    record, held = await self._read()
+    if record.is_stopped:
+        raise self._stopped()
+    known = {record.mark, record.before}
+    strange = [mark for mark in await self._marks(record.number - 1) if mark.mark not in known]
+    if strange:
+        await self._protest(strange)
+        await self._stop(record, held)
+        raise self._stopped()
+
+
+async def _check_and_mind_no_adoption(self: Any) -> None:
+    first, _ = await self._read()
+    found = await self._marks(first.number - 1)
+    record, held = await self._read()
+    if record.is_stopped:
+        raise self._stopped()
+    known = {record.mark, record.before}
+    strange = [mark for mark in found if mark.number >= record.number and mark.mark not in known]
+    if strange and not await self._has_adoption(strange):
+        await self._protest(strange)
+        await self._stop(record, held)
+        raise self._stopped()
+
+
+LINEAGE_MUTANTS: Final[tuple[Mutant, ...]] = (
+    mutant(
+        "lineage-unlooked",
+        "who put a mark looks for another's after it",
+        (COPIES,),
+        patches(Lineage, step=_step_without_a_look),
+    ),
+    mutant(
+        "lineage-silent",
+        "who sees another's mark puts one beside it",
+        (COPIES,),
+        patches(Lineage, _protest=_say_nothing),
+    ),
+    mutant(
+        "lineage-unchosen",
+        "who finds that a person chose another one stops, and not only falls silent",
+        (CHOSEN,),
+        patches(Lineage, check=_check_and_mind_no_adoption),
+    ),
+    mutant(
+        "lineage-records-first",
+        "marks are listed before the records are read",
+        (ONE,),
+        patches(Lineage, check=_check_records_first),
+    ),
+)

@@ -1,0 +1,327 @@
+"""The simulated ports: Store, ObjectStore and World, each operation one effect (`effects.py`).
+
+An actor gets a `SimPorts` of its own for each of its lives. What is in memory is the actor's alone: its clock, which
+moves only when it sleeps, times out or is made to jump (no two clocks agree, and no flow may care); its fresh names,
+which follow from seed, actor, life and a counter; its events. Everything that two actors share is on the disk. So
+what an actor does next follows from the outcomes it was given, and from nothing else: the explorer rests on that.
+
+A batch is carried out key by key, each a step of its own, in the order given; it is not atomic. With `whole_batches` it
+is one step. A batch that fails on its way raises OutcomeUnknown, for some of it was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from lakebed.base import OutcomeUnknown, Ports
+from lakebed.kv import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
+from lakebed.objectstore import (
+    CHUNK_BYTES,
+    Body,
+    DeleteFailure,
+    Level,
+    ObjectExists,
+    ObjectMissing,
+    ObjectStat,
+    ObjectStoreUnavailable,
+    ShortBody,
+    Stored,
+)
+
+from .effects import PAUSE, Mark, effect
+from .operations import Operation, Operations
+
+T = TypeVar("T")
+
+DAWN_MS = 1_800_000_000_000
+"""What every clock shows at first."""
+
+
+class SimPorts:
+    """Everything one life of one actor is given, and what it reports back."""
+
+    def __init__(self, actor: str, *, seed: int = 0, life: int = 0, whole_batches: bool = False) -> None:
+        self.actor = actor
+        self.seed = seed
+        self.life = life
+        self.store = SimStore(whole_batches=whole_batches)
+        self.clock = SimClock()
+        self.objectstore = SimObjectStore(self.clock)
+        self.ids = SimIds(f"{seed}/{actor}/{life}", self.clock)
+        self.tasks = SimTasks()
+        self.ports = Ports(self.clock, self.ids, self.tasks)
+        self.operations = Operations()
+
+    async def pause(self) -> None:
+        """A step that does nothing: others may act here."""
+        await effect(PAUSE)
+
+    async def act(self, operation: Operation, doing: Coroutine[Any, Any, T]) -> T | None:
+        """Run one operation that checkers will hear of: when it began, when and how it ended. Its errors end here."""
+        return await self.operations.run(operation, doing)
+
+
+class SimClock:
+    """One actor's clock."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = DAWN_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    async def sleep(self, seconds: float) -> None:
+        await effect(("sleep", round(seconds * 1000)))
+
+
+class SimIds:
+    """Names that nobody else gets: 9 digits of the clock, 11 of a hash of who asks and how often it has."""
+
+    __slots__ = ("_clock", "_count", "_who")
+
+    def __init__(self, who: str, clock: SimClock) -> None:
+        self._who = who
+        self._clock = clock
+        self._count = 0
+
+    def fresh(self) -> str:
+        number = self._clock.ms % (1 << 45) << 55 | self.bits(55)
+        return "".join(_DIGITS[number >> shift & 31] for shift in range(95, -5, -5))
+
+    def bits(self, count: int) -> int:
+        self._count += 1
+        digest = hashlib.blake2b(f"{self._who}/{self._count}".encode(), digest_size=count + 7 >> 3).digest()
+        return int.from_bytes(digest, "big") & ((1 << count) - 1)
+
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+class SimEvent:
+    __slots__ = ("_is_set", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        if self._is_set:
+            return True
+        timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+        return bool(await effect(("wait", self.number, timeout_ms)))
+
+
+class SimTasks:
+    """Strands of one actor. `gather` is no step: what the strands do is."""
+
+    __slots__ = ("events",)
+
+    def __init__(self) -> None:
+        self.events: list[SimEvent] = []
+
+    def event(self) -> SimEvent:
+        event = SimEvent(len(self.events))
+        self.events.append(event)
+        return event
+
+    async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
+        if not awaitables:
+            return []
+        outcomes = await effect(("gather", tuple(_coroutine(awaitable) for awaitable in awaitables)))
+        for error, _ in outcomes:
+            if error is not None:
+                raise error
+        return [value for _, value in outcomes]
+
+
+async def _coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+class SimStore:
+    """`answers_late`: what a `get` read may be old when it arrives, which matters to whoever shares the answer."""
+
+    __slots__ = ("_whole_batches", "answers_late")
+
+    def __init__(self, *, whole_batches: bool = False) -> None:
+        self._whole_batches = whole_batches
+        self.answers_late = False
+
+    async def get(self, partition: bytes, key: bytes) -> Held | None:
+        raw = await effect(("get", partition, key))
+        if self.answers_late:
+            await effect(PAUSE)
+        if raw is None:
+            return None
+        if raw is Mark.REFUSED:
+            _refuse()
+        return Held(*raw)
+
+    async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
+        if not self._whole_batches or len(keys) == 1:
+            return [await self.get(partition, key) for key in keys]
+        raw = await effect(("get_many", partition, tuple(keys))) if keys else ()
+        if raw is Mark.REFUSED:
+            _refuse()
+        return [None if one is None else Held(*one) for one in raw]
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
+        assert limit >= 1, limit
+        raw = await effect(("scan", partition, start, limit))
+        if raw is Mark.REFUSED:
+            _refuse()
+        keys, values, next_start = raw
+        return Page(list(keys), list(values), next_start)
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        check_key(partition, key)
+        _written(await effect(("set", partition, key, value)))
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, _ in items:
+            check_key(partition, key)
+        if not self._whole_batches:
+            await _each(items, lambda item: self.set(partition, *item))
+        elif items:
+            _written(await effect(("set_many", partition, tuple(items))))
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        check_key(partition, key)
+        raw = _written(await effect(("set_if", partition, key, value, predicate)))
+        if raw is Mark.FAILED:
+            raise PredicateFailed("the stored value is another")
+        assert isinstance(raw, bytes | int)
+        return raw
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        _written(await effect(("delete", partition, key)))
+
+    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        if not self._whole_batches:
+            await _each(keys, lambda key: self.delete(partition, key))
+        elif keys:
+            _written(await effect(("delete_many", partition, tuple(keys))))
+
+    async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        if _written(await effect(("delete_if", partition, key, predicate))) is Mark.FAILED:
+            raise PredicateFailed("the stored value is another, or gone")
+
+    async def close(self) -> None:
+        return
+
+
+async def _each(items: Sequence[T], write: Callable[[T], Awaitable[None]]) -> None:
+    for number, item in enumerate(items):
+        try:
+            await write(item)
+        except StoreUnavailable as error:
+            if number:
+                raise OutcomeUnknown("some keys of the batch were written") from error
+            raise
+
+
+def _written(raw: Any) -> Any:
+    if raw is Mark.UNKNOWN:
+        raise OutcomeUnknown("the answer was lost")
+    if raw is Mark.REFUSED:
+        _refuse()
+    return raw
+
+
+def _refuse() -> NoReturn:
+    raise StoreUnavailable("the simulated store refused")
+
+
+class SimObjectStore:
+    """A put is durable at one step; its body is drawn before that."""
+
+    __slots__ = ("_clock",)
+
+    uri = "sim://namespace"
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        data = body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
+        if size_bytes is not None and size_bytes != len(data):
+            raise ShortBody(f"declared {size_bytes} bytes, got {len(data)}")
+        await self.put_value(key, data, len(data), if_absent=if_absent)
+        return Stored(size_bytes=len(data), md5=hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+    async def put_value(self, key: str, content: object, size_bytes: int, *, if_absent: bool = False) -> None:
+        """Store any hashable value, unencoded: what `SimTrees` does."""
+        if _objectstore(await effect(("put", key, content, size_bytes, if_absent, self._clock.ms))) is Mark.EXISTS:
+            raise ObjectExists("key is taken", key=key)
+
+    async def get_value(self, key: str) -> Any:
+        return _found(key, await effect(("fetch", key)))
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        data = await self.get_value(key)
+        assert isinstance(data, bytes), key
+        return data[start:end]
+
+    async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        data = await self.get(key, start=start, end=end)
+        for position in range(0, len(data), CHUNK_BYTES):
+            yield data[position : position + CHUNK_BYTES]
+
+    async def stat(self, key: str) -> ObjectStat:
+        raw = _found(key, await effect(("stat", key)))
+        return ObjectStat(key=raw[0], size_bytes=raw[1], modified_ms=raw[2])
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        page = None
+        while page is None or len(page) == _LIST_PAGE:
+            page = _objectstore(await effect(("list", prefix, start_after, _LIST_PAGE)))
+            if page:
+                yield [ObjectStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
+                start_after = page[-1][0]
+
+    async def level(self, folder: str = "") -> Level:
+        below = [stat.key[len(folder) :] async for page in self.list(folder) for stat in page]
+        folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)
+        return Level(keys=[folder + key for key in below if "/" not in key], folders=[*folders])
+
+    async def copy(self, source: str, target: str) -> None:
+        _found(source, await effect(("copy", source, target, self._clock.ms)))
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        for key in keys:
+            _objectstore(await effect(("erase", (key,))))
+        return []
+
+    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
+        return f"{self.uri}/{key}?get&expires={expires_s}"
+
+    async def presign_put(self, key: str, *, expires_s: int) -> str | None:
+        return f"{self.uri}/{key}?put&expires={expires_s}"
+
+    async def close(self) -> None:
+        return
+
+
+_LIST_PAGE = 1000
+
+
+def _objectstore(raw: Any) -> Any:
+    if raw is Mark.REFUSED:
+        raise ObjectStoreUnavailable("the simulated object store refused")
+    return raw
+
+
+def _found(key: str, raw: Any) -> Any:
+    if _objectstore(raw) is Mark.MISSING:
+        raise ObjectMissing("no such object", key=key)
+    return raw

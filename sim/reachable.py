@@ -1,0 +1,134 @@
+"""Invariants 5 and 6: nothing reachable is deleted, and what is not reachable goes.
+
+An address is reachable if it is named by a cell of a token that a branch holds (shadowed by a newer one or not), by a
+commit in the history of a branch or tag that no committed run swept (a head counts in any case), or by an upload that
+may still be linked. A copy under way counts while its source does: a copy of garbage fails at its second look, and one
+that does not fail ends in a cell. Addresses are fresh, and what was deleted never comes back: so what the end of a
+schedule shows was there all along. An upload that was issued may have no bytes yet; so for these each delete is looked
+at as it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lakebed.base import CommitId, from_row
+from lakebed.ranges import metarange_key
+from lakebed.versions import (
+    BranchRecord,
+    RefState,
+    RunRecord,
+    SweptRecord,
+    TagRecord,
+    UploadRecord,
+    UploadState,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
+
+from .actors import BLOCKS, Ending, Violation
+from .disk import Disk
+from .views import PARTITION, UID, View
+
+PROMISES: Final = b"(promises)"
+"""A partition of the simulation's own: versions of rules of which their setter was told that they count at once."""
+_LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
+
+
+def nothing_reachable_is_deleted(ending: Ending) -> None:
+    """Invariant 5, at the end."""
+    missing = {
+        address for address in reachable(ending.disk) if address.startswith("data/")
+    } - ending.disk.objectstore.keys()
+    if missing:
+        raise Violation(f"deleted although reachable: {sorted(missing)}")
+
+
+def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """Invariant 5, at each delete: no address that may still be linked, or is just being.
+
+    Raises:
+        Violation: it was.
+    """
+    if partition != BLOCKS or new is not None:
+        return
+    value = disk.value(PARTITION, keys.UPLOAD + key)
+    if value is not None and decode_record(UploadRecord, value).state in _LIVE_UPLOADS:
+        raise Violation(f"{key.decode()} was deleted, and may still be linked")
+
+
+def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """No address of ours is written to twice: what is deleted late could be what somebody else put there.
+
+    Raises:
+        Violation: something is there already.
+    """
+    if partition == BLOCKS and new is not None and key.startswith(b"data/") and key.decode() in disk.objectstore:
+        raise Violation(f"{key.decode()} was handed out twice")
+
+
+def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """Whoever was told that his rules count at once can rely on it: no run by older rules takes a commit after that.
+
+    Raises:
+        Violation: it does.
+    """
+    if partition != PARTITION or not key.startswith(keys.SWEPT) or new is None:
+        return
+    run = disk.value(PARTITION, keys.RUN + decode_record(SweptRecord, new).run.encode())
+    version = 0 if run is None else int(decode_record(RunRecord, run).rules_version or 0)
+    promised = [int(held) for held in disk.cells.get(PROMISES, {}).values()]
+    if version and version < max(promised, default=0):
+        raise Violation(f"rules of version {max(promised)} counted, and a run takes commits by those of {version}")
+
+
+def garbage_goes(ending: Ending) -> None:
+    """Invariant 6, after full runs: only reachable objects are left."""
+    left = {key for key in ending.disk.objectstore if key.startswith("data/")}
+    if garbage := left - reachable(ending.disk):
+        raise Violation(f"garbage stays: {sorted(garbage)}")
+
+
+def reachable(disk: Disk) -> set[str]:
+    """Addresses that cells of held tokens and commits in histories name."""
+    view = View(disk)
+    found: set[str] = set()
+    branches = view.branches()
+    for branch in branches.values():
+        for token in branch.tokens():
+            for value in disk.cells.get(keys.token_partition(UID, token), {}).values():
+                flags, row = decode_cell(value)
+                if not is_gone(flags):
+                    found.add(from_row(row).address)
+    held = disk.cells.get(PARTITION, {})
+    tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
+    refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
+    for commit_id in _histories(view, {ref.commit_id for ref in refs}):
+        if keys.SWEPT + commit_id.encode() not in held:
+            found |= _addresses(disk, view, commit_id)
+    for ref in refs:
+        # Its own commit counts whatever was swept: naming one that was is what must not happen.
+        if ref.state is RefState.ACTIVE:
+            found |= _addresses(disk, view, ref.commit_id)
+    return found
+
+
+def _addresses(disk: Disk, view: View, commit_id: CommitId) -> set[str]:
+    metarange = view.commit(commit_id).metarange_id
+    if not metarange:
+        return set()
+    return {from_row(row).address for _, row in disk.objectstore[metarange_key(metarange)][0]}
+
+
+def _histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:
+    found: set[CommitId] = set()
+    waiting = list(heads)
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id not in found:
+            found.add(commit_id)
+            waiting += view.commit(commit_id).parents
+    return found

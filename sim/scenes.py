@@ -1,0 +1,223 @@
+"""Scenes over `lakebed.versions.Versions`: who does what to one small repository.
+
+A client is one actor: a process with its own `Versions`, so with its own caches. What it does is a list of `Do`s, one
+after the other. Values are unique in a scene, so that every byte found later can be traced to who wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from lakebed.base import Entry
+from lakebed.versions import Options, Versions
+
+from .actors import Actor, Program, Scene
+from .checkers import ALWAYS, no_leak
+from .collecting import SimCollector
+from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
+from .operations import Operation
+from .ports import SimPorts
+from .reachable import (
+    addresses_are_fresh,
+    deletes_spare_open_uploads,
+    garbage_goes,
+    nothing_reachable_is_deleted,
+    sweeps_keep_promises,
+)
+from .trees import SimTrees
+from .views import UID
+
+MAIN: Final = "main"
+SIDE: Final = "side"
+FAR_FUTURE_MS: Final = 10_000_000_000
+"""Everything is old then."""
+
+Act: TypeAlias = Callable[[Versions], Awaitable[str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """One operation: what checkers will know of it, and the call."""
+
+    operation: Operation
+    act: Act
+
+
+def versions(ports: SimPorts) -> Versions:
+    return Versions(
+        uid=UID,
+        store=ports.store,
+        objectstore=ports.objectstore,
+        trees=SimTrees(ports.objectstore),
+        ports=ports.ports,
+        options=Options(owner=ports.actor),
+    )
+
+
+def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        entry = Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
+        await repo.put(branch, key.encode(), entry)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def upload(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+    """A write whose bytes go to a fresh address of the repository first."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            stored = await repo.objectstore.put(address, value.encode())
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
+
+        await repo.upload(branch, key.encode(), store_body)
+
+    return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.delete(branch, key.encode())
+
+    return Do(Operation(name, "delete", branch, key.encode()), act)
+
+
+def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.commit(branch, message=message or name, committer="sim")).id
+
+    return Do(Operation(name, "commit", branch), act)
+
+
+def read(name: str, key: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.get(branch, key.encode())).checksum
+
+    return Do(Operation(name, "read", branch, key.encode()), act)
+
+
+def reset(name: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.reset(branch)
+
+    return Do(Operation(name, "reset", branch), act)
+
+
+def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+    async def act(repo: Versions) -> str:
+        return (await repo.merge(source, branch, message=name, committer="sim")).id
+
+    return Do(Operation(name, "merge", branch, value=source), act)
+
+
+def clean(name: str, *, late_ms: int = 0) -> Do:
+    """The cleaner, whose clock is `late_ms` ahead."""
+
+    async def act(repo: Versions) -> None:
+        clock = repo.ports.clock
+        clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.clean()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def client(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
+    """A process that does these one after the other; after a crash it comes back to do `again`."""
+    return Actor(name, _doing(deeds), _doing(again) if again else None)
+
+
+def server(name: str, *clients: Sequence[Do], answers_late: bool = False) -> Actor:
+    """One process that serves several clients at once: they share its caches and its amortised reads."""
+
+    async def program(ports: SimPorts) -> None:
+        ports.store.answers_late = answers_late
+        repo = versions(ports)
+
+        async def serve(deeds: Sequence[Do]) -> None:
+            await ports.pause()
+            for do in deeds:
+                await ports.act(do.operation, _awaited(do.act, repo))
+
+        await ports.tasks.gather([serve(deeds) for deeds in clients])
+
+    return Actor(name, program)
+
+
+def scene(
+    name: str,
+    *actors: Actor,
+    before: Sequence[Do] = (),
+    staged: Sequence[Do] = (),
+    committed: Sequence[Do] = (),
+    beside: Sequence[Do] = (),
+    clocks_agree: bool = True,
+    resets_objects: bool = False,
+    alike: Sequence[tuple[str, ...]] = (),
+) -> Scene:
+    """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
+
+    `before` comes first of all and may commit what it likes. Slices that were used to prepare are settled.
+    With `beside` there is a second branch, `side`, made from the first and one commit ahead by these operations.
+
+    Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
+    protocols.md says, and nothing else.
+    """
+
+    async def prepare(ports: SimPorts) -> None:
+        repo = versions(ports)
+        await repo.initialise(MAIN)
+        for do in (*before, *committed, *([commit("prepared")] if committed else [])):
+            await ports.act(do.operation, _awaited(do.act, repo))
+        if beside:
+            await repo.create_branch(SIDE, MAIN)
+        for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
+            await ports.act(do.operation, _awaited(do.act, repo))
+        await repo.close_slices()
+
+    legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
+    moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises)
+    return Scene(
+        name=name,
+        actors=actors,
+        prepare=prepare,
+        tidy=_tidy,
+        checks=(*ALWAYS, nothing_reachable_is_deleted),
+        tidy_checks=(no_leak, garbage_goes) if clocks_agree else (garbage_goes,),
+        step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
+        clocks_agree=clocks_agree,
+        alike=alike,
+    )
+
+
+async def _tidy(ports: SimPorts) -> None:
+    """Everything is old by now: owners and runs that did not end are dead, a cleaner leaves nothing that is nobody's,
+    and a run of each kind takes every object that nothing names."""
+    ports.clock.ms += 3 * FAR_FUTURE_MS
+    repo = versions(ports)
+    collector = SimCollector(repo)
+    await collector.resume()
+    if [stat async for page in repo.objectstore.list("data/") for stat in page]:
+        await collector.give_up_all()
+        ports.clock.ms += FAR_FUTURE_MS
+        await repo.clean()
+        await collector.collect_committed(keeps_history=True)
+        await collector.collect_uncommitted(is_last=True)
+    await repo.clean()
+    # The cleaner gives up copies and links that are stuck, which makes claims: the next pass drops these.
+    ports.clock.ms += FAR_FUTURE_MS
+    await repo.clean()
+
+
+def _doing(deeds: Sequence[Do]) -> Program:
+    async def program(ports: SimPorts) -> None:
+        repo = versions(ports)
+        for do in deeds:
+            await ports.act(do.operation, _awaited(do.act, repo))
+
+    return program
+
+
+async def _awaited(act: Act, repo: Versions) -> str | None:
+    return await act(repo)

@@ -1,0 +1,241 @@
+"""`lakebed gc purge`, `restore` and `ledger`: what becomes of objects after a run took them.
+
+Only a purge runs Spark: the server restores, and a look at the ledger reads its files here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from lakebed.base import NotFound, count_of, human_size
+from lakebed.cli.arguments import RepositoryArgument, YesOption
+from lakebed.cli.failures import FAILED, Misuse
+from lakebed.cli.output import human_time, printable, table
+from lakebed.cli.session import Session, connect
+from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
+
+from .session import RootOption, check_run, checked_collector, local_spark
+
+if TYPE_CHECKING:
+    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.gc import Collector, PurgeReport, RestoreReport
+
+SHOWN: Final = 20
+OCCUPIED: Final = "another object is there"
+"""What the server says of an object that would need --overwrite."""
+TIMEOUT_S: Final = 3600.0
+"""How long the server may work on a page in silence: an object may be very large."""
+
+WindowOption = Annotated[
+    str | None,
+    typer.Option("--quarantine", metavar="7d", help="Move objects aside, from where they can be restored for so long."),
+]
+
+
+def _grace(text: str) -> int:
+    from lakebed.gc import BadGrace, grace_seconds
+
+    try:
+        return grace_seconds(text)
+    except BadGrace as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+GraceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--readers-grace",
+        parser=_grace,
+        metavar="15m",
+        help="Delete nothing that a read may have found so shortly before. Default: 2s where all reads go through the "
+        "server, else 15m; a bare number is seconds.",
+    ),
+]
+
+
+def check_window_option(window: str | None) -> None:
+    """
+    Raises:
+        InvalidDuration, BadWindow: told before anything slow begins.
+    """
+    if window is not None:
+        from lakebed.gc import check_window
+
+        check_window(window)
+
+
+def purge(session: Session, uri: RepositoryArgument, yes: YesOption = False, local_root: RootOption = None) -> None:
+    """Delete for good what lies in quarantine past its window."""
+    collector = checked_collector(session, uri, local_root)
+    collector.check_purging()
+    session.confirm(f"Delete for good what lies in quarantine past its window in {uri}?", yes=yes)
+    with local_spark(session) as local:
+        report = collector.purge(local.spark)
+    session.show(report, purge_text)
+    if report.objects_failed:
+        raise typer.Exit(FAILED)
+
+
+def restore(
+    session: Session,
+    uri: RepositoryArgument,
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), an address.")
+    ],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Of a path: as this run took it.")] = "",
+    to: Annotated[str, typer.Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects at these paths.")] = False,
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Not only the latest of each path: all, to PATH@RUN/ADDRESS.")
+    ] = False,
+) -> None:
+    """Stage what lies in quarantine again, under fresh addresses. Each object is read back before it counts."""
+    from lakebed.gc import Collector
+
+    repository = parse_repository(uri)
+    target = _target(to, repository)
+    with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
+        collector = Collector(client=client, repository=repository, progress=session.note)
+        run_id, path = (run, what) if run or not _is_run(collector, what) else (what, "")
+        report = _restored(
+            collector,
+            run_id=run_id,
+            path=path,
+            branch=target.ref,
+            prefix=target.path,
+            overwrite=overwrite,
+            all_versions=all_versions,
+        )
+    session.show(report, restore_text)
+    if report.failed:
+        raise typer.Exit(FAILED)
+
+
+def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
+    try:
+        return collector.restore(path=path, **how)
+    except NotFound as error:
+        if not path or path.endswith("/"):
+            raise
+        raise NotFound(f"{error}; if it is a folder, say {path}/", **error.facts) from error
+
+
+def ledger(
+    session: Session,
+    uri: RepositoryArgument,
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="What this run did.")] = "",
+    path: Annotated[
+        str, typer.Option("--path", help="What became of this path, or of a folder (with a slash at its end).")
+    ] = "",
+    address: Annotated[str, typer.Option("--address", help="What became of this address.")] = "",
+    state: Annotated[str, typer.Option("--state", help="deleted, quarantined, purged, restored, kept or failed.")] = "",
+    since: Annotated[
+        str, typer.Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 1000,
+    local_root: RootOption = None,
+) -> None:
+    """Show the ledger: a row for each object and what a run did with it, newest runs first."""
+    from itertools import islice
+
+    from lakebed.gc import LedgerQuery
+
+    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
+    collector = checked_collector(session, uri, local_root)
+    rows = collector.ledger_rows(query, newest_first=True)
+    found = list(islice(rows, limit + 1))
+    if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
+        check_run(collector, run)
+    session.show_all(found[:limit], ledger_text)
+    if len(found) > limit:
+        session.note(f"these are the newest {count_of(limit, 'row')}; there are more: --limit says how many are shown")
+
+
+def _target(to: str, repository: str) -> ObjectUri:
+    if not to:
+        return ObjectUri(repository, "", "")
+    target = parse_prefix(to)
+    if target.repository != repository:
+        raise Misuse(f"{to} is in another repository than {repository}")
+    return target
+
+
+def _is_run(collector: Any, what: str) -> bool:
+    """Whether the server knows a run of this name. A path may look like one."""
+    from lakebed.gc.protocol import InvalidRunId
+
+    try:
+        return collector.status(what) is not None
+    except InvalidRunId:
+        return False
+
+
+def _state(text: str) -> Any:
+    from lakebed.gc.protocol import LedgerState
+
+    if not text:
+        return None
+    try:
+        return LedgerState(text)
+    except ValueError:
+        raise Misuse(f"{text!r} is no state: say {', '.join(LedgerState)}") from None
+
+
+def _since_ms(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misuse(f"{text!r} is no date: say 2026-11-21 or 2026-11-21T10:00:00Z") from None
+    return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def purge_text(report: PurgeReport) -> Iterator[str]:
+    yield f"purged {count_of(report.objects_purged, 'object')}, {human_size(report.bytes_purged)}"
+    if report.objects_failed:
+        yield f"{count_of(report.objects_failed, 'object')} could not be deleted: purge again"
+        yield from (f"  {printable(error)}" for error in report.errors)
+    yield from (f"{run} waits for its window to end" for run in report.waiting)
+
+
+def restore_text(report: RestoreReport) -> Iterator[str]:
+    runs = f"run {report.run_id}" if len(report.runs) < 2 else f"{len(report.runs)} runs, {' '.join(report.runs)}"
+    done = f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from {runs}"
+    yield done + (
+        f"; {report.present:,} {'was' if report.present == 1 else 'were'} there already" if report.present else ""
+    )
+    if report.older:
+        yield (
+            f"{count_of(report.older, 'older version')} of these paths stayed in quarantine: --all-versions restores "
+            "each to PATH@RUN/ADDRESS, its address (gc ledger) just one"
+        )
+    if report.failed:
+        yield f"{count_of(report.failed, 'object')} could not be restored:"
+        yield from (f"  {printable(one.path)}: {_advised(one.error)}" for one in report.failures[:SHOWN])
+
+
+def _advised(error: str) -> str:
+    advice = " (--overwrite, or --to a prefix where nothing is)" if error == OCCUPIED else ""
+    return printable(error) + advice
+
+
+def ledger_text(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A row a deed; an object is told by its path, else by its address. JSON has both."""
+    found = [
+        (
+            human_time(int(row["deleted_at"].timestamp())),
+            row["state"],
+            human_size(row["size_bytes"]),
+            printable(row["path"] or row["address"]),
+            row["run_id"],
+            printable(row["error"] or row["rule"] or row["reason"]),
+        )
+        for row in rows
+    ]
+    yield from table(("when", "state", "size", "object", "run", "why"), found) if found else ()

@@ -1,0 +1,300 @@
+"""A plan as one HTML file: what goes, by age, reason, rule, branch, folder and slice; what stays; what it rests on.
+
+The file needs nothing else: no script, no font, no picture from anywhere, and its policy forbids them. Every chart is a
+table whose cells hold bars, or has its numbers beside it, so that it can be read aloud; colors follow the reader's
+choice of light or dark and are never the only thing that tells. Names are other people's: each goes through `text`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from lakebed.base import count_of, human_size
+from lakebed.cli.output import human_time, printable
+
+from .text import in_order_of_age, open_text, state_text
+
+if TYPE_CHECKING:
+    from lakebed.gc.protocol import ExpiringCommit, Manifest, Plan, RunReport, Total
+
+TOP: Final = 25
+"""How many names of a way are drawn; the others are summed."""
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2024; --dim: #5b646e; --paper: #fff; --line: #d9dee3; --bar: #2f6fb3;
+  --stays: #3d8b5f; --back: #eef1f4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --dim: #a3adb8; --paper: #15181c; --line: #343a41;
+  --bar: #6ea8e0; --stays: #6fc295; --back: #23282e; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--paper); }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p { margin: .3rem 0; } .dim { color: var(--dim); }
+.supposed { border-left: .3rem solid var(--bar); padding-left: .7rem; }
+.sums { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.2rem 0; padding: 0; list-style: none; }
+.sums li { background: var(--back); border-radius: .4rem; padding: .7rem 1rem; min-width: 9rem; }
+.sums b { display: block; font-size: 1.35rem; }
+table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; font-size: .92rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th[scope=row] { font-weight: 400; max-width: 24rem; } .bars th[scope=row] { overflow-wrap: anywhere; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.bar { padding: .55rem 0 0; } .bars thead td:last-child { width: 44%; }
+.facts th { width: 34%; }
+.bars { table-layout: fixed; } .bars .number { width: 7.5rem; }
+code { overflow-wrap: anywhere; font-size: .85rem; } td code { padding-left: .6rem; display: inline-block; }
+.key { display: inline-block; width: .7rem; height: .7rem; margin-right: .4rem; }
+.key.goes { background: var(--bar); } .key.stays { background: var(--stays); }
+svg { display: block; width: 100%; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.goes { fill: var(--bar); } .stays { fill: var(--stays); } svg .dim { fill: var(--dim); }
+svg .axis { stroke: var(--line); }
+@media (max-width: 40rem) { body { padding: 1rem; } .bars .number { width: 4.7rem; }
+  .bars thead td:last-child { width: 14%; } }
+@media print { body { max-width: none; } h2 { break-after: avoid; } }
+"""
+
+
+def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[ExpiringCommit] = ()) -> str:
+    """The whole file. `report` says what came of the plan, if it was applied; `commits` are some that expire."""
+    title = f"{plan.repository}: what run {plan.run_id} takes"
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>",
+        *_head(plan, title, report),
+        "<h2>What goes</h2>",
+        *_sums(plan),
+        *_ages(plan),
+        *_ways(plan),
+        *_commits(plan, commits),
+        "<h2>What stays</h2>",
+        *_stays(plan),
+        *_outcome(plan, report),
+        "<h2>What it was made from</h2>",
+        *_inputs(plan),
+        *_strays(plan),
+        "</main>\n</body>\n</html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def text(name: str) -> str:
+    """Other people's words: no markup of theirs counts, and no character that turns or hides what is read."""
+    return html.escape(printable(name).encode(errors="replace").decode())
+
+
+def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
+    yield f"<h1>{text(title)}</h1>"
+    kind = f"{plan.kind.value} data, planned {human_time(plan.now_ms // 1000)}"
+    yield f'<p class="dim">{text(kind)} · {text(plan.namespace)}</p>'
+    if report is not None:
+        applied = human_time(report.run_end_time_ms // 1000)
+        yield f'<p class="dim">This plan was applied {text(applied)}: see <b>What came of it</b>.</p>'
+    elif plan.what_if:
+        yield (
+            '<p class="supposed">Supposed: made by rules that nobody had saved. It shows what they would take, and '
+            "can be applied only if they are the rules by then.</p>"
+        )
+    else:
+        yield '<p class="dim">A plan deletes nothing. It is carried out by <code>lakebed gc apply</code>.</p>'
+
+
+def _sums(plan: Plan) -> Iterator[str]:
+    total = plan.totals.all
+    facts = [(f"{total.objects:,}", "object" if total.objects == 1 else "objects")]
+    facts.append((human_size(total.size_bytes), "to give back"))
+    if plan.condemned is not None:
+        expired = plan.commit_counts.expired
+        facts.append((f"{expired:,}", "commit expires" if expired == 1 else "commits expire"))
+    yield '<ul class="sums">'
+    yield from (f"<li><b>{text(value)}</b>{text(name)}</li>" for value, name in facts)
+    yield "</ul>"
+
+
+def _ages(plan: Plan) -> Iterator[str]:
+    """Columns of bytes by age; the table below them has the numbers."""
+    from lakebed.gc.protocol import AGES, Total
+
+    if not plan.totals.by_age:
+        return
+    sums = [(name, plan.totals.by_age.get(name, Total())) for name, _ in AGES]
+    largest = max(total.size_bytes for _, total in sums) or 1
+    width, height, base = 640, 220, 180
+    step = width / len(sums)
+    yield f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="ages-title" style="max-width: 40rem">'
+    yield '<title id="ages-title">Bytes that go, by how long ago they were last seen</title>'
+    yield f'<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}"/>'
+    for place, (name, total) in enumerate(sums):
+        tall = round((base - 30) * total.size_bytes / largest, 1)
+        left, middle = place * step + step * 0.15, place * step + step / 2
+        box = f'x="{left:.1f}" y="{base - tall:.1f}" width="{step * 0.7:.1f}" height="{tall}"'
+        size = human_size(total.size_bytes) if total.objects else ""
+        yield f'<rect class="goes" {box} rx="3"/>'
+        yield f'<text x="{middle:.1f}" y="{base - tall - 8:.1f}" text-anchor="middle">{text(size)}</text>'
+        yield f'<text class="dim" x="{middle:.1f}" y="{base + 20}" text-anchor="middle">{text(name)}</text>'
+    yield "</svg>"
+
+
+def _ways(plan: Plan) -> Iterator[str]:
+    totals = plan.totals
+    for caption, title, sums in (
+        ("By age: when it was last written, or a commit last had it", "age", in_order_of_age(totals.by_age)),
+        ("By reason", "reason", totals.by_reason),
+        ("By rule", "rule", totals.by_rule),
+        ("By branch", "branch", totals.by_branch),
+        ("By folder", "folder", totals.by_prefix),
+        ("By slice of the namespace", "slice", totals.by_slice),
+    ):
+        if any(sums):
+            yield from _bars(caption, title, sums)
+
+
+def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
+    rows = [(name or "(none)", total.objects, total.size_bytes) for name, total in sums.items()]
+    shown, rest = rows[:TOP], rows[TOP:]
+    largest = max(size for _, _, size in shown) or 1
+    yield f'<table class="bars"><caption>{text(caption)}</caption><thead><tr>'
+    yield f'<th scope="col">{text(title)}</th><th scope="col" class="number">objects</th>'
+    yield '<th scope="col" class="number">size</th><td></td></tr></thead><tbody>'
+    for name, objects, size in shown:
+        drawn = _share([("goes", size / largest)])
+        yield (
+            f'<tr><th scope="row">{text(name)}</th><td class="number">{objects:,}</td>'
+            f'<td class="number">{text(human_size(size))}</td><td class="bar">{drawn}</td></tr>'
+        )
+    if rest:
+        # Without a bar: beside that of all others those of the names would be as nothing.
+        objects, size = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
+        yield (
+            f'<tr><th scope="row">({text(count_of(len(rest), "other"))})</th><td class="number">{objects:,}</td>'
+            f'<td class="number">{text(human_size(size))}</td><td></td></tr>'
+        )
+    yield "</tbody></table>"
+
+
+def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
+    if not commits:
+        return
+    yield "<table><caption>Commits whose data goes, the newest first</caption><thead><tr>"
+    yield from (f'<th scope="col">{name}</th>' for name in ("commit", "made", "branch", "rule", "message"))
+    yield "</tr></thead><tbody>"
+    for one in commits:
+        cells = (human_time(one.created_ms // 1000), one.branch or "(none)", one.rule, one.message)
+        told = "".join(f"<td>{text(cell)}</td>" for cell in cells)
+        yield f'<tr><th scope="row"><code>{text(one.id[:16])}</code></th>{told}</tr>'
+    yield "</tbody></table>"
+    more = plan.commit_counts.expired - len(commits)
+    if more > 0:
+        yield f'<p class="dim">… and {text(count_of(more, "commit"))} more: <code>lakebed gc show --commits</code></p>'
+
+
+def _share(parts: Sequence[tuple[str, float]]) -> str:
+    """A bar of parts of a whole, beside whose numbers it stands: not read aloud."""
+    drawn, at = [], 0.0
+    for kind, share in parts:
+        drawn.append(f'<rect class="{kind}" x="{at * 100:.2f}" width="{share * 100:.2f}" height="10"/>')
+        at += share
+    bars = "".join(drawn)
+    return f'<svg viewBox="0 0 100 10" height="12" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
+
+
+def _stays(plan: Plan) -> Iterator[str]:
+    counts = plan.commit_counts
+    rows = [("commits", counts.kept, counts.expired), ("ranges", plan.range_counts.live, plan.range_counts.expired)]
+    if plan.listing is not None:
+        rows.append(("objects listed", plan.listing.objects - plan.totals.all.objects, plan.totals.all.objects))
+    yield '<table class="bars"><thead><tr><td></td>'
+    for kind, name in (("stays", "stay"), ("goes", "go")):
+        yield f'<th scope="col" class="number"><span class="key {kind}"></span>{name}</th>'
+    yield "<td></td></tr></thead><tbody>"
+    for name, stay, go in rows:
+        whole = max(1, stay + go)
+        drawn = _share([("stays", stay / whole), ("goes", go / whole)])
+        yield (
+            f'<tr><th scope="row">{text(name)}</th><td class="number">{stay:,}</td><td class="number">{go:,}</td>'
+            f'<td class="bar">{drawn}</td></tr>'
+        )
+    yield "</tbody></table>"
+    if counts.swept:
+        yield f"<p>{text(count_of(counts.swept, 'commit'))} went before, by earlier runs.</p>"
+
+
+def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
+    if report is None:
+        return
+    facts = [
+        ("state", state_text(report.state.value)),
+        ("ended", human_time(report.run_end_time_ms // 1000)),
+        ("deleted", f"{count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"),
+        ("failed", f"{report.objects_failed:,}"),
+        ("let off when it was applied", f"{plan.totals.all.objects - report.objects_doomed:,}"),
+    ]
+    if report.quarantined_until_ms is not None:
+        amount = f"{count_of(report.objects_quarantined, 'object')}, {human_size(report.bytes_quarantined)}"
+        facts.insert(2, ("moved aside", f"{amount}, until {human_time(report.quarantined_until_ms // 1000)}"))
+    if report.objects_kept:
+        facts.append(("kept, for they changed since", f"{report.objects_kept:,}"))
+    yield "<h2>What came of it</h2>"
+    yield from _facts(facts)
+
+
+def _inputs(plan: Plan) -> Iterator[str]:
+    facts = [("settled slices", f"{plan.settled_slices:,}")]
+    if plan.open_slices:
+        facts.append(("left to a later run", open_text(plan.open_slices)))
+    if plan.listing is not None:
+        listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
+        facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
+        facts.append(("looked at", f"{plan.mode.value}: {plan.mode_note}" if plan.mode_note else plan.mode.value))
+    if plan.rules is not None:
+        facts.append(("rules", _rules(plan)))
+    yield from _facts(facts)
+    named = {
+        "commits": plan.commits,
+        "refs": plan.refs,
+        "uncommitted": plan.uncommitted,
+        "condemned": plan.condemned,
+        "leftovers": plan.leftovers,
+        "doomed": plan.doomed,
+    }
+    yield '<table><caption>Files, each known by its digest</caption><thead><tr><th scope="col">input</th>'
+    yield '<th scope="col" class="number">rows</th><th scope="col" class="number">parts</th>'
+    yield '<th scope="col">folder, digest of the manifest</th></tr></thead><tbody>'
+    yield from (_manifest(name, found) for name, found in named.items() if found is not None)
+    yield "</tbody></table>"
+
+
+def _manifest(name: str, found: Manifest) -> str:
+    return (
+        f'<tr><th scope="row">{text(name)}</th><td class="number">{found.rows:,}</td><td class="number">'
+        f"{len(found.parts):,}</td><td><code>{text(found.folder)}<br>{found.digest()}</code></td></tr>"
+    )
+
+
+def _rules(plan: Plan) -> str:
+    assert plan.rules is not None, "the caller asked"
+    version = "not saved" if plan.what_if else f"version {plan.rules_version}"
+    periods = [f"{rule.pattern} {rule.period}" for rule in plan.rules.branches]
+    pins = [f"the last {count_of(pin.commits, 'commit')} of {pin.pattern} stay" for pin in plan.rules.keep_last]
+    tags = "tags keep their commits" if plan.rules.tags_pin else "tags keep nothing"
+    default = f"{'all others' if periods else 'all branches'} {plan.rules.default}"
+    return f"{version}: {'; '.join([*periods, default, *pins, tags])}"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield '<table class="facts"><tbody>'
+    yield from (f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in facts)
+    yield "</tbody></table>"
+
+
+def _strays(plan: Plan) -> Iterator[str]:
+    if not plan.strays:
+        return
+    counted = count_of(plan.strays_count, "file or folder", "files or folders")
+    yield f"<h2>Strays</h2><p>{text(counted)} that nobody of ours put there. They are never deleted.</p>"
+    yield "<ul>"
+    yield from (f"<li><code>{text(key)}</code></li>" for key in plan.strays[:TOP])
+    yield "</ul>"

@@ -1,0 +1,264 @@
+"""What the commands of `lakebed gc` share: their options, a collector, and a Spark of this machine.
+
+A composition root. Where the bytes of a `local://` repository lie is said by --data or LAKEBED_BLOCKS_LOCAL_ROOT; that
+is checked before Spark is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from lakebed.base import LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
+from lakebed.cli.failures import Misuse, describe
+from lakebed.cli.output import human_duration
+from lakebed.cli.session import Session
+from lakebed.cli.uris import parse_repository
+
+from .progress import CLEAR, tasks_shown
+from .text import unfinished_text
+
+if TYPE_CHECKING:
+    # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.gc import Collector, LocalSession, Standing
+    from lakebed.gc.protocol import Plan, RunReport
+    from lakebed.gc.rules import Rules
+
+LATEST: Final = "latest"
+RUN_ID_LENGTH: Final = 20
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it, the beginning of one, or `latest`."
+    ),
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", "--local-root", metavar="DIR", help="The server's data folder, or that of local:// repositories."
+    ),
+]
+
+
+class NoSuchRun(NotFound):
+    """The id is wrong, or of a run of another repository."""
+
+
+def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
+    """For what reads or writes the namespace: a mistake in where it lies is told before Spark is started.
+
+    Raises:
+        Misuse: nobody said where local:// repositories lie.
+    """
+    from lakebed.objectstore import InvalidNamespace
+
+    collector = collector_of(session, uri, local_root)
+    try:
+        collector.check()
+    except InvalidNamespace as error:
+        if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
+            raise Misuse("say where local:// repositories lie: --data with the server's data folder") from error
+        raise
+    return collector
+
+
+def collector_of(session: Session, uri: str, local_root: Path | None = None) -> Collector:
+    """For what only asks the server."""
+    from dataclasses import replace
+
+    from lakebed.gc import Collector, session_options
+    from lakebed.objectstore import options_from_environment
+
+    repository = parse_repository(uri)
+    objectstore = options_from_environment(session.environment)
+    if local_root is not None:
+        objectstore = replace(objectstore, local_root=objects_in(local_root))
+    return Collector(
+        client=session.client,
+        repository=repository,
+        objectstore=objectstore,
+        tasks=session_options(session.environment).tasks,
+        progress=timed(session.note),
+    )
+
+
+def run_named(session: Session, collector: Collector, name: str) -> str:
+    """The id of a run that is named by it, by its beginning, or as `latest`: which it is, is told. A name of nothing is
+    returned as it is.
+
+    Raises:
+        Misuse: several runs begin so.
+    """
+    if len(name) >= RUN_ID_LENGTH:
+        return name
+    known = _known_runs(collector)
+    found = sorted(known)[-1:] if name == LATEST else [id_ for id_ in sorted(known) if id_.startswith(name)]
+    if len(found) > 1 and name not in known:
+        raise Misuse(f"{name!r} is how {count_of(len(found), 'run')} begin: {', '.join(found[:3])}…")
+    if not found or name in known:
+        return name
+    session.note(f"run {found[0]}")
+    return found[0]
+
+
+def _known_runs(collector: Collector) -> set[str]:
+    from lakebed.objectstore import InvalidNamespace
+
+    known = {view.run_id for view in collector.runs()}
+    try:
+        return known | set(collector.plans())
+    except InvalidNamespace:
+        return known
+
+
+def read_run(collector: Collector, run: str) -> Plan:
+    """
+    Raises:
+        NoSuchRun: neither has this repository a plan of this name, nor does the server know such a run.
+        PlanMissing: a run without a finished plan.
+    """
+    from lakebed.gc import PlanMissing
+
+    try:
+        return collector.show(run)
+    except PlanMissing:
+        if collector.status(run) is not None:
+            raise
+        raise no_such_run(collector, run) from None
+
+
+def read_standing(collector: Collector, run: str) -> Standing:
+    """How far a run has come; what only the record says where the namespace is not within reach.
+
+    Raises:
+        NoSuchRun: there is neither a run nor a plan of this name.
+    """
+    from lakebed.gc import PlanMissing, standing_by_record
+    from lakebed.objectstore import InvalidNamespace
+
+    try:
+        return collector.standing(run)
+    except PlanMissing:
+        raise no_such_run(collector, run) from None
+    except InvalidNamespace:
+        view = collector.status(run)
+        if view is None:
+            raise
+        return standing_by_record(view)
+
+
+def go_on(collector: Collector, run: str) -> str:
+    from lakebed.gc import go_on_command
+
+    return go_on_command(collector.repository, run)
+
+
+def warn_of_unfinished(session: Session, collector: Collector) -> None:
+    for run in collector.unfinished():
+        session.note(unfinished_text(run, go_on(collector, run.run_id)))
+
+
+def all_but_failed(reports: list[RunReport], each: Iterable[RunReport]) -> LakebedError | None:
+    """Add each to `reports`. The error that ended them, if one did, is returned, for a purge comes all the same: what
+    could not be planned or finished tonight may never be.
+
+    Raises:
+        Unavailable, OutcomeUnknown: nobody answers, nor would he to a purge.
+    """
+    try:
+        reports.extend(each)
+    except (Unavailable, OutcomeUnknown):
+        raise
+    except LakebedError as error:
+        return error
+    return None
+
+
+def check_run(collector: Collector, run: str) -> None:
+    """
+    Raises:
+        NoSuchRun: there is neither a run nor a plan of this name.
+    """
+    if collector.status(run) is None:
+        read_run(collector, run)
+
+
+def is_plan(session: Session, collector: Collector, run: str) -> bool:
+    """Whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
+    from lakebed.client import api_path
+
+    try:
+        session.client.call("GET", api_path("repositories", collector.repository, "gc", "plans", run))
+    except NotFound:
+        return False
+    return True
+
+
+def no_such_run(collector: Collector, run: str) -> NoSuchRun:
+    return NoSuchRun(f"lakefs://{collector.repository} has no run {run}", run_id=run)
+
+
+def objects_in(folder: Path) -> Path:
+    """The folder of repositories itself, or where a server keeps it in its data folder.
+
+    Raises:
+        Misuse: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise Misuse(f"{folder}: no such folder")
+    objects = folder.absolute() / "objects"
+    return objects if objects.is_dir() else folder.absolute()
+
+
+def timed(note: Callable[[str], None]) -> Callable[[str], None]:
+    """Stages as they begin, each with how long the command has been at work."""
+    began_s = time.monotonic()
+
+    def say(line: str) -> None:
+        # In place of what a line of progress shows just now.
+        start = CLEAR if sys.stderr.isatty() else ""
+        note(f"{start}[{human_duration(time.monotonic() - began_s)}] {line}")
+
+    return say
+
+
+def rules_file(path: Path) -> Rules:
+    """Rules as `gc rules get -o json` shows them.
+
+    Raises:
+        Misuse: no file that can be read.
+        InvalidRules: no such file's content, or rules that the server would refuse.
+    """
+    from lakebed.gc.rules import read_rules
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    return read_rules(data, name=str(path))
+
+
+@contextlib.contextmanager
+def local_spark(session: Session) -> Iterator[LocalSession]:
+    """Spark on this machine, while the block runs. What it says when something is wrong that nobody foresaw goes to a
+    file, and one line of it to the terminal.
+    """
+    from lakebed.gc import local_session, session_options, unforeseen
+    from lakebed.runtime import leave_pandas_out
+
+    leave_pandas_out()
+    options = session_options(session.environment)
+    session.note("starting Spark")
+    with (
+        unforeseen(),
+        local_session(options, session.environment) as running,
+        tasks_shown(running, visible=session.shows_progress) as line,
+    ):
+        session.before_answer = line.erase
+        yield running

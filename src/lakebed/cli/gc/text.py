@@ -1,0 +1,254 @@
+"""How `lakebed gc` tells plans, runs and reports to people: tables with bars of plain characters."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from lakebed.base import count_of, human_size
+from lakebed.cli.output import fields, human_time, printable, table
+
+if TYPE_CHECKING:
+    from lakebed.gc import ListedRun, Standing, UnfinishedRun
+    from lakebed.gc.protocol import Plan, RunReport, RunView, Total
+
+TOP: Final = 10
+"""How many branches and folders are named; the others are summed."""
+NAME_MAX: Final = 40
+BAR_MIN: Final = 8
+BAR_MAX: Final = 40
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def amount(total: Total) -> str:
+    return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
+
+
+def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
+    for place, found in enumerate(plans):
+        if place:
+            yield ""
+        yield from plan_text(found)
+        if found.totals.all.objects and not found.what_if:
+            yield ""
+            yield f"to carry it out: lakebed gc apply lakefs://{found.repository} {found.run_id}"
+
+
+def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
+    """A plan: what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` is
+    what came of it."""
+    commits = plan.commit_counts
+    facts: list[tuple[str, str]] = [
+        ("plan", f"{plan.run_id} ({plan.kind})"),
+        ("made", human_time(plan.now_ms // 1000)),
+        ("goes", amount(plan.totals.all)),
+        ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
+        ("ranges", f"{plan.range_counts.live:,} stay, {plan.range_counts.expired:,} go"),
+    ]
+    if state:
+        facts.insert(1, ("state", state))
+    if plan.what_if:
+        facts.insert(1, ("supposed", "by rules that nobody saved"))
+    if plan.mode_note:
+        facts.append(("mode", f"{plan.mode.value}: {plan.mode_note}"))
+    if plan.listing:
+        listed = f"{count_of(plan.listing.objects, 'object')}, {human_size(plan.listing.size_bytes)}"
+        facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
+    if plan.open_slices:
+        facts.append(("left", f"{open_text(plan.open_slices)}: left to a later run"))
+    if plan.strays:
+        facts.append(("strays", f"{plan.strays_count:,}, reported and never deleted"))
+    yield from fields(facts)
+    totals = plan.totals
+    for title, sums in (
+        ("reason", totals.by_reason),
+        ("rule", totals.by_rule),
+        ("age", in_order_of_age(totals.by_age)),
+        ("branch", totals.by_branch),
+        ("folder", totals.by_prefix),
+    ):
+        if any(sums):
+            yield ""
+            yield from bars(title, sums, width=width)
+    yield from (f"stray: {printable(key)}" for key in plan.strays[:TOP])
+
+
+def open_text(slices: int) -> str:
+    held = (
+        "slice of another server, or with uploads under way, is",
+        "slices of other servers, or with uploads under way, are",
+    )
+    return f"{count_of(slices, *held)} not settled yet"
+
+
+def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
+    """Youngest first."""
+    from lakebed.gc.protocol import AGES
+
+    return {name: sums[name] for name, _ in AGES if name in sums}
+
+
+def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:
+    """A table of totals, each with a bar of its bytes as long as there is room for; none in a narrow terminal, and none
+    for the sum of those that are not shown, beside which the others would be as nothing."""
+    rows = [(name, total.objects, total.size_bytes) for name, total in sums.items()]
+    rest = rows[TOP:]
+    largest = max(size for _, _, size in rows[:TOP]) or 1
+    if rest:
+        counted = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
+        rows = [*rows[:TOP], (f"({len(rest):,} more)", *counted)]
+    cells = [(shortened(name), f"{objects:,}", human_size(size)) for name, objects, size in rows]
+    header = (title, "objects", "size")
+    used = sum(max(len(row[column]) for row in [header, *cells]) + 2 for column in range(3))
+    room = min(BAR_MAX, (width or terminal_width()) - used)
+    if room < BAR_MIN:
+        return (yield from table(header, cells))
+    drawn = [bar(size / largest, room) if place < TOP else "" for place, (_, _, size) in enumerate(rows)]
+    yield from table((*header, ""), [(*cell, line) for cell, line in zip(cells, drawn, strict=True)])
+    return None
+
+
+def bar(share: float, width: int) -> str:
+    """`share` of `width` characters, to an eighth where the terminal can show that."""
+    if not _shows_blocks():
+        return "#" * round(share * width)
+    whole, part = divmod(round(share * width * 8), 8)
+    return "█" * whole + (_EIGHTHS[part] if part else "")
+
+
+def _shows_blocks() -> bool:
+    try:
+        "█▏".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def terminal_width() -> int:
+    """80 where nobody watches."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def shortened(name: str) -> str:
+    text = printable(name) or "(none)"
+    return text if len(text) <= NAME_MAX else f"{text[: NAME_MAX - 20]}…{text[-19:]}"
+
+
+def report_text(report: RunReport) -> str:
+    gone = _gone(report)
+    if not report.objects_failed:
+        return f"{report.run_id} ({report.kind}): {gone}"
+    return (
+        f"{report.run_id} ({report.kind}): {gone}; {count_of(report.objects_failed, 'object')} could not be deleted: "
+        f"apply the run again"
+    )
+
+
+def _gone(report: RunReport) -> str:
+    gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
+    if report.quarantined_until_ms is not None:
+        aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
+        gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
+    if report.objects_kept:
+        gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since"
+    return gone
+
+
+def applied_text(report: RunReport) -> str:
+    """Of a run that is over: said so that nobody takes it for another deletion."""
+    return f"{report.run_id} was {_applied(report)}"
+
+
+def _applied(report: RunReport) -> str:
+    return f"applied {human_time(report.run_end_time_ms // 1000)}: {_gone(report)}"
+
+
+def outcome(found: Standing, report: RunReport | None) -> str:
+    """What came of a plan."""
+    if found.state in {"planned", "supposed"}:
+        return f"{state_text(found.state)}; nobody applied it"
+    if report is not None and found.state == "ended":
+        return _applied(report)
+    if report is not None and report.objects_failed:
+        return f"{_applied(report)}; {count_of(report.objects_failed, 'object')} could not be deleted: apply again"
+    return standing_state(found)
+
+
+def standing_state(found: Standing) -> str:
+    return state_text(found.state, nothing_deleted=found.nothing_deleted, has_begun=found.is_unfinished)
+
+
+def state_text(state: str, *, nothing_deleted: bool = False, has_begun: bool = False) -> str:
+    """What a state means to who waits for a run; records and JSON have their own words (docs/guide/retention.md)."""
+    if has_begun:
+        return "applying"
+    return "ended: nothing deleted" if nothing_deleted else _STATES.get(state, state)
+
+
+_STATES: Final = {
+    "planning": "planning",
+    "marking": "planning",
+    "marked": "planned",
+    "planned": "planned",
+    "supposed": "planned, rules not saved",
+    "condemning": "applying",
+    "sweeping": "applying",
+    "ended": "applied",
+}
+
+
+def standing_text(found: Standing, command: str) -> Iterator[str]:
+    """How far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
+    condemned: the list is emptied when a run is over.
+    """
+    facts: list[tuple[str, Any]] = [
+        ("run", f"{found.run_id} ({found.kind})"),
+        ("state", standing_state(found)),
+        ("made", human_time(found.started_ms // 1000)),
+    ]
+    if found.objects is not None and not found.nothing_deleted:
+        size = "" if found.size_bytes is None else f", {human_size(found.size_bytes)}"
+        facts.append(("goes", f"{count_of(found.objects, 'object')}{size}"))
+    if found.condemned:
+        facts.append(("condemns", count_of(found.condemned, "commit")))
+    if found.window:
+        facts.append(("quarantine", found.window))
+    if found.began_ms is not None:
+        facts.append(("began", human_time(found.began_ms // 1000)))
+    if found.is_unfinished and found.objects is not None and found.objects_done is not None:
+        facts.append(("done", f"{found.objects_done:,} of {count_of(found.objects, 'object')}"))
+    if found.ended_ms is not None:
+        facts.append(("ended", human_time(found.ended_ms // 1000)))
+    yield from fields(facts)
+    if found.is_unfinished and command:
+        yield f"if it died, apply it again: {command}"
+
+
+def view_text(view: RunView) -> Iterator[str]:
+    from lakebed.gc import standing_by_record
+
+    return standing_text(standing_by_record(view), "")
+
+
+def unfinished_text(run: UnfinishedRun, command: str) -> str:
+    return (
+        f"warning: run {run.run_id} ({run.kind}) began to delete {human_time(run.began_ms // 1000)} and has not ended; "
+        f"unless somebody is applying it now: {command}"
+    )
+
+
+def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
+    rows: Sequence[tuple[str, ...]] = [
+        (
+            run.run_id,
+            human_time(run.started_ms // 1000),
+            run.kind,
+            state_text(run.state, nothing_deleted=run.nothing_deleted, has_begun=run.has_begun),
+            "-" if run.objects is None else f"{run.objects:,}",
+            "-" if run.size_bytes is None else human_size(run.size_bytes),
+        )
+        for run in runs
+    ]
+    return table(("run", "began", "kind", "state", "objects", "size"), rows) if rows else ()

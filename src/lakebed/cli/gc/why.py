@@ -1,0 +1,193 @@
+"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks, a page at a time; no
+Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from lakebed.base import NotFound, count_of, human_size
+from lakebed.cli.failures import Misuse
+from lakebed.cli.output import fields, human_time, printable, table
+from lakebed.cli.session import Session, connect
+from lakebed.cli.uris import parse_object, parse_repository
+
+from .progress import CLEAR
+
+if TYPE_CHECKING:
+    from lakebed.gc.protocol import LedgerRow, WhyAnswer, WhyObject, WhyProgress
+    from lakebed.gc.rules import Stay
+
+SHOWN: Final = 10
+_STAGES: Final = {
+    "commits": ("commits", "tree", "trees"),
+    "staging": ("what is staged", "branch", "branches"),
+    "ledger": ("the ledger", "file", "files"),
+}
+
+WhyArgument = Annotated[
+    str, typer.Argument(metavar="PATH|REPOSITORY", help="lakefs://repository/ref/path, or a repository and an address")
+]
+AddressArgument = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="data/…, or a full URI; both spellings are one object.")
+]
+
+
+def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
+    """Say what keeps an object, until when, or which run took it, when, and by which rule."""
+    from lakebed.gc import LiveSide
+
+    if address:
+        repository, asked = parse_repository(uri), {"address": address}
+    elif "/" not in uri.removeprefix("lakefs://"):
+        raise Misuse(f"{uri}: say a path in it, or an address behind it")
+    else:
+        target = parse_object(uri)
+        repository, asked = target.repository, {"ref": target.ref, "path": target.path}
+    with (
+        contextlib.closing(connect(session.settings)) as client,
+        _search_shown(visible=session.shows_progress) as tell,
+    ):
+        answer = LiveSide(client, repository).why(**asked, progress=tell)
+    if session.is_json or answer.objects:
+        session.show(answer, why_text)
+    if not answer.objects:
+        raise NotFound(f"{printable(address or uri)}: no commit and no ledger knows it")
+
+
+@contextlib.contextmanager
+def _search_shown(*, visible: bool) -> Iterator[Callable[[WhyProgress], None]]:
+    """While the block runs, how far the search is: a line on stderr that is written over, and gone at the end."""
+
+    def tell(progress: WhyProgress) -> None:
+        if visible:
+            sys.stderr.write(f"{CLEAR}{progress_text(progress)}")
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if visible:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()
+
+
+def progress_text(progress: WhyProgress) -> str:
+    where, one, many = _STAGES[progress.stage]
+    done = f"{progress.done:,} of " if progress.of else ""
+    count = count_of(progress.of or progress.done, one, many)
+    return f"looking through {where}: {done}{count}"
+
+
+def why_text(answer: WhyAnswer) -> Iterator[str]:
+    if answer.path and not answer.at_ref:
+        yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; what was ever there:"
+        yield ""
+    for place, found in enumerate(answer.objects):
+        if place:
+            yield ""
+        yield from _object_text(found, answer)
+    if answer.objects_count > len(answer.objects):
+        yield f"… and {count_of(answer.objects_count - len(answer.objects), 'object')} more"
+
+
+def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
+    facts = [("object", printable(found.address)), ("why", _verdict(found, answer))]
+    if found.size_bytes is not None and found.modified_ms is not None:
+        facts.append(("size", f"{human_size(found.size_bytes)}, written {human_time(found.modified_ms // 1000)}"))
+    for name in found.uncommitted[:SHOWN]:
+        where = f" at {printable(name.path)}" if name.path else ""
+        facts.append((name.source, f"branch {name.branch}{where}, since {human_time(name.since_ms // 1000)}"))
+    facts += [
+        ("kept by" if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer))
+        for stay in found.stays[:SHOWN]
+    ]
+    if found.stays_count > SHOWN:
+        facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
+    facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
+    if found.slice_settled is False and found.size_bytes is not None:
+        facts.append(("slice", "not settled: no run looks at it before uploads into it have ended"))
+    yield from fields(facts)
+    if found.commits:
+        yield ""
+        rows = [
+            (name.commit[:16], human_time(name.created_ms // 1000), printable(name.path), name.run)
+            for name in found.commits[:SHOWN]
+        ]
+        yield from table(("commit", "made", "path", "condemned by"), rows)
+        if found.commits_count > len(rows):
+            yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
+
+
+def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
+    date = "" if found.goes_ms is None else human_time(found.goes_ms // 1000)
+    match found.fate.value:
+        case "kept" if found.uncommitted:
+            return "stays for as long as it is staged, being uploaded or copied"
+        case "kept" if not answer.has_rules:
+            return "stays: no retention rules are set, so nothing that was committed goes"
+        case "kept":
+            return f"stays until {date}, if nothing changes" if date else _holder(found)
+        case "expired":
+            return "goes with the next run of committed data: only commits that expired name it"
+        case "unreferenced":
+            return "goes with the next run of uncommitted data: nothing names it"
+        case "young":
+            return f"nothing names it; it stays for its age {f'until {date}' if date else 'for ever'}"
+        case "taken":
+            return "a run took it"
+        case "missing":
+            return "is named, and is not in the object store: no run of ours is known to have taken it"
+        case "outside":
+            return "lies outside of this repository's namespace: no run takes it"
+        case "own" if found.commits:
+            return "is Lakebed's own, and stays while commits name it whose data was not taken"
+        case "own":
+            return "is Lakebed's own, and no commit names it: only a run of metadata may take it"
+        case _:
+            return "is not in the object store, nothing names it, and no ledger knows it"
+
+
+def _holder(found: WhyObject) -> str:
+    """By what it stays without an end."""
+    for stay in found.stays:
+        what = {
+            "head": f"it is in the head of branch {stay.name}",
+            "keep_last": f"it is in one of the commits of branch {stay.name} that rule {stay.rule} keeps",
+            "tag": f"tag {stay.name} names a commit that has it",
+        }.get(stay.kind.value)
+        if what is not None:
+            return f"stays: {what}"
+    return "stays while what keeps it is there"
+
+
+def _stay(stay: Stay, answer: WhyAnswer) -> str:
+    what = {
+        "head": f"the head of branch {stay.name}, while it is there",
+        "keep_last": f"branch {stay.name}, by rule {stay.rule}",
+        "tag": f"tag {stay.name}, while it is there",
+        "hold": f"{stay.name}, which is about to name its commit",
+    }.get(stay.kind.value)
+    if what is not None:
+        return f"{what} (commit {stay.commit[:12]})"
+    who = f"branch {stay.name}" if stay.name else "a commit on no branch"
+    if not answer.has_rules or stay.counted_ms is None:
+        return f"{who} (commit {stay.commit[:12]})"
+    since = f"{human_time(stay.counted_ms // 1000)} (commit {stay.counted_by[:12]})"
+    if not stay.keeps_at(answer.now_ms):
+        return f"{who}, by rule {stay.rule} from {since}"
+    until = "for ever" if stay.until_ms is None else f"until {human_time(stay.until_ms // 1000)}"
+    return f"{who} {until}, by rule {stay.rule} from {since}"
+
+
+def _deed(row: LedgerRow) -> str:
+    rule = f", by rule {row.rule}" if row.rule else ""
+    path = f", at {printable(row.path)}" if row.path else ""
+    until = "" if row.kept_until_ms is None else f", can be restored until {human_time(row.kept_until_ms // 1000)}"
+    failed = f": {printable(row.error)}" if row.error else ""
+    done = f"{row.state.value} {human_time(row.deleted_ms // 1000)}"
+    return f"{row.run_id}: {done}, {row.reason}{rule}{path}{until}{failed}"

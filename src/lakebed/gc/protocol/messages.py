@@ -1,0 +1,196 @@
+"""What server and collectors say to each other over HTTP (JSON), beside the files. One record a body.
+
+Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why):
+
+    POST planning                  (empty)           -> Planning            before anything that is slow begins
+    POST runs                      StartRun          -> StartedRun
+    POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
+    POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
+    POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
+    POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
+    POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
+    POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
+    POST runs/{id}/sweeping        Sweep             -> RunView
+    POST runs/{id}/ended           End               -> RunView             409: that is not the plan it sweeps by
+    POST runs/{id}/abandoned       (empty)           -> RunView
+    GET  runs                                        -> RunList             newest first
+    GET  runs/{id}                                   -> RunView
+    POST purging                   (empty)           -> Purging             before a purge deletes anything
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.gc.rules import Rules
+
+from .manifests import Manifest, Part
+from .runs import RunKind, RunState
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """Who got this answer may plan here. Without rules no committed data can be planned but by rules to suppose."""
+
+    has_rules: bool
+
+
+class StartRun(msgspec.Struct, frozen=True, kw_only=True):
+    kind: RunKind
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`settled_slices` (names, ascending) were read after the run's record was there: only objects in these may be
+    doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
+    `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
+    the addresses that were handed out when the settled slices were known: bytes may come to lie there after the slice
+    was listed. A committed run has none. `open_slices` counts those that are not settled.
+    """
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    namespace: str
+    folder: str
+    now_ms: int
+    settled_slices: tuple[str, ...]
+    open_slices: int = 0
+    uploads: Manifest | None = None
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its record has it. `condemned` counts commits; `plan` is the digest of the plan's manifest."""
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    started_ms: int
+    condemned: int = 0
+    plan: str = ""
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    runs: tuple[RunView, ...]
+
+
+class ReadUncommitted(msgspec.Struct, frozen=True, kw_only=True):
+    continuation_token: str | None = None
+
+
+class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`parts` were written by this page (none if it found nothing); the last page has `manifest` and no token."""
+
+    run_id: str
+    location: str
+    parts: tuple[Part, ...]
+    continuation_token: str | None = None
+    manifest: Manifest | None = None
+
+
+class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` counts for a run without a record: its folder goes by it. For metadata, `swept` is said only of commits
+    that were swept longer ago than readers are given.
+    """
+
+    kind: RunKind = RunKind.COMMITTED
+
+
+class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Condemn`.
+
+    `rules` None: none are set, and a committed run must stop here.
+    """
+
+    run_id: str
+    commits: Manifest
+    refs: Manifest
+    rules: Rules | None
+    rules_version: int
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the manifest of the plan (table DOOMED), so that the record says what may be deleted."""
+
+    plan: Manifest
+
+
+class Apply(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to condemn by (0 where
+    it condemns no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
+    metadata ends a run of uncommitted data.
+    """
+
+    kind: RunKind
+    plan: str
+    rules_version: int = 0
+    begins: bool = False
+
+
+class Purging(msgspec.Struct, frozen=True, kw_only=True):
+    """The repository's storage namespace, as in the repository: who got this answer may purge there, nowhere else."""
+
+    namespace: str
+
+
+class Adopting(msgspec.Struct, frozen=True, kw_only=True):
+    """Who chose this installation for the namespace, and when."""
+
+    adopted_by: str
+    adopted_ms: int
+
+
+class Condemn(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` (table CONDEMNED) lies in the run's folder. The same body again, with the token, for each page."""
+
+    commits: Manifest
+    rules_version: int
+    continuation_token: str | None = None
+
+
+class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the last page has everything but the token; of the others only the token and `run_id`.
+
+    `commits` is the table COMMITS as read now: the plan may take what `condemned` rows name and must keep what any row
+    names that is neither condemned nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
+    asked for and are kept after all; `settled_slices` bounds the plan as in StartedRun.
+    """
+
+    run_id: str
+    continuation_token: str | None = None
+    commits: Manifest | None = None
+    refs: Manifest | None = None
+    uncommitted: Manifest | None = None
+    settled_slices: tuple[str, ...] = ()
+    condemned: int = 0
+    taken_out: int = 0
+
+
+class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`leftovers` (table LEFTOVERS) lies in the run's folder. The same list again after a crash, never another."""
+
+    leftovers: Manifest
+
+
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` is the table COMMITS as read after the list was published and every branch touched: files that a row
+    names which is not swept must stay. So must the folders of `runs_alive`.
+    """
+
+    run_id: str
+    commits: Manifest
+    refs: Manifest
+    runs_alive: tuple[str, ...]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` is the digest of the plan that was carried out, as the run's record has it."""
+
+    plan: str
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` (table DOOMED) was made from the inputs of the last `Condemnation`, whose `commits` comes back here: a
+    plan made from an earlier one is refused. Sent again for a run that sweeps already, it resumes that run.
+    """
+
+    plan: Manifest
+    commits: Manifest

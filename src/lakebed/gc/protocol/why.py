@@ -1,0 +1,116 @@
+"""Why an object is there, until when, or which run took it (JSON).
+
+    GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; then &continuation_token=TOKEN too
+
+until a page has the answer; below `/api/v1/repositories/{repository}/gc`. An address may be relative to the storage
+namespace or absolute: both spellings of one object have one answer. Nothing is decided on it: a run decides anew.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from lakebed.gc.rules import Stay
+
+from .ledger_query import LedgerRow
+
+
+class Fate(StrEnum):
+    """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
+    data may take it. `unreferenced`: nothing names it, so the next one of uncommitted data may; `young`: nor does
+    anything name this one, but the rules let it stay for its age. `taken`: a run took it. `missing`: something names
+    it, and it is not there. `unknown`: it is not there, and no ledger knows it. `outside`: not in the storage
+    namespace, so no run ever takes it. `own`: a file of Lakebed's own, which only a collection of metadata may take,
+    and none while a commit shown names it.
+    """
+
+    KEPT = "kept"
+    EXPIRED = "expired"
+    UNREFERENCED = "unreferenced"
+    YOUNG = "young"
+    TAKEN = "taken"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    OUTSIDE = "outside"
+    OWN = "own"
+
+
+class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
+    """What names an object outside of commits: `source` is staging, upload or copy. `path` is that of a staged cell."""
+
+    source: str
+    branch: str
+    path: str = ""
+    since_ms: int
+
+
+class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that has the object at `path`. `run` is the run that condemns its data or took it, empty for most."""
+
+    commit: str
+    created_ms: int
+    path: str
+    run: str = ""
+
+
+class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One object. `address` is relative to the namespace, or absolute outside of it.
+
+    `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
+    `slice_settled` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
+    Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
+    `taken` is what the ledger says of one that is not there, the latest deed first.
+    """
+
+    address: str
+    fate: Fate
+    size_bytes: int | None = None
+    modified_ms: int | None = None
+    goes_ms: int | None = None
+    slice_settled: bool | None = None
+    stays: tuple[Stay, ...] = ()
+    stays_count: int = 0
+    commits: tuple[CommittedName, ...] = ()
+    commits_count: int = 0
+    uncommitted: tuple[UncommittedName, ...] = ()
+    uncommitted_count: int = 0
+    taken: tuple[LedgerRow, ...] = ()
+
+
+class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects that the question is about: the one at the path, or those that were ever there, the newest first.
+
+    `at_ref`: whether the path names an object at the ref now. `objects_count` counts those that are not shown, too.
+    """
+
+    repository_uri: str
+    address: str = ""
+    ref: str = ""
+    path: str = ""
+    at_ref: bool = False
+    now_ms: int
+    rules_version: int
+    has_rules: bool
+    objects: tuple[WhyObject, ...]
+    objects_count: int
+
+
+class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a search is. `stage`: `commits`, `staging` or `ledger`; `done` counts trees, branches or files of the
+    ledger that it is through with, `of` how many there are (0: not known). `files` were read since the last word.
+    """
+
+    stage: str
+    done: int = 0
+    of: int = 0
+    files: int = 0
+
+
+class WhyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer; or how far the search is, and the token to ask again with."""
+
+    answer: WhyAnswer | None = None
+    progress: WhyProgress | None = None
+    continuation_token: str | None = None

@@ -1,0 +1,275 @@
+"""A collection of committed data, from publishing what it condemns to the first delete (docs/design/protocols.md,
+"Naming a commit while a collection of committed data runs").
+
+Whoever names a commit writes where a run will look, then checks whether the commit is condemned. The run publishes
+first and looks then, in this order and no other:
+
+    publish   the run as `planning`, which takes nothing; the commits; then the run as `condemning`
+    touch     the branches that the condemned commits were made for: a `set_if` that slept fails now
+    read      staging and touch, then uploads and copies (reading.py)
+    look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
+    recheck   what something names, or what the rules keep as things are now, is taken out
+    sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
+    ended     only once the record says that each of these is written
+
+Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
+is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
+commit that nobody may name for a moment longer harms nobody, one that is let go too early would.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, RunId
+from lakebed.gc.protocol import (
+    COMMITS,
+    CONDEMNED,
+    DOOMED,
+    REFS,
+    BadInput,
+    Condemn,
+    Condemnation,
+    Manifest,
+    RunKind,
+    RunState,
+    Sweep,
+    check_manifest,
+)
+from lakebed.versions import Commit, RunRecord, SweptRecord, Versions, decode_record, encode_record, keys
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
+
+from .commits import Snapshot, read_snapshot
+from .continuing import Continuations, Reader, fresh_secret
+from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
+from .inputs import Inputs
+from .reading import Cursor, Reading
+from .rules import RuleBook
+from .runs import RunBook
+
+WRITE_BATCH = 1_000
+
+
+class Condemning:
+    def __init__(self, versions: Versions, runs: RunBook, rules: RuleBook, reading: Reading) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._rules = rules
+        self._reading = reading
+
+    async def condemn(self, run_id: RunId, body: Condemn) -> Condemnation:
+        """One page: the first publishes and touches, all read staging, the last looks again and says what is left.
+
+        Raises:
+            RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata gave up its plan.
+            RulesChanged: the run ended because the rules are not those of the plan.
+            BadInput: the list of commits is not what its manifest says, or names what is no commit.
+            BadContinuation: the token is of another attempt, or none of ours.
+        """
+        inputs = Inputs(self._versions.objectstore, RunKind.COMMITTED, run_id)
+        if body.continuation_token is None:
+            record, cursor = await self._publish(run_id, inputs, body)
+        else:
+            record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
+            if record.listed != body.commits.digest():
+                raise BadContinuation("this token is of another list of commits", run_id=run_id)
+        page = await self._reading.read_page(inputs, cursor)
+        if page.cursor is not None:
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
+            return Condemnation(run_id=run_id, continuation_token=token)
+        assert page.whole is not None
+        return await self._recheck(run_id, inputs, record.attempt, body.commits, page.whole)
+
+    async def _publish(self, run_id: RunId, inputs: Inputs, body: Condemn) -> tuple[RunRecord, Cursor]:
+        """Steps 2 and 3."""
+        table = await inputs.read_table(CONDEMNED, body.commits)
+        commits = [CommitId(id_) for id_ in table.column("id").to_pylist()]
+        branches = await self._made_for(commits)
+        attempt = self._versions.ports.ids.fresh()
+        record = await self._begin_attempt(run_id, attempt, body, commits)
+        for branch in branches:
+            await self._versions.touch(branch)
+        # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
+        settled, _ = await self._runs.settled_slices()
+        await inputs.write_settled(attempt, settled)
+        return record, Cursor(name=uncommitted_name(attempt))
+
+    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
+        now_ms = self._versions.ports.clock.now_ms()
+        record = RunRecord(
+            kind=StoredKind.COMMITTED,
+            state=StoredState.PLANNING,
+            started_ms=now_ms,
+            attempt=attempt,
+            listed=body.commits.digest(),
+            rules_version=str(body.rules_version),
+            secret=fresh_secret(self._versions.ports.ids),
+        )
+        try:
+            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
+        except RunNotFound:
+            held = await self._runs.write(run_id, record, None)
+            await self._runs.check_not_given_up(run_id)
+        else:
+            record = replace(record, state=before.state, started_ms=before.started_ms)
+            held = await self._runs.write(run_id, record, held)
+        await self._add_condemned(run_id, commits)
+        if record.state is StoredState.PLANNING:
+            # Not before its list is whole: from here on every commit of it is condemned at once.
+            record = replace(record, state=StoredState.CONDEMNING)
+            await self._runs.write(run_id, record, held)
+        return record
+
+    async def _made_for(self, commits: list[CommitId]) -> list[str]:
+        """The branches that these commits were made for, each once.
+
+        Raises:
+            BadInput: one of them is no commit of this repository.
+        """
+        versions = self._versions
+        branches: set[str] = set()
+        for start in range(0, len(commits), WRITE_BATCH):
+            batch = commits[start : start + WRITE_BATCH]
+            found = await versions.store.get_many(
+                versions.partition, [keys.COMMIT + commit.encode() for commit in batch]
+            )
+            for commit, held in zip(batch, found, strict=True):
+                if held is None:
+                    raise BadInput(f"condemned commit {commit} does not exist", commit=commit)
+                branches.add(decode_record(Commit, held.value).made_for)
+        return sorted(branches - {""})
+
+    async def _add_condemned(self, run_id: RunId, commits: list[CommitId]) -> None:
+        partition = keys.condemned_partition(self._versions.uid, run_id)
+        for start in range(0, len(commits), WRITE_BATCH):
+            batch = commits[start : start + WRITE_BATCH]
+            await self._versions.store.set_many(partition, [(commit.encode(), b"") for commit in batch])
+
+    async def condemned(self, run_id: RunId) -> list[CommitId]:
+        """What the run condemns now, in order of id."""
+        partition = keys.condemned_partition(self._versions.uid, run_id)
+        found: list[CommitId] = []
+        start: bytes | None = b""
+        while start is not None:
+            page = await self._versions.store.scan(partition, start, WRITE_BATCH)
+            found += [CommitId(key.decode()) for key in page.keys]
+            start = page.next_start
+        return found
+
+    async def _recheck(
+        self, run_id: RunId, inputs: Inputs, attempt: str, listed: Manifest, uncommitted: Manifest
+    ) -> Condemnation:
+        """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
+        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+        if record.attempt != attempt:
+            raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
+        # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
+        ours = (await inputs.read_table(CONDEMNED, listed)).column("id").to_pylist()
+        published = set(await self.condemned(run_id)).intersection(ours)
+        snapshot = await read_snapshot(self._versions)
+        kept = await self._kept(run_id, record, snapshot)
+        condemned = published - kept - snapshot.swept
+        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(condemned))
+        refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
+        await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
+        return Condemnation(
+            run_id=run_id,
+            commits=commits,
+            refs=refs,
+            uncommitted=uncommitted,
+            settled_slices=await inputs.read_settled(attempt),
+            condemned=len(condemned),
+            taken_out=len(published) - len(condemned),
+        )
+
+    async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
+        """What the rules keep as things are now. The rules are read after everything else."""
+        current = await self._rules.read()
+        if current.rules is None or str(current.version) != record.rules_version:
+            await self._runs.move(run_id, RunState.ENDED)
+            await self.drop_condemned(run_id)
+            raise RulesChanged(
+                "the retention rules changed since this run was planned; it has ended, plan again",
+                run_id=run_id,
+                planned_by=record.rules_version,
+                now=current.version,
+            )
+        return snapshot.kept(current.rules, now_ms=self._versions.ports.clock.now_ms())
+
+    async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
+        """Steps 6 and 7: after this the plan may be carried out, and what is condemned stays so for ever. A run of
+        metadata, which condemns no commits, goes the same way.
+
+        Raises:
+            RunMoved: the run is not condemning (or sweeping this very plan).
+            StalePlan: the plan was not made from the latest recheck.
+            BadInput: an input is not what its manifest says.
+        """
+        check_manifest(body.plan, name="plan")
+        if body.plan.table != DOOMED.name:
+            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        kind = RunKind.METADATA if await self._is_of_metadata(run_id) else RunKind.COMMITTED
+        record, held = await self._runs.read_as(run_id, kind, RunState.CONDEMNING, RunState.SWEEPING)
+        if record.recheck != body.commits.digest():
+            raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
+        inputs = Inputs(self._versions.objectstore, kind, run_id)
+        condemned = _condemned_in(await inputs.read_table(COMMITS, body.commits))
+        if record.state is StoredState.CONDEMNING:
+            record = replace(record, state=StoredState.SWEEPING, plan=body.plan.digest())
+            await self._runs.write(run_id, record, held)
+        elif record.plan != body.plan.digest():
+            raise StalePlan("the run sweeps by another plan", run_id=run_id)
+        await self._write_swept(run_id, condemned)
+        await self._drop(run_id, set(await self.condemned(run_id)) - set(condemned))
+        return record
+
+    async def _is_of_metadata(self, run_id: RunId) -> bool:
+        return (await self._runs.read(run_id))[0].kind is StoredKind.METADATA
+
+    async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
+        value = encode_record(SweptRecord(run=run_id))
+        for start in range(0, len(commits), WRITE_BATCH):
+            batch = commits[start : start + WRITE_BATCH]
+            await self._versions.store.set_many(
+                self._versions.partition, [(keys.SWEPT + commit.encode(), value) for commit in batch]
+            )
+        await self._runs.note_swept(run_id)
+
+    async def drop_condemned(self, run_id: RunId) -> None:
+        """For a run that neither condemns nor sweeps any more. What it swept has records of its own."""
+        await self._drop(run_id, set(await self.condemned(run_id)))
+
+    async def drop_lists(self, *, old_age_ms: int) -> None:
+        """What runs that have finished left of their lists. Somebody who slept since before his run was abandoned may
+        write to it once more: so it is looked at again until the run began `old_age_ms` ago.
+        """
+        now_ms = self._versions.ports.clock.now_ms()
+        for run_id, record in await self._versions.runs():
+            if not record.listed or record.state not in (StoredState.ENDED, StoredState.ABANDONED):
+                continue
+            await self.drop_condemned(run_id)
+            if now_ms - record.started_ms >= old_age_ms:
+                with suppress(RunMoved):
+                    _, held = await self._runs.read(run_id)
+                    await self._runs.write(run_id, replace(record, listed=""), held)
+
+    async def _drop(self, run_id: RunId, commits: set[CommitId]) -> None:
+        partition = keys.condemned_partition(self._versions.uid, run_id)
+        names = sorted(commit.encode() for commit in commits)
+        for start in range(0, len(names), WRITE_BATCH):
+            await self._versions.store.delete_many(partition, names[start : start + WRITE_BATCH])
+
+
+def uncommitted_name(attempt: str) -> str:
+    return f"uncommitted.{attempt}"
+
+
+def _condemned_in(table: pa.Table) -> list[CommitId]:
+    chosen = table.filter(pc.field("condemned")).column("id").to_pylist()
+    return [CommitId(id_) for id_ in chosen]

@@ -1,0 +1,218 @@
+"""Whether this key-value store is the only one that goes with the namespace: a copy of it must not collect.
+
+A backup that is brought up beside the living installation knows nothing of what that one wrote since; its collections
+would take all of it. Nothing in the records tells the two apart, for they are equal. So each installation leaves a
+trail in the namespace, `_lakefs/lineage/<12 digits>-<mark>`, whose end its records know: the number, the mark, and the
+mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
+
+A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case whoever
+recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists the trail from
+the last number but one, *then* reads the records. A mark is in the records before it is in the namespace, so one that
+they do not know then is somebody else's. Of two copies that put their marks and then look, at least one sees the other.
+
+Who sees another's mark says so before it stops: a mark of its own beside it, so that the other one stops too, and then
+in its own records, so that it says so once. From then on neither collects, until a person lets one of them `adopt` the
+namespace, which begins a new trail behind all marks, with the person's name in its first. Who finds a name in another's
+mark stops and says nothing beside it: the choice is made. Which of the two is the living one, no program can know.
+
+A crash between any two steps leaves a mark that is recorded and not put, which the next step puts, or one that is put
+beside another's and not recorded, which is the same as if it were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.gc.protocol import LINEAGE_MARK, LINEAGE_PREFIX
+from lakebed.kv import Held, PredicateFailed
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import Record, Versions, decode_record, encode_record, keys
+
+from .errors import OtherInstallation
+
+LINEAGE_KEY: Final = keys.SETTING + b"lineage"
+STEP_MS: Final = 6 * 3_600_000
+"""How often an installation that is alive says so: what a copy that is younger than this takes, nobody sees."""
+
+_MARK: Final = re.compile(LINEAGE_MARK, re.ASCII)
+
+
+class LineageRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of the trail: `mark` has `number`, `before` is the mark of the number before it, "" if that is another's.
+
+    `is_stopped`: another installation was seen. `adopted_by` and `adopted_ms`: who last chose this one, and when.
+    """
+
+    number: int = 0
+    mark: str = ""
+    before: str = ""
+    stepped_ms: int = 0
+    is_stopped: bool = False
+    adopted_by: str = ""
+    adopted_ms: int = 0
+
+
+class MarkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a mark's file, for people: when it was made, and by whom if somebody chose this installation."""
+
+    made_ms: int
+    adopted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    number: int
+    mark: str
+
+    @property
+    def key(self) -> str:
+        return f"{LINEAGE_PREFIX}{self.number:012d}-{self.mark}"
+
+
+class Lineage:
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    async def read(self) -> LineageRecord:
+        return (await self._read())[0]
+
+    async def check(self) -> None:
+        """One listing of a few keys, and one record.
+
+        Raises:
+            OtherInstallation: another one has left marks here, now or before, and nobody has chosen between the two.
+        """
+        first, _ = await self._read()
+        found = await self._marks(first.number - 1)
+        record, held = await self._read()
+        if record.is_stopped:
+            raise self._stopped()
+        strange = [mark for mark in found if not _is_ours(mark, record)]
+        if strange:
+            await self._protest(strange)
+            await self._stop(record, held)
+            raise self._stopped()
+
+    async def step(self) -> None:
+        """
+        Raises:
+            OtherInstallation: see `check`.
+        """
+        while True:
+            await self.check()
+            record, held = await self._read()
+            if record.is_stopped:
+                continue
+            if record.number:
+                await self._put_end(record)
+            after = self._next(record, record.number + 1, before=record.mark)
+            if await self._write(after, held):
+                await self._put_end(after)
+                await self.check()
+                return
+
+    async def step_if_due(self) -> None:
+        """A step, if the last one is STEP_MS ago and nobody was seen: for the upkeep of a server. Else one read.
+
+        Raises:
+            OtherInstallation: it is seen now.
+        """
+        record = await self.read()
+        age_ms = self._versions.ports.clock.now_ms() - record.stepped_ms
+        if not record.is_stopped and not 0 <= age_ms < STEP_MS:
+            await self.step()
+
+    async def adopt(self, *, by: str) -> LineageRecord:
+        """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
+        Told by nothing but a person. Another one that is just taking a step stops both: then it is to be told again.
+        Of several the one that was told last goes on.
+        """
+        while True:
+            record, held = await self._read()
+            found = await self._marks(record.number - 1)
+            number = max([record.number, *(mark.number for mark in found)]) + 2
+            # A gap before it: whoever goes on behind the old marks meanwhile is seen there.
+            fresh = self._next(record, number, before="")
+            after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
+            if await self._write(after, held):
+                await self._put_end(after)
+                return after
+
+    async def _read(self) -> tuple[LineageRecord, Held | None]:
+        held = await self._versions.store.get(self._versions.partition, LINEAGE_KEY)
+        return (LineageRecord() if held is None else decode_record(LineageRecord, held.value)), held
+
+    async def _write(self, record: LineageRecord, before: Held | None) -> bool:
+        here, predicate = self._versions, None if before is None else before.predicate
+        try:
+            await here.store.set_if(here.partition, LINEAGE_KEY, encode_record(record), predicate)
+        except PredicateFailed:
+            return False
+        return True
+
+    def _next(self, record: LineageRecord, number: int, *, before: str) -> LineageRecord:
+        ports = self._versions.ports
+        mark, now_ms = ports.ids.fresh(), ports.clock.now_ms()
+        return replace(record, number=number, mark=mark, before=before, stepped_ms=now_ms)
+
+    async def _marks(self, since: int) -> Sequence[Mark]:
+        start_after = f"{LINEAGE_PREFIX}{max(since, 0):012d}"
+        pages = self._versions.objectstore.list(LINEAGE_PREFIX, start_after=start_after)
+        matches = [_MARK.fullmatch(stat.key) async for page in pages for stat in page]
+        return [Mark(int(match[1]), match[2]) for match in matches if match]
+
+    async def _put(self, mark: Mark, *, adopted_by: str = "") -> None:
+        body = MarkFile(made_ms=self._versions.ports.clock.now_ms(), adopted_by=adopted_by)
+        await self._versions.objectstore.put(mark.key, msgspec.json.encode(body))
+
+    async def _put_end(self, record: LineageRecord) -> None:
+        """The mark that the records end with; once more, with the same name in it, where it was there."""
+        adopted_by = "" if record.before else record.adopted_by
+        await self._put(Mark(record.number, record.mark), adopted_by=adopted_by)
+
+    async def _protest(self, strange: Sequence[Mark]) -> None:
+        """A mark that the other one does not know, beside its last, and again if that was not its last any more; none
+        where a person chose the other one."""
+        beside, said = strange, 0
+        while (last := max(beside).number) > said and not await self._has_adoption(beside):
+            said = last
+            await self._put(Mark(said, self._versions.ports.ids.fresh()))
+            beside = await self._marks(said)
+
+    async def _has_adoption(self, marks: Sequence[Mark]) -> bool:
+        """Only what has a gap before it can be one, so few files are read. One that is unreadable tells nothing."""
+        numbers = {mark.number for mark in marks}
+        for mark in marks:
+            if mark.number - 1 not in numbers:
+                with suppress(ObjectMissing, msgspec.MsgspecError):
+                    body = await self._versions.objectstore.get(mark.key)
+                    if msgspec.json.decode(body, type=MarkFile).adopted_by:
+                        return True
+        return False
+
+    async def _stop(self, record: LineageRecord, held: Held | None) -> None:
+        # Failed, somebody of ours stepped, stopped or adopted: then the next check tells.
+        await self._write(replace(record, is_stopped=True), held)
+
+    def _stopped(self) -> OtherInstallation:
+        uri = self._versions.objectstore.uri
+        return OtherInstallation(
+            f"{uri} is not this installation's alone, or its key-value store is older than the namespace (a copy, or a"
+            " restored backup): nothing is collected until a person has chosen with `lakebed gc adopt`",
+            namespace=uri,
+        )
+
+
+def _is_ours(mark: Mark, record: LineageRecord) -> bool:
+    if mark.number == record.number:
+        return mark.mark == record.mark
+    if mark.number == record.number - 1:
+        return mark.mark == record.before
+    return mark.number < record.number

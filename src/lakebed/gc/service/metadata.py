@@ -1,0 +1,172 @@
+"""A collection of metadata on the live side: range and metarange files that no commit needs, and folders of old runs
+(docs/design/protocols.md, "A collection of metadata").
+
+Files are named by content, so one that is garbage now may be what somebody writes a moment later; and a delete that
+slept may come years after. So an id that a run wants is *given up* for ever, before it is deleted: whoever writes
+files asks for it after he read his branch, and gives the same content another id. The run, in this order and no other:
+
+    record    `condemning`, with the digest of the list; a run has one list and never another
+    give up   each file's id and each run's, under a key that is never removed
+    end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
+              its folder stays
+    touch     every branch: whoever read it before and asked too early fails to publish now, and builds again
+    look      swept records, refs, then every commit record: what one names that is not swept stays
+    sweeping  `set_if`, bound to this look; from here on deletes may begin
+
+What stays is given up all the same: nobody can tell whether another run may still delete it. That costs a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from lakebed.base import RunId
+from lakebed.gc.protocol import (
+    COMMITS,
+    LEFTOVERS,
+    REFS,
+    BadInput,
+    GivenUp,
+    GiveUp,
+    Manifest,
+    RunKind,
+    RunState,
+    run_folder,
+)
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import RefState, RunRecord, Versions, keys
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
+
+from .commits import Snapshot, read_snapshot_for_metadata
+from .errors import RunMoved, RunNotFound
+from .inputs import Inputs
+from .options import UpkeepOptions
+from .runs import RunBook, kind_of, state_of
+
+FILE = "file"
+RUN = "run"
+WRITE_BATCH = 1_000
+
+_OVER = frozenset({RunState.ENDED, RunState.ABANDONED})
+
+
+class MetadataRuns:
+    def __init__(self, versions: Versions, runs: RunBook, options: UpkeepOptions) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._options = options
+
+    async def give_up(self, run_id: RunId, body: GiveUp) -> GivenUp:
+        """Publish what the run wants, and say what must stay all the same. Once it is done, ids are given up for ever.
+
+        Costs one write for each thing in the list, two operations for each branch, and a scan of the records.
+
+        Raises:
+            RunMoved: the run sweeps, ended or was abandoned, or another collection gave up its plan.
+            BadInput: the list is not what its manifest says, or not the one that was published before.
+        """
+        inputs = Inputs(self._versions.objectstore, RunKind.METADATA, run_id)
+        table = await inputs.read_table(LEFTOVERS, body.leftovers)
+        kinds, ids = table.column("kind").to_pylist(), table.column("id").to_pylist()
+        if strange := set(kinds) - {FILE, RUN}:
+            raise BadInput(f"{body.leftovers.folder} names things of kind {min(strange)}", input=LEFTOVERS.name)
+        record, held = await self._begin_attempt(run_id, body.leftovers)
+        pairs = list(zip(kinds, ids, strict=True))
+        runs = [RunId(id_) for kind, id_ in pairs if kind == RUN]
+        alive = await self.publish(run_id, files=[id_ for kind, id_ in pairs if kind == FILE], runs=runs)
+        snapshot = await self.look()
+        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables())
+        refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
+        await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
+        return GivenUp(run_id=run_id, commits=commits, refs=refs, runs_alive=tuple(alive))
+
+    async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
+        ports = self._versions.ports
+        record = RunRecord(
+            kind=StoredKind.METADATA,
+            state=StoredState.CONDEMNING,
+            started_ms=ports.clock.now_ms(),
+            attempt=ports.ids.fresh(),
+            listed=leftovers.digest(),
+        )
+        try:
+            before, held = await self._runs.read_as(run_id, RunKind.METADATA, RunState.CONDEMNING)
+        except RunNotFound:
+            now = await self._runs.write(run_id, record, None)
+            await self._runs.check_not_given_up(run_id)
+            return record, now
+        if before.listed != record.listed:
+            raise BadInput(f"run {run_id} published another list before", input=LEFTOVERS.name)
+        record = replace(record, started_ms=before.started_ms)
+        return record, await self._runs.write(run_id, record, held)
+
+    async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
+        """Give up, end, touch. The runs that are alive are returned: their folders stay."""
+        names = [id_.encode() for id_ in files] + [keys.given_up_run(run) for run in runs]
+        partition = keys.given_up_partition(self._versions.uid)
+        for start in range(0, len(names), WRITE_BATCH):
+            batch = [(name, run_id.encode()) for name in names[start : start + WRITE_BATCH]]
+            await self._versions.store.set_many(partition, batch)
+        alive = [run for run in runs if not await self._end_planned(run)]
+        for name, record in await self._versions.branch_records():
+            # One that is being made can be read by nobody yet: who builds on it asks after this.
+            if record.state is RefState.ACTIVE:
+                await self._versions.touch(name)
+        return alive
+
+    async def _end_planned(self, run_id: RunId) -> bool:
+        """Whether nobody works on this run any more, nor will. A run without a record was planned, and may be about to
+        be published: whoever does that looks whether it was given up, after its record is there."""
+        try:
+            record, _ = await self._runs.read(run_id)
+            if record.state is StoredState.MARKED:
+                folder = run_folder(kind_of(record), run_id)
+                if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
+                    return False  # It was applied by an older release, and is to be again: some objects failed.
+                record = await self._runs.end_unapplied(run_id)
+        except RunNotFound:
+            return True
+        except RunMoved:
+            return False
+        return state_of(record) in _OVER
+
+    async def look(self) -> Snapshot:
+        return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
+
+    async def forget_runs(self) -> list[RunId]:
+        """Remove the records of runs that are over, were given up, and have no file left in their folder.
+
+        What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
+        """
+        over = [(run_id, record) for run_id, record in await self._versions.runs() if state_of(record) in _OVER]
+        given_up = await self._versions.given_up([keys.given_up_run(run_id).decode() for run_id, _ in over])
+        forgotten: list[RunId] = []
+        for (run_id, record), by in zip(over, given_up, strict=True):
+            if by and not await self._has_files(run_folder(kind_of(record), run_id)) and await self._forget(run_id):
+                forgotten.append(run_id)
+        return forgotten
+
+    async def _has_files(self, folder: str) -> bool:
+        async for page in self._versions.objectstore.list(folder):
+            if page:
+                return True
+        return False
+
+    async def _forget(self, run_id: RunId) -> bool:
+        held = await self._versions.store.get(self._versions.partition, keys.RUN + run_id.encode())
+        if held is None:
+            return False
+        # A crash between the two leaves a record without a list, which the next pass finds.
+        await self._drop(keys.condemned_partition(self._versions.uid, run_id))
+        try:
+            await self._versions.store.delete_if(self._versions.partition, keys.RUN + run_id.encode(), held.predicate)
+        except PredicateFailed:
+            return False
+        return True
+
+    async def _drop(self, partition: bytes) -> None:
+        while (page := await self._versions.store.scan(partition, b"", WRITE_BATCH)).keys:
+            await self._versions.store.delete_many(partition, page.keys)

@@ -1,0 +1,216 @@
+"""Every address of a repository that is in no commit: PrepareUncommittedForGC (docs/design/0001-uncommitted-gc.md).
+
+In the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
+
+    cells    each branch, and every cell of each of its tokens, even those equal to the commit
+    touch    each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
+             `touched` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
+    uploads  addresses handed out, in whatever state but expired
+    copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
+
+A `Cursor` says where a reading goes on; each step does one scan or looks at one branch and moves it. So a reading of
+any size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
+key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
+Outside it travels sealed (continuing.py).
+
+Branches are looked at one after the other, not all at the start. That loses nothing: a branch that comes into being
+behind the cursor has a token without cells, and whatever is put into it later is an address of a slice that had not
+settled when the run began, or has an upload or copy record, or is in a commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from lakebed.base import StagingToken
+from lakebed.gc.protocol import UNCOMMITTED, Manifest, PartWriter
+from lakebed.kv import Page
+from lakebed.versions import (
+    BranchRecord,
+    CopyRecord,
+    UploadRecord,
+    UploadState,
+    Versions,
+    decode_record,
+    keys,
+)
+
+from .inputs import Inputs, digest_of_pages
+from .options import UpkeepOptions
+from .rows import Address, AddressRows, address_of
+
+UPLOADS: Final = "uploads"
+
+
+class Phase(StrEnum):
+    CELLS = "cells"
+    TOUCH = "touch"
+    UPLOADS = "uploads"
+    COPIES = "copies"
+    DONE = "done"
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a reading goes on.
+
+    `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
+    `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
+    digest over the manifests of the pages before.
+    """
+
+    name: str
+    page: int = 0
+    pages: str = ""
+    phase: Phase = Phase.CELLS
+    branch: str = ""
+    inside: bool = False
+    tokens: tuple[StagingToken, ...] = ()
+    read: tuple[StagingToken, ...] = ()
+    key: bytes = b""
+
+
+def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
+    return Cursor(name=cursor.name, page=cursor.page, pages=cursor.pages, phase=phase)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPage:
+    """What one page wrote, where to go on (None: at the end), and then the manifest of all pages."""
+
+    manifest: Manifest
+    cursor: Cursor | None
+    whole: Manifest | None
+
+
+class Reading:
+    def __init__(self, versions: Versions, options: UpkeepOptions) -> None:
+        self._versions = versions
+        self._options = options
+        self._namespace = versions.objectstore.uri
+
+    async def read_page(self, inputs: Inputs, cursor: Cursor) -> ReadPage:
+        """Read from the cursor on until a file is full or everything is read, and write that file.
+
+        Costs one scan for each `scan_page` cells, one read a branch and phase, and memory for one file.
+        """
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        while cursor.phase is not Phase.DONE and not self._is_full(rows, writer):
+            cursor = await self._step(cursor, rows)
+            # The server answers others between two scans: an embedded store reads without ever waiting.
+            await self._versions.ports.clock.sleep(0)
+        rows.flush()
+        manifest = await inputs.write_page(UNCOMMITTED, cursor.name, cursor.page, writer)
+        cursor = replace(cursor, page=cursor.page + 1, pages=digest_of_pages(cursor.pages, manifest))
+        if cursor.phase is not Phase.DONE:
+            return ReadPage(manifest, cursor, None)
+        return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page, cursor.pages))
+
+    async def read_uploads(self, inputs: Inputs) -> Manifest:
+        """The addresses handed out as they are now, as an input of its own: `uploads`, of the table UNCOMMITTED."""
+        writer = PartWriter(UNCOMMITTED)
+        rows = AddressRows(writer, group_rows=self._options.group_rows)
+        cursor = Cursor(name=UPLOADS, phase=Phase.UPLOADS)
+        while cursor.phase is Phase.UPLOADS:
+            cursor = await self._step_uploads(cursor, rows)
+        rows.flush()
+        page = await inputs.write_page(UNCOMMITTED, UPLOADS, 0, writer)
+        return await inputs.join_pages(UNCOMMITTED, UPLOADS, 1, digest_of_pages("", page))
+
+    def _is_full(self, rows: AddressRows, writer: PartWriter) -> bool:
+        return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
+
+    async def _step(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        match cursor.phase:
+            case Phase.CELLS:
+                return await self._step_cells(cursor, rows)
+            case Phase.TOUCH:
+                return await self._step_touch(cursor, rows)
+            case Phase.UPLOADS:
+                return await self._step_uploads(cursor, rows)
+            case Phase.COPIES:
+                return await self._step_copies(cursor, rows)
+            case Phase.DONE:
+                return cursor
+        assert_never(cursor.phase)
+
+    async def _step_cells(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        if cursor.tokens:
+            return await self._scan_token(cursor, rows)
+        found = await self._next_branch(cursor.branch)
+        if found is None:
+            return _beginning(cursor, Phase.TOUCH)
+        name, record = found
+        return replace(cursor, branch=name, tokens=record.tokens(), key=b"")
+
+    async def _step_touch(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        if cursor.tokens:
+            token = cursor.tokens[0]
+            after = await self._scan_token(cursor, rows)
+            return after if after.tokens[:1] == (token,) else replace(after, read=(*cursor.read, token))
+        if not cursor.inside:
+            found = await self._next_branch(cursor.branch)
+            if found is None:
+                return _beginning(cursor, Phase.UPLOADS)
+            return replace(cursor, branch=found[0], inside=True, read=())
+        record = await self._branch(cursor.branch)
+        sealed = () if record is None else record.sealed
+        # Read even if an earlier phase read it too: rows may repeat, and a cursor cannot remember every token. Looked
+        # for again after each reading: a frozen token may itself be frozen, and cleaned, while we read it.
+        frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
+        if frozen:
+            return replace(cursor, tokens=frozen, key=b"")
+        await self._versions.touch(cursor.branch, only_sealed=True)
+        return replace(cursor, inside=False, read=())
+
+    async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        partition = keys.token_partition(self._versions.uid, cursor.tokens[0])
+        page = await self._versions.store.scan(partition, cursor.key, self._options.scan_page)
+        rows.add_cells(page.values, branch=cursor.branch, namespace=self._namespace)
+        if page.next_start is not None:
+            return replace(cursor, key=page.next_start)
+        return replace(cursor, tokens=cursor.tokens[1:], key=b"")
+
+    async def _next_branch(self, after: str) -> tuple[str, BranchRecord] | None:
+        start = keys.BRANCH + after.encode() + (b"\0" if after else b"")
+        page = await self._versions.store.scan(self._versions.partition, start, 1)
+        if not page.keys or not page.keys[0].startswith(keys.BRANCH):
+            return None
+        return page.keys[0][len(keys.BRANCH) :].decode(), decode_record(BranchRecord, page.values[0])
+
+    async def _branch(self, name: str) -> BranchRecord | None:
+        held = await self._versions.store.get(self._versions.partition, keys.BRANCH + name.encode())
+        return None if held is None else decode_record(BranchRecord, held.value)
+
+    async def _step_uploads(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        page, following = await self._scan_records(cursor, keys.UPLOAD, Phase.COPIES)
+        for key, value in zip(page.keys, page.values, strict=True):
+            record = decode_record(UploadRecord, value)
+            # One that is expired can be linked no more: what its client put there is garbage like any other.
+            if record.state is not UploadState.EXPIRED:
+                address = self._address(key[len(keys.UPLOAD) :].decode(), created_ms=record.issued_ms)
+                rows.add(address, source="upload", branch=record.branch)
+        return following
+
+    async def _step_copies(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+        page, following = await self._scan_records(cursor, keys.COPY, Phase.DONE)
+        for value in page.values:
+            record = decode_record(CopyRecord, value)
+            rows.add(self._address(record.address, created_ms=record.started_ms), source="copy", branch=record.branch)
+        return following
+
+    async def _scan_records(self, cursor: Cursor, prefix: bytes, then: Phase) -> tuple[Page, Cursor]:
+        start = cursor.key or prefix
+        page = await self._versions.store.scan(self._versions.partition, start, self._options.scan_page)
+        mine = sum(key.startswith(prefix) for key in page.keys)
+        is_last = mine < len(page.keys) or page.next_start is None
+        following = replace(cursor, phase=then, key=b"") if is_last else replace(cursor, key=page.next_start)
+        return Page(page.keys[:mine], page.values[:mine], None), following
+
+    def _address(self, text: str, *, created_ms: int) -> Address:
+        return address_of(text, namespace=self._namespace, created_ms=created_ms)

@@ -1,0 +1,322 @@
+"""Back out of quarantine: what a run moved aside is staged again, under a fresh address, and proven to be there.
+
+A swept commit stays swept and an address that was taken is never named again: both are what makes a sweep safe. So a
+restore is an upload whose body is copied inside the object store (docs/design/protocols.md, "Upload by the server"),
+and every promise about uploads holds for it, whatever runs at the same time. Before the entry is staged the copy is
+read back: its size and checksum are those of what lies in quarantine, and the size is the one in the ledger.
+
+A page restores some objects of one part of the run's ledger (restorable.py), perhaps none. Repeated, or after a crash,
+it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
+else.
+
+Of several versions of a path the one seen last is there in the end, whichever page finds it: what is staged says which
+version it is (`RestoredFrom`). Only what this very restore staged is replaced unasked; and an address that is asked for
+by itself returns, whatever else is there to be had. A look at the path and the write that follows are bound by the
+checksum that was seen, so of two calls at once none undoes the other's.
+
+Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
+where this very restore goes on: it is sealed, so that nobody makes up what was looked at (continuing.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.base import Corrupt, Entry, LakebedError, parse_address, path_to_key
+from lakebed.gc.protocol import (
+    FAILURES_SHOWN,
+    LEDGER,
+    LEDGER_PREFIX,
+    RESTORED_FROM,
+    LedgerState,
+    Quarantine,
+    Restore,
+    RestoredFrom,
+    RestoreFailure,
+    RestorePage,
+    arrow_schema,
+    encode_ledger,
+)
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
+
+from .continuing import Seal
+from .errors import BadContinuation
+from .restorable import Place, Restorable
+
+AT_ONCE: Final = 16
+LOOKS: Final = 3
+"""So often a path is looked at that somebody else writes to meanwhile."""
+
+_OLDEST_SLICE: Final = 1 << 63
+"""Slices are numbered backwards (lakebed.base.addresses); a foreign address tells no date."""
+
+_OCCUPIED: Final = "another object is there"
+
+
+class RestoreDiffers(Corrupt):
+    """What was read back is not what lies in quarantine, or that is not what the ledger says. Nothing was staged."""
+
+
+Refusal = Callable[[str, str], str]
+"""Why an object that had the first path (empty: none is known) may not be staged at the second; empty: it may."""
+
+
+def _refuse_nothing(_path: str, _target: str) -> str:
+    return ""
+
+
+class RestoreOutcome(Enum):
+    """`REPLACED`: staged, in the place of an older version that the same restore had staged."""
+
+    RESTORED = "restored"
+    REPLACED = "replaced"
+    PRESENT = "present"
+    OLDER = "older"
+
+
+Row = dict[str, Any]
+"""A row of LEDGER."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What came of a row: an outcome, or what is wrong. `bytes` more are restored than before."""
+
+    row: Row
+    target: str
+    outcome: RestoreOutcome | str
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bytes:
+    size_bytes: int
+    md5: str
+
+
+class Restoring:
+    def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = _refuse_nothing) -> None:
+        """`key` seals tokens: the same in every process of a server, and told nobody."""
+        self._versions = versions
+        self._key = key
+        self._refusal = refusal
+        self._objectstore = versions.objectstore
+        self._restorable = Restorable(versions.objectstore)
+
+    async def restore(self, body: Restore, *, branch: str) -> RestorePage:
+        """One page, onto this branch.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            NotInQuarantine: nothing that was asked for lies there: it was deleted for good, purged, or never taken.
+            BadContinuation: not a token that this restore was given.
+            BadInput: the quarantine's record or the run's ledger is unreadable.
+        """
+        await self._versions.get_branch(branch)
+        seal = self._seal(body, branch)
+        if body.continuation_token is None:
+            place = await self._restorable.begin(body, self._versions.ports.ids.fresh())
+        else:
+            place = _place(seal.open(body.continuation_token))
+        found = await self._restorable.find(body, place)
+        token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
+        if found.quarantine is None or not found.rows:
+            return RestorePage(run_id=found.run_id, continuation_token=token)
+        return await self._restore_page(body, branch, found.quarantine, found.rows, place.restore, token)
+
+    def _seal(self, body: Restore, branch: str) -> Seal:
+        asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
+        return Seal(self._key, "restore", self._versions.uid, asked.decode())
+
+    async def _restore_page(
+        self, body: Restore, branch: str, quarantine: Quarantine, page: list[Row], restore: str, token: str | None
+    ) -> RestorePage:
+        versions: dict[str, list[Row]] = {}
+        for row in page:
+            versions.setdefault(_target(body, row), []).append(row)
+        deeds: list[Deed] = []
+        targets = list(versions)
+        for start in range(0, len(targets), AT_ONCE):
+            wave = targets[start : start + AT_ONCE]
+            tasks = [self._restore_versions(body, branch, quarantine, versions[one], one, restore) for one in wave]
+            deeds += [deed for some in await self._versions.ports.tasks.gather(tasks) for deed in some]
+        done = [deed for deed in deeds if deed.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.REPLACED)]
+        if done:
+            await self._record(quarantine, [{**deed.row, "path": deed.target} for deed in done])
+        failures = [
+            RestoreFailure(address=deed.row["address"], path=deed.target, error=deed.outcome)
+            for deed in deeds
+            if isinstance(deed.outcome, str)
+        ]
+        counts = Counter(deed.outcome for deed in deeds)
+        return RestorePage(
+            run_id=quarantine.run_id,
+            restored=counts[RestoreOutcome.RESTORED],
+            bytes_restored=sum(deed.bytes for deed in deeds),
+            present=counts[RestoreOutcome.PRESENT],
+            older=counts[RestoreOutcome.OLDER] + counts[RestoreOutcome.REPLACED],
+            failed=len(failures),
+            failures=tuple(failures[:FAILURES_SHOWN]),
+            continuation_token=token,
+        )
+
+    async def _restore_versions(
+        self, body: Restore, branch: str, quarantine: Quarantine, rows: Sequence[Row], target: str, restore: str
+    ) -> list[Deed]:
+        """Of one path: the older ones only where the newest could not be restored."""
+        deeds: list[Deed] = []
+        for row in sorted(rows, key=_newness_of, reverse=True):
+            if any(isinstance(deed.outcome, RestoreOutcome) for deed in deeds):
+                deeds.append(Deed(row=row, target=target, outcome=RestoreOutcome.OLDER))
+            else:
+                deeds.append(await self.restore_one(body, branch, quarantine, row, target, restore=restore))
+        return deeds
+
+    # One object
+
+    async def restore_one(
+        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, *, restore: str
+    ) -> Deed:
+        outcome: RestoreOutcome | str = self._refusal(row["path"], target)
+        more_bytes = 0
+        if not outcome:
+            try:
+                outcome, more_bytes = await self._restore(body, branch, quarantine, row, target, restore)
+            except ObjectMissing:
+                outcome = "it does not lie in quarantine any more"
+            except LakebedError as error:
+                outcome = str(error) or type(error).__name__
+        return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes)
+
+    async def _restore(
+        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, restore: str
+    ) -> tuple[RestoreOutcome | str, int]:
+        """And how many bytes more are restored now."""
+        source, by_address = quarantine.key(row["address"]), row["address"] == body.path
+        for _ in range(LOOKS):
+            there = await self._entry_at(branch, target)
+            is_same = there is not None and await self._is_same(there, source)
+            rival = None if there is None or by_address else _restored_from(there, target)
+            if rival is not None and body.run_id not in ("", rival.run):
+                rival = None
+            is_ours = rival is not None and rival.restore == restore
+            if rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row):
+                return RestoreOutcome.PRESENT if is_same else RestoreOutcome.OLDER, 0
+            if is_same and (by_address or not (body.overwrite or is_ours)):
+                return RestoreOutcome.PRESENT, 0
+            if there is not None and not (body.overwrite or is_ours):
+                return _OCCUPIED, 0
+            try:
+                entry = await self._upload(branch, row, source, target, restore, there)
+            except (PathExists, PreconditionFailed):
+                # Perhaps this very object: a call that seemed lost may still be at work.
+                continue
+            if is_same:  # Staged once more, to say that it is this version: else an older one would replace it.
+                return RestoreOutcome.PRESENT, 0
+            if there is None or not is_ours:
+                return RestoreOutcome.RESTORED, entry.size_bytes
+            return RestoreOutcome.REPLACED, entry.size_bytes - there.size_bytes
+        return _OCCUPIED, 0
+
+    async def _entry_at(self, branch: str, target: str) -> Entry | None:
+        try:
+            return await self._versions.get(branch, path_to_key(target))
+        except PathNotFound:
+            return None
+
+    async def _is_same(self, entry: Entry, source: str) -> bool:
+        """Whether these are just those bytes: an earlier restore put them there, or they never were replaced."""
+        if (await self._objectstore.stat(source)).size_bytes != entry.size_bytes:
+            return False
+        return (await self._read(source)).md5 == entry.checksum
+
+    async def _upload(
+        self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
+    ) -> Entry:
+        """In the place of what is there, and of nothing else."""
+        version = RestoredFrom(
+            path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
+        )
+
+        async def store_body(address: str) -> Entry:
+            wanted = await self._read(source)
+            if row["size_bytes"] not in (wanted.size_bytes, -1):
+                raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the ledger says {row['size_bytes']}")
+            await self._objectstore.copy(source, address)
+            if await self._read(address) != wanted:
+                raise RestoreDiffers("what was read back is not what lies in quarantine")
+            return Entry(
+                address=address,
+                size_bytes=wanted.size_bytes,
+                checksum=wanted.md5,
+                modified_ms=self._versions.ports.clock.now_ms(),
+                metadata={RESTORED_FROM: msgspec.json.encode(version).decode()},
+            )
+
+        checksum = None if there is None else there.checksum
+        return await self._versions.upload(
+            branch, path_to_key(target), store_body, if_none_match=there is None, if_match=checksum
+        )
+
+    async def _read(self, key: str) -> _Bytes:
+        md5, size_bytes = hashlib.md5(usedforsecurity=False), 0
+        async for chunk in self._objectstore.stream(key):
+            md5.update(chunk)
+            size_bytes += len(chunk)
+        return _Bytes(size_bytes=size_bytes, md5=md5.hexdigest())
+
+    async def _record(self, quarantine: Quarantine, done: list[Row]) -> None:
+        """Rows of their own in the ledger, with the path that the object has now."""
+        now_ms = self._versions.ports.clock.now_ms()
+        facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "kept_until": None, "error": ""}
+        rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
+        name = f"{quarantine.run_id}-restore-{self._versions.ports.ids.fresh()}.parquet"
+        await self._objectstore.put(f"{LEDGER_PREFIX}date={quarantine.ledger_date}/{name}", encode_ledger(rows))
+
+
+def _place(opened: bytes | None) -> Place:
+    if opened is None:
+        raise BadContinuation("this is no continuation token of this restore: begin it again")
+    return msgspec.msgpack.decode(opened, type=Place)
+
+
+def _target(body: Restore, row: Row) -> str:
+    version = f"@{row['run_id']}/{row['address']}" if body.all_versions and row["path"] else ""
+    if not body.prefix:
+        return f"{row['path']}{version}" if row["path"] else f"restored/{row['run_id']}/{row['address']}"
+    slash = "" if body.prefix.endswith("/") else "/"
+    return f"{body.prefix}{slash}{row['path'] or row['address']}{version}"
+
+
+def _seen_ms(row: Row) -> int:
+    """0 where an older program wrote the row."""
+    seen = row.get("last_seen_at")
+    return 0 if seen is None else round(seen.timestamp() * 1000)
+
+
+def _newness_of(row: Row) -> tuple[int, int, int, str, str]:
+    return _newness(_seen_ms(row), row["run_id"], row["address"])
+
+
+def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, str]:
+    """Of two versions of a path the greater was seen later; seen at once, or nobody knows when, uploaded later."""
+    slice_, sequence = parse_address(address) or (_OLDEST_SLICE, 0)
+    return seen_ms, -slice_, sequence, run, address
+
+
+def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
+    """Which version of the path it is, if a restore staged it there. A copy from another path is none of this one's."""
+    try:
+        version = msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
+    except msgspec.MsgspecError:
+        return None
+    return version if version.path == path else None

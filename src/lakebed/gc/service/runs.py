@@ -1,0 +1,270 @@
+"""Beginning, moving and ending collection runs. Each move is one `set_if`; which there are, says `protocol.MOVES`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakebed.base import OutcomeUnknown, RunId
+from lakebed.gc.protocol import MOVES, Apply, RunKind, RunState, RunView
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import (
+    CopyRecord,
+    CopyState,
+    RunRecord,
+    SliceRecord,
+    SliceState,
+    UploadRecord,
+    UploadState,
+    Versions,
+    decode_record,
+    encode_record,
+    keys,
+)
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
+
+from .continuing import fresh_secret
+from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
+from .options import UpkeepOptions
+from .records import records
+
+_BEGUN = (StoredState.PLANNING, StoredState.MARKING, StoredState.CONDEMNING)
+
+
+class RunBook:
+    def __init__(self, versions: Versions, options: UpkeepOptions) -> None:
+        self._versions = versions
+        self._options = options
+
+    # Records
+
+    async def read(self, run_id: RunId) -> tuple[RunRecord, Held]:
+        """
+        Raises:
+            RunNotFound: there is none.
+        """
+        held = await self._versions.store.get(self._versions.partition, keys.RUN + run_id.encode())
+        if held is None:
+            raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
+        return decode_record(RunRecord, held.value), held
+
+    async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
+        """The record, if it is of this kind and in one of these states.
+
+        Raises:
+            RunNotFound, WrongKind: there is none, or it is of the other kind.
+            RunMoved: it is in another state.
+        """
+        record, held = await self.read(run_id)
+        if kind_of(record) is not kind:
+            raise WrongKind(f"run {run_id} is one of {record.kind.value} data", run_id=run_id)
+        if state_of(record) not in states:
+            raise moved(run_id, record)
+        return record, held
+
+    async def write(self, run_id: RunId, record: RunRecord, before: Held | None) -> Held:
+        """Replace exactly `before` (None: there is none yet).
+
+        Raises:
+            RunMoved: somebody else moved the run.
+            OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
+        """
+        versions = self._versions
+        value = encode_record(record)
+        predicate = None if before is None else before.predicate
+        try:
+            now = await versions.store.set_if(versions.partition, keys.RUN + run_id.encode(), value, predicate)
+        except PredicateFailed:
+            raise moved(run_id, (await self.read(run_id))[0]) from None
+        except OutcomeUnknown:
+            found = await versions.store.get(versions.partition, keys.RUN + run_id.encode())
+            if found is None or found.value != value:
+                raise
+            return found
+        return Held(value, now)
+
+    async def check_not_given_up(self, run_id: RunId) -> None:
+        """For a run whose record was just written: a collection of metadata takes plans that were never applied.
+
+        Raises:
+            RunMoved: it does, and the run is abandoned.
+        """
+        if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+            raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
+
+    async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
+        """The record of a run whose plan may be carried out; of one that was only planned, what its record would be.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was given up.
+            StalePlan: it was marked with another plan.
+        """
+        uncommitted = body.kind is RunKind.UNCOMMITTED
+        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING)
+        try:
+            record, _ = await self.read_as(run_id, body.kind, *states)
+        except RunNotFound:
+            if uncommitted:
+                raise
+            if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+                raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
+            now_ms = self._versions.ports.clock.now_ms()
+            return RunRecord(kind=StoredKind(body.kind.value), state=StoredState.PLANNING, started_ms=now_ms)
+        if uncommitted and record.plan != body.plan:
+            raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
+        return record
+
+    async def views(self) -> list[RunView]:
+        """Newest first."""
+        return [view(run_id, record) for run_id, record in reversed(await self._versions.runs())]
+
+    # Moves
+
+    async def start_marking(self) -> tuple[RunId, RunRecord]:
+        """A new run of uncommitted data, marking: from now on no finished upload or copy record is cleaned away."""
+        run_id = RunId(self._versions.ports.ids.fresh())
+        now_ms = self._versions.ports.clock.now_ms()
+        record = RunRecord(
+            kind=StoredKind.UNCOMMITTED,
+            state=StoredState.MARKING,
+            started_ms=now_ms,
+            secret=fresh_secret(self._versions.ports.ids),
+        )
+        await self.write(run_id, record, None)
+        return run_id, record
+
+    async def move(self, run_id: RunId, state: RunState, *, plan: str = "") -> RunRecord:
+        """To `state`, or nothing if it is there already (with the same plan, if one is given).
+
+        Raises:
+            RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
+        """
+        record, held = await self.read(run_id)
+        if state_of(record) is state and plan in ("", record.plan):
+            return record
+        if state not in MOVES[kind_of(record)][state_of(record)]:
+            raise moved(run_id, record)
+        if record.kind is StoredKind.COMMITTED and record.state is StoredState.SWEEPING and not record.swept:
+            # Its commits would be in neither list: not in its own any more, and not yet among the swept.
+            message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
+            raise RunMoved(message, run_id=run_id, state=record.state.value)
+        after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
+        await self.write(run_id, after, held)
+        return after
+
+    async def end_unapplied(self, run_id: RunId) -> RunRecord:
+        """For a marked run whose plan nobody will carry out: without a plan, it is told as one that deleted nothing.
+
+        Raises:
+            RunMoved: it is not marked, or an apply of it began.
+        """
+        record, held = await self.read(run_id)
+        if record.state is not StoredState.MARKED or record.began:
+            raise moved(run_id, record)
+        after = replace(record, state=StoredState.ENDED, plan="")
+        await self.write(run_id, after, held)
+        return after
+
+    async def note_began(self, run_id: RunId) -> RunRecord:
+        """For an apply of a marked run, before it writes anything: from now on only it ends the run.
+
+        Raises:
+            RunMoved: it is not marked any more.
+        """
+        while True:
+            record, held = await self.read(run_id)
+            if record.state is not StoredState.MARKED:
+                raise moved(run_id, record)
+            if record.began:
+                return record
+            after = replace(record, began=True)
+            try:
+                await self.write(run_id, after, held)
+            except RunMoved:
+                continue
+            return after
+
+    async def note_swept(self, run_id: RunId) -> None:
+        """For a run of which each commit that it takes has its record: from now on it may end."""
+        while True:
+            record, held = await self.read(run_id)
+            if record.swept or record.state is not StoredState.SWEEPING:
+                return
+            try:
+                await self.write(run_id, replace(record, swept=True), held)
+            except RunMoved:
+                continue
+            return
+
+    async def abandon_dead(self) -> list[RunId]:
+        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its
+        next move."""
+        now_ms = self._versions.ports.clock.now_ms()
+        abandoned: list[RunId] = []
+        for run_id, record in await self._versions.runs():
+            if record.state in _BEGUN and _is_old(record.started_ms, now_ms, self._options.dead_run_age_ms):
+                try:
+                    await self.move(run_id, RunState.ABANDONED)
+                except RunMoved:
+                    continue
+                abandoned.append(run_id)
+        return abandoned
+
+    # Slices
+
+    async def settled_slices(self) -> tuple[tuple[str, ...], int]:
+        """Names of the slices into which every upload has ended, ascending; and how many others there are.
+
+        This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
+        dead are given up, which settles their slices at the cost of one freeze of every branch.
+        """
+        await self._versions.close_slices()
+        await self._give_up_dead_owners()
+        found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
+        settled = tuple(name for name, record in found if record.state is SliceState.SETTLED)
+        return settled, len(found) - len(settled)
+
+    async def _give_up_dead_owners(self) -> None:
+        versions = self._versions
+        now_ms, age_ms = versions.ports.clock.now_ms(), self._options.dead_owner_age_ms
+        slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
+        dead = [n for n, s in slices if s.state is not SliceState.SETTLED and _is_old(s.opened_ms, now_ms, age_ms)]
+        await versions.give_up_slices([keys.SLICE + name.encode() for name in dead])
+        uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
+        for name, upload in uploads:
+            if upload.state in (UploadState.LINKING, UploadState.VOID) and _is_old(upload.issued_ms, now_ms, age_ms):
+                await versions.give_up(UploadRecord, keys.UPLOAD + name.encode())
+        copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
+        for name, copy in copies:
+            if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
+                await versions.give_up(CopyRecord, keys.COPY + name.encode())
+
+
+def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
+    """Whether to give up on what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
+    would stay for ever otherwise."""
+    return abs(now_ms - then_ms) >= age_ms
+
+
+def kind_of(record: RunRecord) -> RunKind:
+    """The store's words and those of the seam are two enumerations, because `versions` knows nothing of collectors."""
+    return RunKind(record.kind.value)
+
+
+def state_of(record: RunRecord) -> RunState:
+    return RunState(record.state.value)
+
+
+def moved(run_id: RunId, record: RunRecord) -> RunMoved:
+    return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
+
+
+def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
+    return RunView(
+        run_id=run_id,
+        kind=kind_of(record),
+        state=state_of(record),
+        started_ms=record.started_ms,
+        condemned=condemned,
+        plan=record.plan,
+    )

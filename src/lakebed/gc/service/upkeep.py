@@ -1,0 +1,340 @@
+"""The live side of collection for one repository: each call is one of the routes in `lakebed.gc.protocol.messages`.
+
+The collectors decide and delete; this side says what is alive, keeps the runs' records, and sees to it that writers and
+runs see each other. The order of the steps is the proof (docs/design/protocols.md); here it is enforced by the run's
+state, by the inputs that are complete, and by the sealed cursor in a continuation token.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from lakebed.base import RunId
+from lakebed.gc.protocol import (
+    COMMITS,
+    DOOMED,
+    REFS,
+    UNCOMMITTED,
+    Apply,
+    BadInput,
+    Condemn,
+    Condemnation,
+    End,
+    GivenUp,
+    GiveUp,
+    Mark,
+    PrepareCommits,
+    PreparedCommits,
+    ReadUncommitted,
+    RunKind,
+    RunList,
+    RunState,
+    RunView,
+    StartedRun,
+    StartRun,
+    Sweep,
+    UncommittedPage,
+    WhyAnswer,
+    check_manifest,
+    check_run_id,
+    rules_path,
+    run_folder,
+)
+from lakebed.versions import RunRecord, Versions
+
+from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
+from .condemning import Condemning
+from .continuing import Continuations, Reader
+from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
+from .inputs import Inputs
+from .lineage import Lineage, LineageRecord
+from .metadata import MetadataRuns
+from .options import UpkeepOptions
+from .reading import Cursor, Reading
+from .rules import RuleBook
+from .runs import RunBook, state_of, view
+from .why import Why
+
+
+class Upkeep:
+    """Any number of these, in any number of processes, may serve one repository."""
+
+    def __init__(self, versions: Versions, options: UpkeepOptions | None = None) -> None:
+        self._options = options = options or UpkeepOptions()
+        self._versions = versions
+        self._runs = RunBook(versions, options)
+        self._reading = Reading(versions, options)
+        self.rules = RuleBook(versions)
+        self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
+        self._metadata = MetadataRuns(versions, self._runs, options)
+        self._why = Why(versions, self.rules)
+        self._lineage = Lineage(versions)
+
+    # Beginning
+
+    async def start(self, body: StartRun) -> StartedRun:
+        """A run id, once it is known that no other installation goes with the namespace; for uncommitted data the run's
+        record too, only then the slices that have settled, and only then the addresses that were handed out: one of a
+        settled slice was handed out before it settled, so none is missed.
+
+        Raises:
+            OtherInstallation: there is another one, or was one when somebody looked.
+        """
+        await self._lineage.step()
+        if body.kind is RunKind.UNCOMMITTED:
+            run_id, record = await self._runs.start_marking()
+            state, now_ms = RunState.MARKING, record.started_ms
+        else:
+            run_id = RunId(self._versions.ports.ids.fresh())
+            state, now_ms = RunState.PLANNING, self._versions.ports.clock.now_ms()
+        settled, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.settled_slices()
+        uploads = None
+        if body.kind is RunKind.UNCOMMITTED:
+            uploads = await self._reading.read_uploads(Inputs(self._versions.objectstore, body.kind, run_id))
+        return StartedRun(
+            run_id=run_id,
+            kind=body.kind,
+            state=state,
+            namespace=self._versions.objectstore.uri,
+            folder=run_folder(body.kind, run_id),
+            now_ms=now_ms,
+            settled_slices=settled,
+            open_slices=others,
+            uploads=uploads,
+        )
+
+    # Reading
+
+    async def read_uncommitted(
+        self, run_id: str, body: ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
+    ) -> UncommittedPage:
+        """The next page of everything that is in no commit. A token is good for the reader that it was given to.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
+            OutOfOrder: the run has read the commits already.
+            BadContinuation: not a token that this reader was given for this run.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read_as(id_, RunKind.UNCOMMITTED, RunState.MARKING)
+        continuations = Continuations(id_, record, reader)
+        inputs = Inputs(self._versions.objectstore, RunKind.UNCOMMITTED, id_)
+        name = UNCOMMITTED.name
+        # Read again after the commits were, staging would lack what was committed in between, and so would they.
+        await inputs.check_not_complete(COMMITS.name)
+        token = body.continuation_token
+        cursor = Cursor(name=name) if token is None else continuations.cursor(token)
+        page = await self._reading.read_page(inputs, cursor)
+        return UncommittedPage(
+            run_id=id_,
+            location=inputs.folder(name),
+            parts=page.manifest.parts,
+            continuation_token=None if page.cursor is None else continuations.token(page.cursor),
+            manifest=page.whole,
+        )
+
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+        """Every commit record and ref, and the rules, written into the run's folder.
+
+        Raises:
+            RunMoved: the run does not mark any more.
+            OutOfOrder: a run of uncommitted data has not read that to its end yet.
+        """
+        id_ = check_run_id(run_id)
+        kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
+        if kind is RunKind.UNCOMMITTED:
+            # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
+            await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
+        current = await self.rules.read()
+        snapshot = await self._snapshot(kind)
+        inputs = Inputs(self._versions.objectstore, kind, id_)
+        refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
+        commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
+        await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
+        return PreparedCommits(
+            run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
+        )
+
+    async def _snapshot(self, kind: RunKind) -> Snapshot:
+        if kind is RunKind.METADATA:
+            return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
+        return await read_snapshot(self._versions)
+
+    async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
+        """A run that plans committed data or metadata has no record: whoever has one must still be marking."""
+        try:
+            await self._runs.read_as(run_id, RunKind.UNCOMMITTED, RunState.MARKING)
+        except RunNotFound:
+            return RunKind.METADATA if planned is RunKind.METADATA else RunKind.COMMITTED
+        return RunKind.UNCOMMITTED
+
+    # Moving
+
+    async def mark(self, run_id: str, body: Mark) -> RunView:
+        """marking → marked, after the last read. From now on the plan may be carried out, as late as one likes.
+
+        Raises:
+            RunMoved: the run was abandoned, or is marked with another plan: throw the work away.
+            BadInput: the plan's manifest is none.
+        """
+        check_manifest(body.plan, name="plan")
+        if body.plan.table != DOOMED.name:
+            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        id_ = check_run_id(run_id)
+        await self._lineage.check()
+        return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
+
+    async def apply(self, run_id: str, body: Apply) -> RunView:
+        """Whether an apply of this plan may begin, asked before it stops another or writes anything. Grants nothing by
+        itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`, that is noted.
+
+        Raises:
+            RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
+            StalePlan: the run was marked with another plan.
+            RulesNotFound, RulesChanged: the plan's rules are not in force. A run that condemns by them is abandoned.
+        """
+        id_ = check_run_id(run_id)
+        await self._lineage.check()
+        record = await self._runs.read_to_apply(id_, body)
+        if body.kind is RunKind.COMMITTED and state_of(record) is not RunState.SWEEPING:
+            now = await self._require_rules(id_)
+            if record.rules_version not in ("", str(now)):
+                await self._abandon_unswept(id_)
+            if body.rules_version != now:
+                raise RulesChanged(
+                    "the retention rules changed since this run was planned; plan again",
+                    run_id=run_id,
+                    planned_by=body.rules_version,
+                    now=now,
+                )
+        if body.begins and body.kind is RunKind.UNCOMMITTED:
+            record = await self._runs.note_began(id_)
+        return await self._view(id_, record)
+
+    async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
+        """See `Condemning.condemn`.
+
+        Raises:
+            RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
+        """
+        id_ = check_run_id(run_id)
+        await self._lineage.check()
+        await self._require_rules(id_)
+        return await self._condemning.condemn(id_, body)
+
+    async def _require_rules(self, run_id: RunId) -> int:
+        """The version of those in force."""
+        current = await self.rules.read()
+        if current.rules is None:
+            await self._abandon_unswept(run_id)
+            raise RulesNotFound("no retention rules are set for this repository")
+        return current.version
+
+    async def _abandon_unswept(self, run_id: RunId) -> None:
+        with suppress(RunNotFound, WrongKind, RunMoved):
+            await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
+            await self._finish(run_id, RunState.ABANDONED)
+
+    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
+        """See `MetadataRuns.give_up`."""
+        await self._lineage.check()
+        return await self._metadata.give_up(check_run_id(run_id), body)
+
+    async def sweep(self, run_id: str, body: Sweep) -> RunView:
+        """See `Condemning.sweep`."""
+        id_ = check_run_id(run_id)
+        await self._lineage.check()
+        return await self._view(id_, await self._condemning.sweep(id_, body))
+
+    async def end(self, run_id: str, body: End) -> RunView:
+        """
+        Raises:
+            RunMoved: it still marks, or has not written down yet what it takes.
+            StalePlan: it is not by this plan that it sweeps.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read(id_)
+        if record.plan != body.plan:
+            raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
+        ended = await self._finish(id_, RunState.ENDED)
+        if ended.kind is RunKind.METADATA:
+            await self._metadata.forget_runs()
+        return ended
+
+    async def abandon(self, run_id: str) -> RunView:
+        """
+        Raises:
+            RunMoved: its deletes may have begun, so it can only be resumed and ended.
+        """
+        return await self._finish(check_run_id(run_id), RunState.ABANDONED)
+
+    async def _finish(self, run_id: RunId, state: RunState) -> RunView:
+        record = await self._runs.move(run_id, state)
+        await self._condemning.drop_condemned(run_id)
+        return view(run_id, record)
+
+    # Being the only one
+
+    async def check_purging(self) -> None:
+        """What a purge takes was let go by the run that moved it aside; left to ask is whether that may go on.
+
+        Raises:
+            OtherInstallation: see `start`.
+        """
+        await self._lineage.check()
+
+    async def say_alive(self) -> None:
+        """Now and then, for each repository, so that a copy of the key-value store notices. See `Lineage.step_if_due`.
+
+        Raises:
+            OtherInstallation: it is seen now.
+        """
+        await self._lineage.step_if_due()
+
+    async def adopt(self, *, by: str) -> LineageRecord:
+        """Of several installations in the namespace this one goes on. See `Lineage.adopt`."""
+        return await self._lineage.adopt(by=by)
+
+    # Looking
+
+    async def run(self, run_id: str) -> RunView:
+        """
+        Raises:
+            RunNotFound: there is none.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read(id_)
+        return await self._view(id_, record)
+
+    async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
+        return view(run_id, record, condemned=len(await self._condemning.condemned(run_id)))
+
+    async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """What keeps an object, and until when, or which run took it. See `Why.ask`."""
+        return await self._why.ask(address=address, ref=ref, path=path)
+
+    async def runs(self) -> RunList:
+        return RunList(runs=tuple(await self._runs.views()))
+
+    async def close_slices_for_runs(self) -> None:
+        """End this server's slice if a run has begun since it was opened, so that the next run may judge what is in it.
+
+        A run's record asks every server for this: the one that answers the run ends its own slice at once.
+        """
+        now_ms = self._versions.ports.clock.now_ms()
+        began = [record.started_ms for _, record in await self._versions.runs()]
+        # One that is dated ahead of this clock would end each slice as soon as it is opened.
+        began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
+        if began_ms is not None:
+            await self._versions.close_slices(opened_until_ms=began_ms)
+
+    async def abandon_dead_runs(self) -> list[RunId]:
+        """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.
+
+        And what runs that ended or were abandoned left of the list of what they condemned.
+        """
+        abandoned = await self._runs.abandon_dead()
+        await self._condemning.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)
+        return abandoned

@@ -1,0 +1,99 @@
+"""Commit records that nobody can ever publish, because files of theirs were given up and deleted.
+
+A committer that sleeps between its files and its commit record may find that a collection of metadata took the files:
+it cannot publish then, for its branch was touched, and it builds again. But the record is there, or is written as the
+last thing before a crash, and every collector reads every commit record. Such a commit is *void*: it keeps nothing, and
+nothing of it is read.
+
+It is told by a file that it names, that was given up, and that is not there. That is a proof: of a commit that is or
+will be published no file that was given up is ever deleted (docs/design/protocols.md, "A collection of metadata"). A
+file that is missing and was never given up is damage, and stops whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import CommitId, MetarangeId, RangeId
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
+from lakebed.versions import Versions
+
+from .commit_columns import CommitColumns, packed, texts
+
+
+async def find_void(
+    versions: Versions, commits: CommitColumns, there: pa.Array, *, heads: Iterable[CommitId]
+) -> frozenset[CommitId]:
+    """Of the commits that are `there` (a flag for each: it was not swept) the void ones. `heads` are all that anything
+    names.
+
+    Costs nothing where every commit is noted as published; else a look or two and a metarange for each tree that only
+    others have.
+    """
+    is_noted = commits.column("published")
+    loose = commits.table.filter(pc.and_(there, pc.invert(is_noted))).select(["id", "metarange_id"])
+    if not loose.num_rows:
+        return frozenset()
+    trees = pc.unique(loose["metarange_id"].combine_chunks())
+    noted = commits.column("metarange_id").filter(pc.and_(there, is_noted))
+    noted = pc.unique(noted.filter(pc.is_in(noted, value_set=trees)))
+    suspects = sorted(set(texts(trees).to_pylist()) - set(texts(noted).to_pylist()) - {""})
+    if not suspects:
+        return frozenset()
+    broken = set()
+    for tree, taken_by in zip(suspects, await versions.given_up(suspects), strict=True):
+        # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
+        is_gone = bool(taken_by) and await _is_missing(versions, metarange_key(MetarangeId(tree)))
+        if is_gone or await _lacks_ranges(versions, MetarangeId(tree)):
+            broken.add(tree)
+    is_void = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
+    void = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_void)).to_pylist()))
+    # One that something names is damaged instead: it stays, for its readers to stop.
+    return void - _reachable(heads, commits, void) if void else void
+
+
+async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
+    try:
+        ranges = [info.id for info in await versions.trees.ranges(tree)]
+    except MetarangeCorrupt:
+        return False
+    taken = [range_ for range_, by in zip(ranges, await versions.given_up(ranges), strict=True) if by]
+    for range_ in taken:
+        if await _is_missing(versions, range_key(RangeId(range_))):
+            return True
+    return False
+
+
+async def _is_missing(versions: Versions, key: str) -> bool:
+    try:
+        await versions.objectstore.stat(key)
+    except ObjectMissing:
+        return True
+    return False
+
+
+def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozenset[CommitId]) -> set[CommitId]:
+    """Which of the wanted commits these heads lead to."""
+    ids, parents = commits.column("id"), commits.column("parents")
+    ends = parents.offsets.to_numpy()
+    above = _rows(ids, parents.values)
+    is_found = bytearray(len(ids))
+    waiting = [row for row in _rows(ids, packed(list(heads))).tolist() if row >= 0]
+    while waiting:
+        row = waiting.pop()
+        if not is_found[row]:
+            is_found[row] = 1
+            waiting += [parent for parent in above[ends[row] : ends[row + 1]].tolist() if parent >= 0]
+    rows = zip(sorted(wanted), _rows(ids, packed(sorted(wanted))).tolist(), strict=True)
+    return {id_ for id_, row in rows if row >= 0 and is_found[row]}
+
+
+def _rows(ids: pa.Array, names: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each of these commits is; -1: nowhere."""
+    return np.asarray(pc.fill_null(pc.index_in(names, value_set=ids), -1).to_numpy()).astype(np.int64)

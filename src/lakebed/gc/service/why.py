@@ -1,0 +1,398 @@
+"""Why an object is there and until when, or which run took it: what `lakebed gc why` asks.
+
+For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
+it says of dates is `lakebed.gc.rules`'s (lasting.py); who names the object is looked for in naming.py. Its cost is
+that of reading every distinct metarange, an end of every distinct range and all staged cells once; where an object is
+gone, the ledger's files too, newest first, until each is found. That may take minutes: it goes in steps, which
+searches.py puts into pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import (
+    CommitId,
+    Corrupt,
+    Invalid,
+    MetarangeId,
+    NotFound,
+    from_row,
+    is_absolute,
+    key_inside,
+    parse_address,
+    path_to_key,
+    slice_name,
+)
+from lakebed.gc.protocol import (
+    LEDGER_PREFIX,
+    CommittedName,
+    Fate,
+    LedgerRow,
+    LedgerState,
+    UncommittedName,
+    WhyAnswer,
+    WhyObject,
+    WhyProgress,
+    decode_ledger,
+    is_special,
+    plain_rows,
+)
+from lakebed.gc.rules import Ancestry, Rules, goes_ms, parse_duration, stays_of
+from lakebed.objectstore import ObjectMissing, ObjectStat
+from lakebed.versions import (
+    Condemned,
+    ContentsGone,
+    RefState,
+    RunState,
+    SliceRecord,
+    SliceState,
+    Versions,
+    decode_record,
+    keys,
+)
+
+from .commit_columns import CommitColumns, packed, texts
+from .commits import Snapshot, read_snapshot
+from .interrupted import Interrupted
+from .naming import Named, Search, Wanted, Work, batches
+from .rules import RuleBook
+
+SHOWN: Final = 100
+"""How many reasons and names of an object an answer tells one by one."""
+OBJECTS_SHOWN: Final = 20
+
+_TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+
+
+class NoQuestion(Invalid):
+    """Neither an address nor a ref and a path were given, or both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What was read once for all objects of an answer."""
+
+    snapshot: Snapshot
+    ancestry: Ancestry
+    rules: Rules | None
+    now_ms: int
+    condemned_by: dict[CommitId, str]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a search puts together, of all objects of an answer."""
+
+    committed: dict[MetarangeId, list[Named]] = field(default_factory=dict)
+    uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
+    stats: dict[str, ObjectStat | None] = field(default_factory=dict)
+    taken: list[LedgerRow] = field(default_factory=list)
+
+
+class Why:
+    def __init__(self, versions: Versions, rules: RuleBook) -> None:
+        self._versions = versions
+        self._rules = rules
+        self._search = Search(versions)
+        self._interrupted = Interrupted(versions.objectstore)
+
+    async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
+        """See `steps`, of which this is the last."""
+        async for step in self.steps(address=address, ref=ref, path=path):
+            if isinstance(step, WhyAnswer):
+                return step
+        raise AssertionError("the last step is the answer")
+
+    async def steps(
+        self, *, address: str = "", ref: str = "", path: str = ""
+    ) -> AsyncGenerator[WhyProgress | WhyAnswer, None]:
+        """How far the search is, after each step of about PARALLEL files; then the answer. By an address, relative or
+        absolute; or by a ref and a path.
+
+        A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
+        history and in the ledger.
+
+        Raises:
+            NoQuestion: not just one of the two was given.
+            Corrupt: a file of a commit is missing or altered; the message names it.
+        """
+        if bool(address) == bool(ref and path) or bool(address and (ref or path)):
+            raise NoQuestion("say an address, or a ref and a path")
+        trees, at_ref = await self._look(ref, path)
+        found = _Found()
+        if address or at_ref is not None:
+            addresses = {at_ref or self._canonical(address): None}
+        else:
+            addresses = {}
+            searching = self._search.addresses_at(path_to_key(path), trees, addresses)
+            async for step in _told("commits", searching, len(trees)):
+                yield step
+            async for step in _told("ledger", self._ledger(frozenset(), path, found.taken)):
+                yield step
+            addresses |= dict.fromkeys(row.address for row in found.taken)
+        shown = list(addresses)[:OBJECTS_SHOWN]
+        async for step in self._find(shown, trees, found):
+            yield step
+        current = await self._rules.read()
+        known = await self._known(current.rules)
+        looked = frozenset(trees)
+        if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
+            async for step in self._find_committed(shown, late, found):
+                yield step
+        yield WhyAnswer(
+            repository_uri=self._versions.objectstore.uri,
+            address=address,
+            ref=ref,
+            path=path,
+            at_ref=at_ref is not None,
+            now_ms=known.now_ms,
+            rules_version=current.version,
+            has_rules=current.rules is not None,
+            objects=tuple([await self._object(one, known, found) for one in shown]),
+            objects_count=len(addresses),
+        )
+
+    async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
+        """What is to be searched, the newest first; and the address at the ref, if that is asked for and there is one.
+
+        Nothing else of the commits is held while the search lasts: there may be a million.
+        """
+        snapshot = await read_snapshot(self._versions)
+        return _metaranges(snapshot), await self._at_ref(ref, path, snapshot.swept) if path else None
+
+    def _canonical(self, address: str) -> str:
+        key = key_inside(address, self._versions.objectstore.uri)
+        return address if key is None else key
+
+    async def _at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
+        try:
+            entry = await self._versions.get(ref, path_to_key(path))
+        except NotFound:
+            return None
+        except ContentsGone as gone:
+            return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
+        except (Corrupt, Condemned):
+            # Of a commit that was swept nothing need be there any more.
+            if await self._versions.resolve_commit(ref) in swept:
+                return None
+            raise
+        return self._canonical(entry.address)
+
+    async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
+        """Nobody may read through it, but what it named can be told while its files are there."""
+        commit = await self._versions.get_commit(commit_id)
+        try:
+            row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
+        except Corrupt:
+            return None
+        return None if row is None else self._canonical(from_row(row).address)
+
+    async def _known(self, rules: Rules | None) -> _Known:
+        snapshot = await read_snapshot(self._versions)
+        return _Known(
+            snapshot=snapshot,
+            ancestry=ancestry_of(snapshot),
+            rules=rules,
+            now_ms=self._versions.ports.clock.now_ms(),
+            condemned_by=await self._condemned(),
+        )
+
+    async def _condemned(self) -> dict[CommitId, str]:
+        """What runs are about to take."""
+        found: dict[CommitId, str] = {}
+        for run, record in await self._versions.runs():
+            if record.state in _TAKING:
+                start: bytes | None = b""
+                partition = keys.condemned_partition(self._versions.uid, run)
+                while start is not None:
+                    page = await self._versions.store.scan(partition, start, 1000)
+                    found |= {CommitId(key.decode()): run for key in page.keys}
+                    start = page.next_start
+        return found
+
+    # One object
+
+    async def _find(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        async for step in self._find_committed(addresses, trees, found):
+            yield step
+        if users := [address for address in addresses if not _is_own(address)]:
+            wanted = Wanted(self._versions.objectstore.uri, users)
+            async for step in _told("staging", self._search.uncommitted(wanted, found.uncommitted)):
+                yield step
+        for address in addresses:
+            if not is_absolute(address):
+                found.stats[address] = await self._stat(address)
+        gone = frozenset(address for address, stat in found.stats.items() if stat is None)
+        if not gone <= {row.address for row in found.taken}:
+            found.taken.clear()
+            async for step in _told("ledger", self._ledger(gone, "", found.taken)):
+                yield step
+
+    async def _find_committed(
+        self, addresses: Sequence[str], trees: Sequence[MetarangeId], found: _Found
+    ) -> AsyncIterator[WhyProgress]:
+        own = [address for address in addresses if _is_own(address)]
+        wanted = Wanted(self._versions.objectstore.uri, [address for address in addresses if not _is_own(address)])
+        if wanted.addresses:
+            async for step in _told("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
+                yield step
+        if own:
+            async for step in _told("commits", self._search.files(own, trees, found.committed), len(trees)):
+                yield step
+
+    async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
+        uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
+        taken = tuple(row for row in found.taken if row.address == address)
+        names = _commits_naming(address, known, found.committed)
+        is_own = _is_own(address)
+        rows = [] if is_own else [row for row, _ in names]
+        stays = stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
+        stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
+        goes: int | None = None
+        if is_absolute(address):
+            fate = Fate.OUTSIDE
+        elif stat is None:
+            was_taken = any(row.state not in (LedgerState.FAILED, LedgerState.KEPT) for row in taken)
+            fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if was_taken else Fate.UNKNOWN
+        elif is_own:
+            fate = Fate.OWN
+        elif uncommitted:
+            fate = Fate.KEPT
+        elif names:
+            goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
+            fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
+        else:
+            goes = _over_age(known, stat.modified_ms)
+            fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
+        return WhyObject(
+            address=address,
+            fate=fate,
+            size_bytes=None if stat is None else stat.size_bytes,
+            modified_ms=None if stat is None else stat.modified_ms,
+            goes_ms=goes,
+            slice_settled=await self._is_settled(address),
+            stays=tuple(stays[:SHOWN]),
+            stays_count=len(stays),
+            commits=tuple(name for _, name in names[:SHOWN]),
+            commits_count=len(names),
+            uncommitted=tuple(uncommitted[:SHOWN]),
+            uncommitted_count=len(uncommitted),
+            taken=taken,
+        )
+
+    async def _stat(self, address: str) -> ObjectStat | None:
+        try:
+            return await self._versions.objectstore.stat(address)
+        except ObjectMissing:
+            return None
+
+    async def _is_settled(self, address: str) -> bool | None:
+        place = parse_address(address)
+        if place is None:
+            return None
+        name = slice_name(place[0])
+        held = await self._versions.store.get(self._versions.partition, keys.SLICE + name.encode())
+        return held is not None and decode_record(SliceRecord, held.value).state is SliceState.SETTLED
+
+    # What was taken
+
+    async def _ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
+        """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
+        whole (what was moved aside is purged or restored in the same), until each address is found.
+        """
+        days: dict[str, list[str]] = {}
+        async for page in self._versions.objectstore.list(LEDGER_PREFIX):
+            for stat in page:
+                days.setdefault(stat.key.rpartition("/")[0], []).append(stat.key)
+        for day in sorted(days, reverse=True):
+            for batch in batches(days[day]):
+                for rows in await self._ledger_files(batch):
+                    found += plain_rows(rows.filter(_asked(rows, addresses, path)))
+                yield Work(len(batch), len(batch))
+            if not path and addresses <= {row.address for row in found}:
+                break
+        if path or not addresses <= {row.address for row in found}:
+            found += plain_rows(await self._interrupted.moved(lambda rows: _asked(rows, addresses, path)))
+        found.sort(key=lambda row: (-row.deleted_ms, row.address))
+
+    async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:
+        files = await self._versions.ports.tasks.gather([self._versions.objectstore.get(name) for name in names])
+        # The server answers others between two batches.
+        await self._versions.ports.clock.sleep(0)
+        return [decode_ledger(data, name=name) for name, data in zip(names, files, strict=True)]
+
+
+def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
+    """Which rows are of these addresses, or of this path if there is one."""
+    asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
+    return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
+
+
+async def _told(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+    files = done = 0
+    async for work in works:
+        files, done = work.files, done + work.through
+        yield WhyProgress(stage=stage, done=done, of=of, files=files)
+
+
+def _is_own(address: str) -> bool:
+    return not is_absolute(address) and is_special(address)
+
+
+def ancestry_of(snapshot: Snapshot) -> Ancestry:
+    """Its commits as rows. A ref that is being made holds its commit, whatever the rules say."""
+    ids = [CommitId(id_) for id_ in texts(snapshot.commits.column("id")).to_pylist()]
+    rows = {id_: row for row, id_ in enumerate(ids)}
+    refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
+    active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
+    held = {name: row for kind, name, row in active if kind == "hold"}
+    held |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
+    return Ancestry(
+        ids=ids,
+        first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
+        created_ms=snapshot.commits.column("created_ms").to_pylist(),
+        heads={name: row for kind, name, row in active if kind == "branch"},
+        tags={name: row for kind, name, row in active if kind == "tag"},
+        held=held,
+    )
+
+
+def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
+    """Those of commits that were not swept, each once, the newest first."""
+    there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
+    return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
+
+
+def _commits_naming(
+    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
+) -> list[tuple[int, CommittedName]]:
+    """Rows and names, the newest commit first."""
+    paths = {
+        metarange: min(path for named, path in rows if named == address)
+        for metarange, rows in committed.items()
+        if any(named == address for named, _ in rows)
+    }
+    commits = known.snapshot.commits
+    named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
+    rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
+    found: list[tuple[int, CommittedName]] = []
+    for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
+        path, run = paths[commit.metarange_id], known.condemned_by.get(id_, "")
+        found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
+    return found[::-1]
+
+
+def _over_age(known: _Known, modified_ms: int) -> int | None:
+    """When the rules let go what nothing names."""
+    age = None if known.rules is None else known.rules.uncommitted_min_age
+    return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)

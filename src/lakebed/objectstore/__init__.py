@@ -1,0 +1,61 @@
+"""Immutable bytes: the ObjectStore port, the drivers behind it, and how to open a storage namespace."""
+
+from .drivers.memory import MemoryObjectStore
+from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
+from .opening import (
+    ObjectStoreOptions,
+    environment_of,
+    namespaces_overlap,
+    normalise_namespace,
+    open_objectstore,
+    options_from_environment,
+)
+from .store import (
+    CHUNK_BYTES,
+    Body,
+    DeleteFailure,
+    InvalidNamespace,
+    InvalidObjectKey,
+    Level,
+    ObjectCorrupt,
+    ObjectExists,
+    ObjectMissing,
+    ObjectOutcomeUnknown,
+    ObjectStat,
+    ObjectStore,
+    ObjectStoreDenied,
+    ObjectStoreUnavailable,
+    ShortBody,
+    Stored,
+    UnlistableKey,
+)
+
+__all__ = [
+    "BLOCK_KEY_BYTES_MAX",
+    "CHUNK_BYTES",
+    "Body",
+    "DeleteFailure",
+    "InvalidNamespace",
+    "InvalidObjectKey",
+    "Level",
+    "MemoryObjectStore",
+    "ObjectCorrupt",
+    "ObjectExists",
+    "ObjectMissing",
+    "ObjectOutcomeUnknown",
+    "ObjectStat",
+    "ObjectStore",
+    "ObjectStoreDenied",
+    "ObjectStoreOptions",
+    "ObjectStoreUnavailable",
+    "ShortBody",
+    "Stored",
+    "UnlistableKey",
+    "check_object_key",
+    "environment_of",
+    "is_object_key",
+    "namespaces_overlap",
+    "normalise_namespace",
+    "open_objectstore",
+    "options_from_environment",
+]

@@ -1,0 +1,162 @@
+"""The ObjectStore port: immutable bytes by key, inside one storage namespace.
+
+An instance is rooted at a namespace (`local://bucket/path`, `mem://name`, `s3://bucket/prefix`): its keys are relative
+to it and can name nothing outside. Nothing is ever overwritten in place: a put of a key that exists replaces it as a
+whole or, with `if_absent`, fails. A put that returned is durable; one that failed has left nothing under the key.
+Bodies stream both ways, so no object ever has to fit into memory.
+
+`delete` is called from `gc/sweep.py` and `gc/service/hard_delete.py` and nowhere else (a tidy test sees to it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
+
+Body: TypeAlias = bytes | AsyncIterable[bytes]
+
+CHUNK_BYTES: int = 1 << 20
+"""How much of a body is in memory at once, about."""
+
+
+class ObjectMissing(NotFound):
+    """There is no object under this key."""
+
+
+class ObjectExists(AlreadyExists):
+    """`if_absent`, and there is an object under this key."""
+
+
+class InvalidObjectKey(Invalid):
+    """Not a key inside the namespace: empty, absolute, with `.` or `..` segments, empty segments, NUL, or too long."""
+
+
+class InvalidNamespace(Invalid):
+    """A storage namespace of an unknown scheme, or malformed."""
+
+
+class ShortBody(Invalid):
+    """The body ended before its declared size, or went on after it. Nothing was stored."""
+
+
+class ObjectStoreUnavailable(Unavailable):
+    """The object store cannot be reached, refused us, or is full. Nothing happened."""
+
+
+class ObjectStoreDenied(ObjectStoreUnavailable):
+    """The object store refused us: our credentials may not do this. Whether the object exists is not said."""
+
+
+class UnlistableKey(ObjectStoreUnavailable):
+    """Somebody else's object has a key that the driver's client takes for none, and then lists nothing beside it."""
+
+
+class ObjectOutcomeUnknown(OutcomeUnknown):
+    """The answer to a put was lost, or the disk failed after the object became visible: it may be there or not."""
+
+
+class ObjectCorrupt(Corrupt):
+    """An object is shorter than its listing says, or contradicts the digest that names it."""
+
+
+class ObjectStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One object, as a listing tells it: of millions, and a record takes a fifth of a dataclass's time to build."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What a put stored. `md5` is the hex digest of the bytes, taken while they passed."""
+
+    size_bytes: int
+    md5: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFailure:
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What lies directly in one folder, in byte order: keys of objects; prefixes of folders, which end with a slash."""
+
+    keys: Sequence[str]
+    folders: Sequence[str]
+
+
+class ObjectStore(Protocol):
+    """Every method may raise ObjectStoreUnavailable and InvalidObjectKey."""
+
+    @property
+    def uri(self) -> str:
+        """The namespace, with no slash at its end: `uri + "/" + key` is an absolute address."""
+        ...
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        """Store a body. With `size_bytes` given, a body of another size raises ShortBody.
+
+        Raises:
+            ObjectExists: `if_absent`, and the key is taken.
+            ShortBody: the body is not as long as declared.
+        """
+        ...
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes `start` to before `end` (both cut to the size; None is the end). For small objects and ranges of them.
+
+        Raises:
+            ObjectMissing: there is none.
+        """
+        ...
+
+    def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """The same in chunks of about CHUNK_BYTES. ObjectMissing comes with the first chunk."""
+        ...
+
+    async def stat(self, key: str) -> ObjectStat:
+        """
+        Raises:
+            ObjectMissing: there is none.
+        """
+        ...
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        """Everything whose key starts with `prefix` (any string, not only whole segments), in byte order, in pages."""
+        ...
+
+    async def level(self, folder: str = "") -> Level:
+        """One level of what `list` shows: `folder` ends with a slash, or is empty for the root of the namespace.
+
+        Costs what is in the level, however much lies below. Folders are those of keys; an empty one may be shown.
+        """
+        ...
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy inside the namespace, in the store itself where it can.
+
+        Raises:
+            ObjectMissing: there is no source.
+        """
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """Delete every key, any number of them; absent counts as deleted. What could not be deleted is returned."""
+        ...
+
+    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
+        """A URL that serves the object without credentials; None where this store has no such thing."""
+        ...
+
+    async def presign_put(self, key: str, *, expires_s: int) -> str | None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,42 @@
+"""Collections on the server, watched from the command line. What runs there is tested in tests/server and spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.cli.gc.jobs import _new_lines
+from tests.cli.conftest import Shell
+
+
+@pytest.mark.parametrize(
+    ("told", "lines", "new"),
+    [
+        ((), (), ()),
+        ((), ("a",), ("a",)),
+        (("a",), ("a",), ()),
+        (("a",), ("a", "b"), ("b",)),
+        (("a", "b", "c"), ("b", "c", "d"), ("d",)),
+        (("a", "b"), ("x", "y"), ("x", "y")),
+        (("a", "a"), ("a", "a", "a"), ("a",)),
+    ],
+)
+def test_each_line_of_progress_is_told_once(
+    told: tuple[str, ...], lines: tuple[str, ...], new: tuple[str, ...]
+) -> None:
+    assert _new_lines(told, lines) == new
+
+
+def test_no_jobs_are_an_empty_list(shell: Shell, lake: str) -> None:
+    assert shell.ok("gc", "job", "list", lake, "-o", "json").json == []
+    assert shell.ok("gc", "job", "list", lake).out == ""
+    assert shell("gc", "job", "show", lake, "x").code == 3
+    assert shell("gc", "job", "stop", lake, "x").code == 3
+
+
+def test_what_cannot_be_meant_is_told_before_anything_starts(shell: Shell, lake: str) -> None:
+    assert "none of plan, apply, run, purge" in shell("gc", "job", "start", lake, "sweep").err
+    assert shell("gc", "job", "start", lake, "plan", "--kind", "x").code == 2
+    assert "--yes" in shell("gc", "job", "start", lake, "run").err
+    assert "needs the id of a run" in shell("gc", "job", "start", lake, "apply").err
+    assert shell("gc", "job", "start", lake, "plan", "r1").code == 2
+    assert shell.ok("gc", "job", "list", lake, "-o", "json").json == []

@@ -1,0 +1,214 @@
+"""`lakebed gc` on runs that the server knows, without Spark."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from lakebed.cli.settings import read_settings
+from lakebed.client import Client, Credentials, api_path
+from lakebed.gc import protocol
+from lakebed.gc.protocol import CommitCounts, Plan, RangeCounts, RunKind, Total, Totals, encode_plan, plan_path
+from tests.cli.conftest import Shell
+
+PLANNED = "06gvsk16dis1i19se31f"
+
+
+def start_run(shell: Shell, lake: str) -> str:
+    """A run that begins to mark, and whose collector is never heard of again."""
+    settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
+    credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
+    path = api_path("repositories", lake.removeprefix("lakefs://"), "gc", "runs")
+    with closing(Client(settings.endpoint, credentials)) as client:
+        started = client.call("POST", path, json={"kind": "uncommitted"})
+    assert isinstance(started, dict)
+    return str(started["run_id"])
+
+
+def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: str) -> None:
+    started = start_run(shell, lake)
+
+    refused = shell("gc", "adopt", lake)
+    adopted = shell.ok("gc", "adopt", lake, "--yes", "-o", "json").json
+
+    assert started
+    assert refused.code == 2
+    assert adopted["adopted_by"]
+    assert adopted["adopted_ms"] > 0
+
+
+def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -> None:
+    run = start_run(shell, lake)
+
+    refused = shell("gc", "abandon", lake, run)
+    abandoned = shell.ok("gc", "abandon", lake, run, "--yes", "-o", "json").json
+    unknown = shell("gc", "abandon", lake, "06gvsk16dis1i19se31f", "--yes")
+
+    assert refused.code == 2
+    assert (abandoned["run_id"], abandoned["state"]) == (run, "abandoned")
+    assert shell.ok("gc", "status", lake, run, "-o", "json").json["state"] == "abandoned"
+    assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31f\n")
+
+
+def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: str, tmp_path: Path) -> None:
+    unsaid = shell("gc", "plan", lake)
+    wrong = shell("gc", "plan", lake, "--data", str(tmp_path))
+    unknown = shell("gc", "plan", "lakefs://no-such-lake", "--data", str(tmp_path))
+
+    assert (unsaid.code, unsaid.err) == (
+        2,
+        "error: say where local:// repositories lie: --data with the server's data folder\n",
+    )
+    assert (wrong.code, wrong.out) == (3, "")
+    assert f"is not below {tmp_path}" in wrong.err
+    assert (unknown.code, unknown.err) == (3, "error: lakefs://no-such-lake: repository not found\n")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_supposed_rules_say_nothing_of_metadata(shell: Shell, lake: str, tmp_path: Path) -> None:
+    refused = shell("gc", "plan", lake, "--metadata", "--rules", str(tmp_path / "rules.json"))
+
+    assert (refused.code, refused.out) == (2, "")
+    assert "--rules and --metadata do not go together" in refused.err
+
+
+def write_plan(lake: str, data: Path) -> None:
+    """A finished plan of committed data, of which the server has no record before somebody applies it."""
+    manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
+    plan = Plan(
+        run_id=PLANNED,
+        kind=RunKind.COMMITTED,
+        repository=lake.removeprefix("lakefs://"),
+        namespace=lake.replace("lakefs:", "local:"),
+        now_ms=1_790_000_000_000,
+        settled_slices=1,
+        rules=None,
+        rules_version=1,
+        commits=manifest,
+        refs=manifest,
+        condemned=manifest,
+        commit_counts=CommitCounts(all=2, kept=1, expired=1, swept=0),
+        range_counts=RangeCounts(live=1, expired=1),
+        doomed=protocol.manifest_of(protocol.DOOMED, "_lakefs/x/", []),
+        totals=Totals(all=Total(objects=3, size_bytes=2048)),
+    )
+    file = data / "objects" / lake.removeprefix("lakefs://") / plan_path(plan.kind, PLANNED)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(encode_plan(plan))
+
+
+def test_a_plan_nobody_applied_is_told_as_one(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    status = shell.ok("gc", "status", lake, PLANNED, "--data", str(data))
+    shown = shell.ok("gc", "show", lake, PLANNED, "--data", str(data))
+    abandoned = shell("gc", "abandon", lake, PLANNED, "--yes")
+
+    assert "committed" in status.out
+    assert "2026-09-21" in status.out
+    assert "3 objects, 2.0 KiB" in status.out
+    assert "state:    planned; nobody applied it\n" in shown.out
+    assert (abandoned.code, abandoned.err) == (
+        4,
+        f"error: {PLANNED} is a plan nobody applied: nothing to abandon\n",
+    )
+
+
+def test_a_run_of_nowhere_is_told_with_the_repository_that_has_none(shell: Shell, lake: str, data: Path) -> None:
+    for action in ("show", "status", "apply"):
+        unknown = shell("gc", action, lake, "06gvsk16dis1i19se31g", "--data", str(data))
+
+        assert (unknown.code, unknown.err) == (3, f"error: {lake} has no run 06gvsk16dis1i19se31g\n")
+
+
+def test_settings_of_spark_are_refused_before_it_is_said_to_start(shell: Shell, lake: str, data: Path) -> None:
+    refused = shell("gc", "plan", lake, "--data", str(data), LAKEBED_GC_CORES="many")
+
+    assert (refused.code, "starting Spark" in refused.err) == (2, False)
+
+
+def keys_of_a_new_user(shell: Shell, name: str, group: str) -> dict[str, str]:
+    pair = shell.ok("auth", "users", "create", name, "--group", group, "-o", "json").json
+    return {"LAKEBED_ACCESS_KEY_ID": pair["access_key_id"], "LAKEBED_SECRET_ACCESS_KEY": pair["secret_access_key"]}
+
+
+def test_what_somebody_may_not_do_is_refused_before_spark_is_started(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+    shell.ok("gc", "rules", "set-default", lake, "7d")
+    viewer = keys_of_a_new_user(shell, "early-viewer", "Viewers")
+    planner = keys_of_a_new_user(shell, "early-planner", "GCPlanners")
+
+    for keys, action, command in (
+        (viewer, "gc:Plan", ("plan", lake)),
+        (viewer, "gc:Plan", ("run", lake, "--yes")),
+        (planner, "gc:Apply", ("run", lake, "--yes")),
+        (planner, "gc:Apply", ("apply", lake, PLANNED, "--yes")),
+        (planner, "gc:Apply", ("purge", lake, "--yes")),
+    ):
+        refused = shell("gc", *command, "--data", str(data), **keys)
+        assert (refused.code, refused.out) == (1, ""), refused
+        assert refused.err.startswith("error: insufficient permissions: early-"), refused
+        assert f"needs {action} on" in refused.err
+
+
+def test_what_cannot_be_is_refused_before_spark_is_started(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    unset = shell("gc", "plan", lake, "--committed", "--data", str(data))
+    ruleless = shell("gc", "apply", lake, PLANNED, "--yes", "--data", str(data))
+    grace = shell("gc", "run", lake, "--readers-grace", "-1", "--yes", "--data", str(data))
+
+    assert (unset.code, unset.err[:36]) == (2, "error: no retention rules are set: `")
+    assert (ruleless.code, ruleless.err) == (3, "error: no retention rules are set for this repository\n")
+    assert (grace.code, "starting Spark" in grace.err) == (2, False)
+
+
+def test_who_is_asked_is_told_whether_objects_are_moved_aside_first(shell: Shell, lake: str, data: Path) -> None:
+    bare = shell("gc", "run", lake, "--data", str(data))
+    aside = shell("gc", "run", lake, "--quarantine", "7d", "--data", str(data))
+    objects = shell("gc", "run", lake, "--uncommitted", "--quarantine", "7d", "--data", str(data))
+
+    assert (bare.code, "aside" in bare.err) == (2, False)
+    for asked, is_of_metadata in ((aside, True), (objects, False)):
+        assert (asked.code, "aside, to be deleted after 7d?" in asked.err, "for good" in asked.err) == (2, True, False)
+        assert ("Files of metadata are deleted at once." in asked.err) == is_of_metadata
+
+
+def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    as_json = shell.ok("gc", "show", lake, PLANNED, "--objects", "--data", str(data), "-o", "json")
+    as_text = shell.ok("gc", "show", lake, PLANNED, "--objects", "--path", "logs/", "--data", str(data))
+    commits = shell.ok("gc", "show", lake, PLANNED, "--commits", "--data", str(data))
+
+    assert (as_json.json, as_text.out, commits.out) == ([], "no object\n", "no commit\n")
+
+
+def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, lake: str) -> None:
+    for options in (("--objects", "--commits"), ("--path", "a"), ("--limit", "1"), ("--objects", "--html", "x")):
+        assert shell("gc", "show", lake, PLANNED, *options).code == 2
+
+
+def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data)
+
+    for name in (PLANNED[:8], "latest"):
+        shown = shell.ok("gc", "show", lake, name, "--data", str(data))
+        assert (PLANNED in shown.out, shown.err) == (True, f"run {PLANNED}\n")
+    assert shell.ok("gc", "status", lake, PLANNED[:8], "--data", str(data)).code == 0
+    start_run(shell, lake)
+    assert shell("gc", "show", lake, "0", "--data", str(data)).err.startswith("error: '0' is how 2 runs begin: ")
+    assert shell("gc", "show", lake, "zz", "--data", str(data)).code == 3
+
+
+def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "plan", lake, "--data", "/nonexistent")
+
+    assert (refused.code, refused.err) == (2, "error: /nonexistent: no such folder\n")
+
+
+def test_a_grace_is_a_duration_or_a_number_of_seconds(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "apply", lake, PLANNED, "--readers-grace", "soon")
+
+    assert refused.code == 2
+    assert "say 900 (seconds), 15m or 1h" in refused.err

@@ -1,0 +1,97 @@
+"""`lakebed gc why` against a real server: by path, by address, and what it refuses. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.cli.gc.why import progress_text
+from lakebed.gc import LiveSide, UnknownAnswer
+from lakebed.gc.protocol import WhyProgress
+from tests.cli.conftest import Shell
+
+
+def test_a_path_and_both_spellings_of_its_address_have_one_answer(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a b/ü#?.txt", "hello")
+    shell.ok("commit", f"{lake}/main", "-m", "first")
+    shell.ok("gc", "rules", "set-default", lake, "7d")
+
+    by_path = shell.ok("gc", "why", f"{lake}/main/a b/ü#?.txt", "-o", "json").json
+    (found,) = by_path["objects"]
+    by_key = shell.ok("gc", "why", lake, found["address"], "-o", "json").json
+    by_uri = shell.ok("gc", "why", lake, f"{by_path['repository_uri']}/{found['address']}", "-o", "json").json
+    text = shell.ok("gc", "why", f"{lake}/main/a b/ü#?.txt").out
+
+    assert by_path["at_ref"]
+    assert (found["fate"], found["goes_ms"], [stay["kind"] for stay in found["stays"]]) == ("kept", None, ["head"])
+    assert by_key["objects"] == by_uri["objects"] == [found]
+    assert "the head of branch main, while it is there" in text
+    assert "a b/ü#?.txt" in text
+
+
+def test_what_was_deleted_before_a_commit_goes_with_the_next_run(
+    shell: Shell, lake: str, put: Callable[[str, str], None]
+) -> None:
+    put(f"{lake}/main/a", "one")
+    address = shell.ok("gc", "why", f"{lake}/main/a", "-o", "json").json["objects"][0]["address"]
+    shell.ok("object", "rm", f"{lake}/main/a", "--yes")
+
+    assert "stays for as long as it is staged" not in shell.ok("gc", "why", lake, address).out
+    assert "goes with the next run of uncommitted data" in shell.ok("gc", "why", lake, address).out
+
+
+def test_what_nobody_knows_is_not_found(shell: Shell, lake: str) -> None:
+    told = shell("gc", "why", f"{lake}/main/nosuch")
+    asked = shell("gc", "why", f"{lake}/main/nosuch", "-o", "json")
+
+    assert (told.code, told.out) == (3, "")
+    assert told.err == f"error: {lake}/main/nosuch: no commit and no ledger knows it\n"
+    assert (asked.code, asked.json["objects"]) == (3, [])
+
+
+def test_a_question_without_a_path_or_address_is_refused(shell: Shell, lake: str) -> None:
+    assert shell("gc", "why", lake).code == 2
+    assert shell("gc", "why", f"{lake}/main", "data/x").code == 2
+    assert shell("gc", "why", "lakefs://no-such-lake", "data/x").code == 3
+
+
+def test_a_search_of_several_pages_is_followed_to_its_answer_and_told() -> None:
+    asked: list[str] = []
+
+    class Server:
+        def call(self, method: str, path: str, *, json: object = None) -> object:
+            assert (method, json) == ("GET", None)
+            asked.append(path)
+            if len(asked) < 3:
+                progress = {"stage": "commits", "done": len(asked), "of": 2}
+                return {"progress": progress, "continuation_token": f"t{len(asked)}"}
+            facts = {"repository_uri": "local://lake", "now_ms": 1, "rules_version": 0, "has_rules": False}
+            return {"answer": {**facts, "objects": [], "objects_count": 0}}
+
+    told: list[str] = []
+    found = LiveSide(Server(), "lake").why(address="data/x", progress=lambda one: told.append(progress_text(one)))
+
+    assert found.objects_count == 0
+    assert [path.partition("?")[2] for path in asked] == [
+        "address=data%2Fx",
+        "address=data%2Fx&continuation_token=t1",
+        "address=data%2Fx&continuation_token=t2",
+    ]
+    assert told == ["looking through commits: 1 of 2 trees", "looking through commits: 2 of 2 trees"]
+
+
+def test_a_server_that_neither_answers_nor_goes_on_is_not_asked_for_ever() -> None:
+    class Server:
+        def call(self, method: str, path: str, *, json: object = None) -> object:
+            return {}
+
+    with pytest.raises(UnknownAnswer):
+        LiveSide(Server(), "lake").why(address="data/x")
+
+
+def test_what_is_not_counted_beforehand_is_told_as_it_comes() -> None:
+    assert progress_text(WhyProgress(stage="staging", done=1)) == "looking through what is staged: 1 branch"
+    assert progress_text(WhyProgress(stage="ledger", done=1200)) == "looking through the ledger: 1,200 files"

@@ -1,0 +1,108 @@
+"""Ledger files and plans of every version that there was."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from lakebed.gc.protocol import (
+    DOOMED,
+    LEDGER,
+    BadInput,
+    arrow_schema,
+    check_manifest,
+    decode_ledger,
+    encode_part,
+    manifest_of,
+    part_of,
+    read_part,
+)
+
+THEN = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def parquet(rows: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer)
+    return buffer.getvalue()
+
+
+def first_version(name: str, rows: pa.Table, *, version: int = 1) -> bytes:
+    """The rows as the first release wrote this table, or as a later version."""
+    since = {column.name: column.since for column in (LEDGER if name == "ledger" else DOOMED).columns}
+    return parquet(rows.select([column for column in rows.column_names if since[column] <= version]))
+
+
+def ledger(*errors: str) -> pa.Table:
+    count = len(errors)
+    columns = {
+        "run_id": ["r1"] * count,
+        "address": [f"data/{number}" for number in range(count)],
+        "size_bytes": [4] * count,
+        "reason": ["expired"] * count,
+        "deleted_at": [THEN] * count,
+        "error": list(errors),
+        "path": ["a"] * count,
+        "rule": ["main: 4d"] * count,
+        "state": ["failed" if error else "purged" for error in errors],
+        "kept_until": [None] * count,
+        "last_seen_at": [THEN] * count,
+    }
+    return pa.table({name: columns[name] for name in LEDGER.names()}, schema=arrow_schema(LEDGER))
+
+
+def test_a_ledger_file_of_the_first_version_says_what_it_knows() -> None:
+    rows = decode_ledger(first_version("ledger", ledger("", "refused")), name="x")
+
+    assert rows.select(["state", "error", "path", "kept_until"]).to_pylist() == [
+        {"state": "deleted", "error": "", "path": "", "kept_until": None},
+        {"state": "failed", "error": "refused", "path": "", "kept_until": None},
+    ]
+
+
+def test_a_ledger_file_of_the_second_version_does_not_say_when_an_object_was_seen() -> None:
+    rows = decode_ledger(first_version("ledger", ledger("", "refused"), version=2), name="x")
+
+    assert rows.select(["state", "path", "last_seen_at"]).to_pylist() == [
+        {"state": "purged", "path": "a", "last_seen_at": None},
+        {"state": "failed", "path": "a", "last_seen_at": None},
+    ]
+
+
+def test_a_ledger_file_is_read_as_it_was_written() -> None:
+    rows = ledger("", "refused")
+
+    assert decode_ledger(encode_part(LEDGER, rows), name="x").equals(rows)
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 half a file", parquet(pa.table({"state": ["x"]}))])
+def test_what_is_no_ledger_file_is_refused_by_name(data: bytes) -> None:
+    with pytest.raises(BadInput, match="ledger/x"):
+        decode_ledger(data, name="ledger/x")
+
+
+def test_a_plan_of_the_first_version_is_read_without_paths() -> None:
+    row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": ""}
+    rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["lost"]})
+    data = first_version("doomed", rows.cast(arrow_schema(DOOMED)))
+    part = part_of("part-0.parquet", data, rows=1)
+    whole = manifest_of(DOOMED, "x/", [part])
+    manifest = replace(whole, table_version=1)
+
+    assert check_manifest(manifest, name="x") is DOOMED
+    assert read_part(manifest, DOOMED, part, data)["path"].to_pylist() == [""]
+    assert read_part(manifest, DOOMED, part, data, ["address"])["address"].to_pylist() == ["data/x"]
+
+
+@pytest.mark.parametrize("version", [0, DOOMED.version + 1])
+def test_a_plan_of_a_version_that_never_was_is_refused(version: int) -> None:
+    whole = manifest_of(DOOMED, "x/", [])
+    manifest = replace(whole, table_version=version)
+
+    with pytest.raises(BadInput, match="unknown table doomed version"):
+        check_manifest(manifest, name="x")

@@ -1,0 +1,392 @@
+"""The ways in which collectors were seen to lose data, each by name: what ours does, and that a planted bug shows.
+
+A story tells what people do and asserts that nothing of theirs is lost. It must hold with the code as it is, and must
+not hold with the guard taken out: else the story would prove nothing. Where the way leads through an interleaving, the
+story is a small ports of the simulator, of which every schedule is walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lakebed.base import Entry, to_row
+from lakebed.gc.protocol import UNCOMMITTED, manifest_of
+from lakebed.gc.rules import Namespace, days_rules, optimised
+from lakebed.gc.service import Collector, RulesNotFound, UpkeepOptions
+from lakebed.gc.service.commits import Snapshot
+from lakebed.gc.service.condemning import Condemning
+from lakebed.gc.service.inputs import Inputs
+from lakebed.gc.service.reading import Reading
+from lakebed.gc.service.rules import RuleBook, RulesRecord
+from lakebed.gc.service.runs import RunBook
+from lakebed.objectstore import DeleteFailure
+from lakebed.versions import SliceRecord, decode_cell, keys
+from sim import explore
+from sim.mutants import MUTANTS
+from sim.planting import Mutant, mutant, patches
+from sim.worlds import small_worlds
+
+from .conftest import Lake
+
+Story = Callable[[Lake], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    name: str
+    story: Story
+    bug: Mutant
+
+
+async def past(lake: Lake) -> tuple[str, str]:
+    """`a` was committed and replaced, 20 and 10 days ago: the addresses of the old object and of the new."""
+    old = await lake.put("main", "a", "1")
+    await lake.commit("main", "A")
+    lake.days(10)
+    new = await lake.put("main", "a", "2")
+    await lake.commit("main", "B")
+    lake.days(10)
+    return old, new
+
+
+def in_the_world(name: str) -> Story:
+    """Every schedule of this ports of the simulator, without faults."""
+
+    async def story(_: Lake) -> None:
+        ports = next(ports for ports in small_worlds() if ports.scene.name == name)
+        explored = explore(ports.scene, states_max=1_000_000)
+        assert explored.violation is None, explored.violation
+
+    return story
+
+
+def known(name: str) -> Mutant:
+    return next(one for one in MUTANTS if one.name == name)
+
+
+# The last page of uncommitted entries is empty
+
+
+async def the_last_page_is_empty(lake: Lake) -> None:
+    addresses = {await lake.put("main", "a"), await lake.put("main", "b")}
+    upkeep = lake.upkeep_with(UpkeepOptions(scan_page=1, page_rows=1))
+
+    await lake.collector(upkeep).collect_uncommitted()
+
+    assert await lake.objects() == addresses
+
+
+async def _join_last_page(self: Inputs, *of: Any) -> Any:
+    whole = await _real_join_pages(self, *of)
+    return manifest_of(UNCOMMITTED, whole.folder, whole.parts[-1:])
+
+
+_real_join_pages: Any = Inputs.join_pages
+
+
+# An object identical to the committed one is uploaded again
+
+
+async def the_same_again(lake: Lake) -> None:
+    await lake.put("main", "a", "same")
+    await lake.commit("main")
+    again = await lake.put("main", "a", "same")
+
+    await lake.collector().collect_uncommitted()
+
+    assert (await lake.versions.get("main", b"a")).address == again
+    assert again in await lake.objects()
+
+
+async def _scan_changes_only(self: Any, cursor: Any, rows: Any) -> Any:
+    head = await self._branch(cursor.branch)
+    commit = await self._versions._commit_record(head.commit_id)  # surgery
+
+    class Changes:
+        def add_cells(self, values: Sequence[bytes], **of: Any) -> None:
+            changed = [value for value in values if decode_cell(value)[1][5] not in committed]
+            rows.add_cells(changed, **of)
+
+    entries = await self._versions.trees.scan(commit.metarange_id, b"", 1000)
+    committed = {row[5] for _, row in entries}
+    return await _real_scan_token(self, cursor, Changes())
+
+
+_real_scan_token: Any = Reading._scan_token  # the real one, to call from the changed one
+
+
+# No rules are set
+
+
+async def no_rules(lake: Lake) -> None:
+    objects = set(await past(lake))
+
+    with pytest.raises(RulesNotFound):
+        await lake.collector().collect_committed()
+    assert await lake.objects() == objects
+
+
+async def _rules_of_nobody(_: RuleBook) -> RulesRecord:
+    return RulesRecord(version=1, rules=days_rules(1), changed_ms=0)
+
+
+# The mark is older than a branch made on an expired commit
+
+
+class Slow(Collector):
+    """Between its plan and its apply somebody does something."""
+
+    meanwhile: Callable[[], Awaitable[object]]
+
+    async def _condemn(self, *of: Any) -> Any:
+        await self.meanwhile()
+        return await super()._condemn(*of)
+
+
+async def a_branch_on_an_expired_commit(lake: Lake) -> None:
+    old, new = await past(lake)
+    await lake.upkeep.rules.write(days_rules(1))
+    slow = Slow(lake.versions, lake.upkeep, lake.objectstore.delete)
+    slow.meanwhile = lambda: lake.versions.create_branch("saved", "main~1")
+
+    await slow.collect_committed()
+
+    assert await lake.objects() == {old, new}
+    assert (await lake.versions.get("saved", b"a")).address == old
+
+
+async def _keep_nothing_anew(*_: Any) -> set[str]:
+    return set()
+
+
+# A tag only holds a commit
+
+
+async def only_a_tag(lake: Lake) -> None:
+    old, new = await past(lake)
+    await lake.upkeep.rules.write(days_rules(1))
+    await lake.versions.create_tag("v1", "main~1")
+
+    await lake.collector().collect_committed()
+
+    assert await lake.objects() == {old, new}
+    assert (await lake.versions.get("v1", b"a")).address == old
+
+
+def _refs_without_tags(self: Snapshot) -> Any:
+    refs = [ref for ref in self.refs if ref[0] != "tag"]
+    return _real_refs_table(Snapshot(refs=refs, commits=self.commits, swept=self.swept))
+
+
+def _kept_without_tags(self: Snapshot, *of: Any, **named: Any) -> Any:
+    refs = [ref for ref in self.refs if ref[0] != "tag"]
+    return _real_kept(Snapshot(refs=refs, commits=self.commits, swept=self.swept), *of, **named)
+
+
+_real_refs_table: Any = Snapshot.refs_table
+_real_kept: Any = Snapshot.kept
+
+
+# Part of a bulk delete fails
+
+
+async def part_of_a_delete_fails(lake: Lake) -> None:
+    garbage = [await lake.put("main", "a", str(number)) for number in range(4)][:3]
+
+    async def delete(names: Sequence[str]) -> list[DeleteFailure]:
+        await lake.objectstore.delete([name for name in names if name != garbage[1]])
+        return [DeleteFailure(key=garbage[1], reason="refused")]
+
+    run = await Collector(lake.versions, lake.upkeep, delete).collect_uncommitted()
+    assert run.failed == {garbage[1]}
+    assert garbage[1] in await lake.objects()
+
+    assert (await lake.collector().collect_uncommitted()).doomed == {garbage[1]}
+
+
+async def _sweep_and_trust(self: Any, doomed: frozenset[str]) -> frozenset[str]:
+    await _real_sweep(self, doomed)
+    return frozenset()
+
+
+_real_sweep: Any = Collector._sweep  # the real one, to call from the changed one
+
+
+# Absolute and relative addresses of one object
+
+
+async def two_spellings(lake: Lake) -> None:
+    address = await lake.put("main", "a")
+    absolute = Entry(address=f"{lake.objectstore.uri}/{address}", size_bytes=4, checksum="c", modified_ms=lake.clock.ms)
+    await lake.versions._write("main", b"b", 0, to_row(b"b", absolute))  # as an importer may have done
+    await lake.versions.delete("main", b"a")
+    await lake.commit("main")
+
+    await lake.collector().collect_uncommitted()
+
+    assert await lake.objects() == {address}
+
+
+def _key_as_it_stands(_: Namespace, address: str) -> str:
+    return address
+
+
+# A commit that cannot be read
+
+
+async def an_unreadable_commit(lake: Lake) -> None:
+    objects = set(await past(lake))
+    await lake.upkeep.rules.write(days_rules(1))
+    ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
+    for range_ in ranges:
+        data = await lake.objectstore.get(range_)
+        await lake.objectstore.put(range_, data[:-1])
+        for collect in (lake.collector().collect_committed, lake.collector().collect_uncommitted):
+            with pytest.raises(Exception, match="range"):
+                await collect()
+        await lake.objectstore.put(range_, data)
+    assert await lake.objects() == objects
+
+
+async def _trees_that_can_be_read(self: Any, history: Any) -> Any:
+    ranges: dict[Any, Any] = {}
+    addresses: dict[Any, Any] = {}
+    for commit in history.commits.values():
+        try:
+            found = await _real_trees(self, type(history)(commits={commit.id: commit}, heads={}, tags={}))
+        except Exception:  # noqa: BLE001  # this is the bug
+            continue
+        ranges |= found.ranges
+        addresses |= found.addresses
+    return type(found)(ranges=ranges, addresses=addresses)
+
+
+_real_trees: Any = Collector._trees  # the real one, to call from the changed one
+
+
+# A file nobody expects under the special folders
+
+
+async def a_file_nobody_expects(lake: Lake) -> None:
+    strays = {"data/notes.txt", "data/1/x", "_lakefs/notes.txt", "_lakefs/retention/gc/notes.txt"}
+    for stray in strays:
+        await lake.objectstore.put(stray, b"mine")
+    garbage = await lake.put("main", "a", "1")
+    await lake.put("main", "a", "2")
+
+    run = await lake.collector().collect_uncommitted()
+
+    assert run.doomed == {garbage}
+    assert run.strays == {"data/notes.txt", "data/1/x"}
+    assert strays <= {stat.key async for page in lake.objectstore.list("") for stat in page}
+
+
+def _an_address_of_ours(_: str) -> tuple[int, int]:
+    return 0, 0
+
+
+# The listing is older than an upload that started before it
+
+
+async def an_upload_older_than_the_listing(lake: Lake) -> None:
+    other = lake.server()
+    body = lake.body()
+
+    async def slow(address: str) -> Entry:
+        entry = await body(address)
+        await lake.collector().collect_uncommitted()
+        return entry
+
+    entry = await other.upload("main", b"a", slow)
+
+    assert await lake.objects() == {entry.address}
+
+
+async def _all_slices(self: Any) -> tuple[tuple[str, ...], int]:
+    versions = self._versions
+    found = [item async for item in versions._records(SliceRecord, keys.SLICE)]  # surgery
+    return tuple(key[len(keys.SLICE) :].decode() for key, _ in found), 0
+
+
+LOSSES = (
+    Loss(
+        "the last page of uncommitted entries is empty",
+        the_last_page_is_empty,
+        mutant("last-page-only", "all pages are one input", (), patches(Inputs, join_pages=_join_last_page)),
+    ),
+    Loss(
+        "an object identical to the committed one is uploaded again",
+        the_same_again,
+        mutant("changes-only", "cells equal to the commit count", (), patches(Reading, _scan_token=_scan_changes_only)),
+    ),
+    Loss(
+        "no rules are set",
+        no_rules,
+        mutant("rules-of-nobody", "without rules nothing goes", (), patches(RuleBook, read=_rules_of_nobody)),
+    ),
+    Loss(
+        "the mark is older than a branch made on an expired commit",
+        a_branch_on_an_expired_commit,
+        mutant("refs-once", "refs are read again", (), patches(Condemning, _kept=_keep_nothing_anew)),
+    ),
+    Loss(
+        "a tag is the only thing that holds a commit",
+        only_a_tag,
+        mutant(
+            "tags-unread", "tags pin", (), patches(Snapshot, refs_table=_refs_without_tags, kept=_kept_without_tags)
+        ),
+    ),
+    Loss(
+        "part of a bulk delete fails",
+        part_of_a_delete_fails,
+        mutant("failures-unread", "each failed key is counted", (), patches(Collector, _sweep=_sweep_and_trust)),
+    ),
+    Loss("two runs at once", in_the_world("copier that deletes, cleaner, two runs"), known("stamp-one")),
+    Loss(
+        "a rename between two pages of the uncommitted listing",
+        in_the_world("renamer, run in pages"),
+        known("copies-first"),
+    ),
+    Loss(
+        "a loosened rule between plan and apply", in_the_world("setter of rules, run by rules"), known("rules-unread")
+    ),
+    Loss(
+        "absolute and relative addresses of one object",
+        two_spellings,
+        mutant("spelling", "one object, one key", (), patches(Namespace, key_of=_key_as_it_stands)),
+    ),
+    Loss(
+        "a commit that cannot be read",
+        an_unreadable_commit,
+        mutant("unreadable", "an unreadable input stops", (), patches(Collector, _trees=_trees_that_can_be_read)),
+    ),
+    Loss(
+        "a file nobody expects under the special folders",
+        a_file_nobody_expects,
+        Mutant("strays", "only addresses of ours", ((optimised, "parse_address", _an_address_of_ours),)),  # type: ignore[arg-type]  # a module has attributes too
+    ),
+    Loss(
+        "the listing is older than an upload that started before it",
+        an_upload_older_than_the_listing,
+        mutant("all-slices", "only settled slices", (), patches(RunBook, settled_slices=_all_slices)),
+    ),
+)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+async def test_nothing_is_lost_where(lake: Lake, loss: Loss) -> None:
+    await loss.story(lake)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+async def test_a_planted_bug_shows_where(lake: Lake, loss: Loss) -> None:
+    with loss.bug.planted(), pytest.raises((AssertionError, pytest.fail.Exception)):
+        await loss.story(lake)
+
+
+def test_each_of_the_thirteen_is_there_once() -> None:
+    assert len({loss.name for loss in LOSSES}) == len({loss.bug.name for loss in LOSSES}) == 13

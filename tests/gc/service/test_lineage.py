@@ -1,0 +1,294 @@
+"""Two copies of one key-value store and one namespace: neither collects what the other one names."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from lakebed.gc.protocol import LINEAGE_PREFIX, RunKind, StartRun
+from lakebed.gc.service import Lineage, OtherInstallation
+from lakebed.gc.service.lineage import Mark
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.objectstore import Body, MemoryObjectStore, ObjectStoreUnavailable, Stored
+from tests.gc.service.conftest import Lake
+
+
+def clone(lake: Lake) -> Lake:
+    """A backup of the key-value store, brought up elsewhere with the same bucket."""
+    store = MemoryStore()
+    for name, value in vars(lake.store).items():
+        if isinstance(value, dict):
+            setattr(store, name, copy.deepcopy(value))
+    other = Lake(store, lake.objectstore)
+    other.clock.ms = lake.clock.ms
+    return other
+
+
+async def marks(lake: Lake) -> list[str]:
+    return [stat.key async for page in lake.objectstore.list(LINEAGE_PREFIX) for stat in page]
+
+
+async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake: Lake) -> None:
+    await lake.put("main", "a")
+    copied = clone(lake)
+    await lake.put("main", "b")
+    await lake.commit("main")
+    before = await lake.objects()
+    for one in (lake, copied):
+        one.days(1.1)
+    await lake.upkeep.say_alive()
+
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+
+    assert await lake.objects() == before
+
+
+async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lake) -> None:
+    await lake.put("main", "a")
+    copied = clone(lake)
+    started = await copied.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.say_alive()
+
+    for upkeep in (copied.upkeep, lake.upkeep):
+        with pytest.raises(OtherInstallation):
+            await upkeep.check_purging()
+        with pytest.raises(OtherInstallation):
+            await upkeep.start(StartRun(kind=RunKind.METADATA))
+    assert started.run_id
+
+
+async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None:
+    await Lineage(lake.versions).step()
+    copied = clone(lake)
+    # Both have recorded the next mark, and put it, before either looks.
+    late = clone(copied)
+    await Lineage(copied.versions).step()
+    theirs = await Lineage(copied.versions).read()
+    await lake.objectstore.delete([key for key in await marks(lake) if theirs.mark in key])
+    await Lineage(late.versions).step()
+    await lake.objectstore.put(f"{LINEAGE_PREFIX}{theirs.number:012d}-{theirs.mark}", b"{}")
+
+    for one in (copied, late):
+        with pytest.raises(OtherInstallation):
+            await Lineage(one.versions).check()
+
+
+async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.start(StartRun(kind=RunKind.METADATA))
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+    adopted = await lake.upkeep.adopt(by="ann")
+
+    assert (adopted.adopted_by, adopted.adopted_ms) == ("ann", lake.clock.ms)
+    assert b'"adopted_by":"ann"' in await lake.objectstore.get((await marks(lake))[-1])
+    copied.days(2)
+    await copied.upkeep.say_alive()
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+    await lake.collector().collect_uncommitted()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+@pytest.mark.parametrize("copy_steps", [0, 1])
+async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
+    lake: Lake, steps: int, copy_steps: int
+) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    for _ in range(copy_steps):
+        copied.days(1)
+        await copied.upkeep.say_alive()
+        with pytest.raises(OtherInstallation):
+            await lake.upkeep.check_purging()
+    await lake.upkeep.adopt(by="ann")
+    for _ in range(steps):
+        await Lineage(lake.versions).step()
+
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+    await lake.collector().collect_uncommitted()
+    with pytest.raises(OtherInstallation):
+        await copied.collector().collect_uncommitted()
+
+
+async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: Lake) -> None:
+    await lake.upkeep.adopt(by="ann")
+    copied = clone(lake)
+    await Lineage(lake.versions).step()
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+
+async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.adopt(by="ann")
+    await copied.upkeep.adopt(by="bob")
+
+    with pytest.raises(OtherInstallation):
+        await lake.upkeep.check_purging()
+
+    await copied.collector().collect_uncommitted()
+
+
+async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    before = await marks(lake)
+    await copied.upkeep.adopt(by="bob")
+    (theirs,) = set(await marks(lake)).difference(before)
+    body = await lake.objectstore.get(theirs)
+    await lake.objectstore.delete([theirs])
+    await lake.upkeep.adopt(by="ann")
+    await lake.objectstore.put(theirs, body)
+
+    for one in (lake, copied):
+        with pytest.raises(OtherInstallation):
+            await one.upkeep.check_purging()
+
+
+async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await Lineage(lake.versions).step()
+    lineage = Lineage(copied.versions)
+    put = lineage._put
+
+    async def slowly(mark: Mark, *, adopted_by: str = "") -> None:
+        await lake.upkeep.adopt(by="ann")
+        await put(mark, adopted_by=adopted_by)
+
+    monkeypatch.setattr(lineage, "_put", slowly)
+    with pytest.raises(OtherInstallation):
+        await lineage.check()
+
+    await lake.collector().collect_uncommitted()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"made_ms": 1}', b'{"adopted_by": "ann"}'])
+async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) -> None:
+    await lake.upkeep.say_alive()
+    copied = clone(lake)
+    await lake.upkeep.adopt(by="ann")
+    await lake.objectstore.put((await marks(lake))[-1], body)
+
+    for one in (copied, lake):
+        with pytest.raises(OtherInstallation):
+            await one.upkeep.check_purging()
+
+
+async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_step(lake: Lake) -> None:
+    objectstore = Dying("mem://chosen")
+    here = Lake(MemoryStore(), objectstore)
+    await here.versions.initialise("main")
+    objectstore.left = 0
+    with pytest.raises(ObjectStoreUnavailable):
+        await here.upkeep.adopt(by="ann")
+    objectstore.left = 100
+    for _ in range(2):
+        await Lineage(here.versions).step()
+
+    bodies = [b'"adopted_by":"ann"' in await objectstore.get(key) for key in await marks(here)]
+    assert bodies == [True, False, False]
+
+
+async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> None:
+    await lake.upkeep.say_alive()
+    restored = clone(lake)
+    for _ in range(3):
+        lake.days(1)
+        await lake.upkeep.say_alive()
+    restored.days(4)
+    with pytest.raises(OtherInstallation):
+        await restored.upkeep.say_alive()
+
+    await restored.upkeep.adopt(by="ann")
+
+    await restored.collector().collect_uncommitted()
+    with pytest.raises(OtherInstallation):
+        await lake.collector().collect_uncommitted()
+
+
+async def test_runs_of_one_installation_do_not_disturb_each_other(lake: Lake) -> None:
+    first, second = Lineage(lake.versions), Lineage(lake.server())
+    for _ in range(3):
+        await first.step()
+        await second.step()
+        await first.check()
+
+    await lake.collector().collect_uncommitted()
+
+
+class Dying(MemoryObjectStore):
+    """Takes this many marks more."""
+
+    left = 100
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        if key.startswith(LINEAGE_PREFIX):
+            self.left -= 1
+            if self.left < 0:
+                raise ObjectStoreUnavailable("gone")
+        return await super().put(key, body, size_bytes=size_bytes, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int) -> None:
+    objectstore = Dying("mem://dying")
+    lake = Lake(MemoryStore(), objectstore)
+    await lake.versions.initialise("main")
+    await lake.upkeep.say_alive()
+    objectstore.left = left
+    with pytest.raises(ObjectStoreUnavailable):
+        await Lineage(lake.versions).step()
+    objectstore.left = 100
+
+    await lake.collector().collect_uncommitted()
+
+    assert len(await marks(lake)) == (await Lineage(lake.versions).read()).number
+
+
+async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> None:
+    objectstore = Dying("mem://seen")
+    here = Lake(MemoryStore(), objectstore)
+    await here.versions.initialise("main")
+    copied = clone(here)
+    await copied.upkeep.say_alive()
+    objectstore.left = 0
+    with pytest.raises(ObjectStoreUnavailable):
+        await here.upkeep.say_alive()
+    objectstore.left = 100
+
+    with pytest.raises(OtherInstallation):
+        await here.upkeep.check_purging()
+    with pytest.raises(OtherInstallation):
+        await copied.upkeep.check_purging()
+
+
+async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake) -> None:
+    for _ in range(3):
+        await lake.upkeep.say_alive()
+    lake.days(0.26)
+    await lake.upkeep.say_alive()
+
+    assert len(await marks(lake)) == 2
+
+
+async def test_what_else_lies_there_is_no_mark(lake: Lake) -> None:
+    await lake.objectstore.put(LINEAGE_PREFIX + "readme", b"")
+    await lake.objectstore.put(LINEAGE_PREFIX + "9" * 13, b"")
+
+    await lake.collector().collect_uncommitted()
