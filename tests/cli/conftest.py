@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakebed.cli import app
-from lakebed.cli.quickstart_server import LocalServer
+from lakebed.examples.quickstart import LocalServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ from lakebed.base import (
     exit_code,
 )
 from lakebed.cli.failures import describe
-from lakebed.cli.quickstart_server import LocalServer
 from lakebed.cli.tree import COMMANDS
 from lakebed.client import BadRequest
+from lakebed.examples.quickstart import LocalServer
 from tests.cli.conftest import Shell
 
 Put = Callable[[str, str], None]

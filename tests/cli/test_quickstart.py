@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from lakebed.cli.failures import Misuse
-from lakebed.cli.quickstart import Folder, Told, next_folder
-from lakebed.cli.quickstart_data import only_late, read_flights, read_small_tables, with_cancelled
-from lakebed.cli.quickstart_server import LocalServer, ServerDidNotStart, ServerEnded
+from lakebed.examples.quickstart import LocalServer, ServerDidNotStart, ServerEnded
+from lakebed.examples.quickstart.command import Folder, Told, next_folder
+from lakebed.examples.quickstart.data import only_late, read_flights, read_small_tables, with_cancelled
 
 MARK = "LAKEBED_TEST_MARK"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakebed.cli.quickstart_server import LocalServer
 from lakebed.client import Client, Credentials, api_path
+from lakebed.examples.quickstart import LocalServer
 from lakebed.gc.protocol import JobAction, JobDeed, JobState, JobView, RunKind, StartJob
 
 JOBS = api_path("repositories", "lake", "gc", "jobs")

@@ -30,13 +30,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "client", "wire", "runtime"},
     "cli": {"base", "client", "wire"},
     "cli/gc": {"base", "client", "wire", "cli", "gc", "gc/protocol", "gc/rules", "objectstore", "runtime"},
+    "examples": {"base", "client", "wire", "cli", "cli/gc", "gc", "gc/protocol", "objectstore"},
     "testing": CORE | {"runtime"},
 }
 COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__main__.py": {"cli"},
     "cli/serve.py": {"server"},
-    "cli/quickstart_collect.py": {"cli/gc", "gc", "objectstore", "gc/protocol"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
 PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/protocol", "versions", "catalog", "auth", "gc/service"}

@@ -1,5 +1,25 @@
-"""The command line, by noun. `lakebed.cli.__main__` is where it starts; `session.py` carries every command."""
+"""The command line, by noun. `lakebed.cli.__main__` is where it starts; `session.py` carries every command.
 
-from .tree import app
+The names below are what a command outside of this folder is made of (`lakebed.examples`).
+"""
 
-__all__ = ["app"]
+from .failures import Misuse
+from .output import human_duration
+from .progress import bar
+from .session import Session, command, connect
+from .settings import Settings, read_settings, write_settings
+from .tree import app, noun
+
+__all__ = [
+    "Misuse",
+    "Session",
+    "Settings",
+    "app",
+    "bar",
+    "command",
+    "connect",
+    "human_duration",
+    "noun",
+    "read_settings",
+    "write_settings",
+]

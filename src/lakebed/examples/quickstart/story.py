@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import Final
 
 from lakebed.base import Corrupt, count_of, human_size
+from lakebed.cli import bar
 from lakebed.client import Client
 from lakebed.wire import Commit
 
-from .progress import bar
-from .quickstart_data import Day, only_late, parquet, read_flights, read_small_tables, with_cancelled
-from .quickstart_teller import Teller
+from .data import Day, only_late, parquet, read_flights, read_small_tables, with_cancelled
+from .teller import Teller
 
 DAY_S: Final = 86_400
 PARALLEL: Final = 8

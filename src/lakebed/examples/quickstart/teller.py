@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from .output import human_duration
-from .session import Session
+from lakebed.cli import Session, human_duration
 
 
 class Teller:

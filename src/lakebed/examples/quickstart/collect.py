@@ -2,7 +2,7 @@
 
 A composition root: it puts Spark's collector together with the server that this quickstart runs.
 
-Who proves is the book of the story (quickstart_story.py), with the server and the disk as they are: every object that
+Who proves is the book of the story (story.py), with the server and the disk as they are: every object that
 was to be kept is read through the server and compared with the checksum it was written with, and of those that were to
 go not one file may be left. The plan itself proves nothing.
 """
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import LakebedError, count_of, human_size
+from lakebed.cli import bar
+from lakebed.cli.gc import plan_text
 from lakebed.client import Client
 from lakebed.gc.protocol import RunKind, RunReport
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
-from .gc.text import plan_text
-from .progress import bar
-from .quickstart_story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
-from .quickstart_teller import Teller
+from .story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
+from .teller import Teller
 
 if TYPE_CHECKING:
     from lakebed.gc import Plan

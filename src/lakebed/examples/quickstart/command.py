@@ -21,18 +21,23 @@ import msgspec
 import typer
 
 from lakebed.base import LakebedError, count_of, human_size
-
-from .failures import Misuse
-from .output import human_duration
-from .session import Session, command, connect
-from .settings import Settings, read_settings, write_settings
-from .tree import noun
+from lakebed.cli import (
+    Misuse,
+    Session,
+    Settings,
+    command,
+    connect,
+    human_duration,
+    noun,
+    read_settings,
+    write_settings,
+)
 
 if TYPE_CHECKING:
     from lakebed.client import Client
 
-    from .quickstart_server import LocalServer
-    from .quickstart_teller import Teller
+    from .server import LocalServer
+    from .teller import Teller
 
 app = noun("See everything happen on real data.")
 
@@ -99,8 +104,8 @@ def quickstart(
     A server is started on this machine, in a new folder. A year of flights is loaded, changed, merged and deleted, and
     Spark gives back what nobody can reach any more. At the end the server stays until Ctrl-C.
     """
-    from .quickstart_server import LocalServer, stopped_by_signals
-    from .quickstart_teller import Teller
+    from .server import LocalServer, stopped_by_signals
+    from .teller import Teller
 
     check_installed()
     folder = Folder(data or next_folder(Path.cwd()))
@@ -158,8 +163,8 @@ def next_folder(parent: Path) -> Path:
 
 def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller) -> Told:
     """The whole story, from an empty server to what is left at the end."""
-    from .quickstart_collect import Collection
-    from .quickstart_story import Story
+    from .collect import Collection
+    from .story import Story
 
     with teller.chapter("1. A server"):
         server.start()
@@ -214,7 +219,7 @@ def _client(server: LocalServer, folder: Folder) -> Client:
 
 def _create_repository(client: Client) -> str:
     """The first of `flights`, `flights-2`, … that does not exist, made."""
-    from .quickstart_collect import namespace_of
+    from .collect import namespace_of
 
     taken = {repository.id for repository in client.repositories.list(prefix=REPOSITORY)}
     number = 1
