@@ -21,7 +21,7 @@ from lakebed.ranges import (
 )
 
 HERE = Path(__file__).parent
-RANGE_ID = RangeId("6f5919b49861dc952e59a28c6753060b3581ab56d15d0ae2285002426e4e2d44")
+RANGE_ID = RangeId("51f4f98c46f83f9a49de09010807b085faf78790fffb5287916f1f7603f7ac30")
 METARANGE_ID = MetarangeId("eacd1689d22fd5f230a56a6ebf1a1aae2466c80dd26ed5e09619c91efc6cdeea")
 
 
@@ -63,7 +63,7 @@ RANGES = [
 
 
 def test_the_golden_range_reads_as_it_was_written() -> None:
-    data = (HERE / "range-1.parquet").read_bytes()
+    data = (HERE / "range-2.parquet").read_bytes()
 
     assert rows_from_table(decode_range(RANGE_ID, data)) == ROWS
     summary = summary_of(RANGE_ID, data)

@@ -45,7 +45,7 @@ ENTRY = Entry(
     metadata={"b": "2", "a": "1"},
 )
 CELL = bytes.fromhex(
-    "9b0102d3e1b8c69f02f23a57cf198df4cfffeaaaaa2aa005d92035643431343032616263346232613736623937313964393131303137633539"
+    "9b0202cf0e914c6a779ed30fcf198df4cfffeaaaaa2aa005d92035643431343032616263346232613736623937313964393131303137633539"
     "32cf00000199c82cc000aa746578742f706c61696ec40982a161a131a162a132"
 )
 COMMIT = Commit(
@@ -78,17 +78,18 @@ def test_a_cell_is_an_array_of_eleven() -> None:
 
     assert encode_cell(EXCLUSIVE, row) == CELL
     assert decode_cell(CELL) == (EXCLUSIVE, row)
-    assert encode_cell(TOMBSTONE, TOMBSTONE_ROW) == bytes.fromhex("9b0101000000a000a000a0c400")
+    assert encode_cell(TOMBSTONE, TOMBSTONE_ROW) == bytes.fromhex("9b0201000000a000a000a0c400")
 
 
 def test_a_row_is_digested_with_its_path() -> None:
     digest, *rest = to_row(b"a/b.txt", ENTRY)
 
-    canonical = msgspec.msgpack.encode([b"a/b.txt", *rest])
+    _, _, _, size_bytes, checksum, _, content_type, metadata = rest
+    canonical = msgspec.msgpack.encode([b"a/b.txt", size_bytes, checksum, content_type, metadata])
 
     assert rest[-1] == msgspec.msgpack.encode({"a": "1", "b": "2"})
     assert digest == int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "little", signed=True)
-    assert digest == -2181775633209476521
+    assert digest == 1049704208311177999
 
 
 def test_a_commit_id_is_the_digest_of_ten_fields() -> None:

@@ -69,7 +69,7 @@ def sample(count: int = 50, version: int = 0) -> pa.Table:
 
 def canonical_bytes(table: pa.Table) -> bytes:
     """docs/formats/range.md, word for word, in plain Python."""
-    out = b"lakebed range 1\n" + struct.pack("<Q", table.num_rows)
+    out = b"lakebed range 2\n" + struct.pack("<Q", table.num_rows)
     for field in table.schema:
         values = table.column(field.name).to_pylist()
         if pa.types.is_integer(field.type):
@@ -128,7 +128,7 @@ def test_the_file_is_plain_parquet_with_sorting_groups_and_page_checksums() -> N
     assert "DELTA_BINARY_PACKED" in columns["sequence"].encodings
     assert "RLE_DICTIONARY" in columns["content_type"].encodings
     assert columns["key"].statistics.min == b"part-00000"
-    assert file.metadata.metadata[b"lakebed.format"] == b"range 1"
+    assert file.metadata.metadata[b"lakebed.format"] == b"range 2"
     assert file.metadata.metadata[b"lakebed.id"] == info.id.encode()
 
 
@@ -227,12 +227,12 @@ def test_a_range_under_the_name_of_another_is_corrupt() -> None:
 
 def test_a_later_format_is_refused() -> None:
     info, _ = encode_range(sample(20))
-    later = sealed.write_sealed(RANGE_KIND._replace(version=2), info.id, sample(20), {})
+    later = sealed.write_sealed(RANGE_KIND._replace(version=3), info.id, sample(20), {})
 
-    with pytest.raises(RangeCorrupt, match="format 2") as caught:
+    with pytest.raises(RangeCorrupt, match="format 3") as caught:
         decode_range(info.id, later)
 
-    assert caught.value.facts["format"] == 2
+    assert caught.value.facts["format"] == 3
 
 
 def test_a_seal_that_holds_over_other_entries_does_not_pass_the_content_digest() -> None:

@@ -16,7 +16,7 @@ def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> No
         prepare_folder(folder)
         prepare_folder(folder)
 
-        assert (folder / "lakebed.json").read_text() == '{"format": 1}\n'
+        assert (folder / "lakebed.json").read_text() == '{"format": 2}\n'
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         prepare_folder(tmp_path / "file")
 
 
-@pytest.mark.parametrize("marker", ['{"format": 2}', "[]", "{", ""])
+@pytest.mark.parametrize("marker", ['{"format": 1}', "[]", "{", ""])
 def test_a_folder_of_a_later_format_or_a_damaged_marker_is_refused(tmp_path: Path, marker: str) -> None:
     (tmp_path / "lakebed.json").write_text(marker)
 

@@ -46,7 +46,8 @@ class TestListing:
     async def test_staged_and_committed_are_one_list(self, client: httpx.AsyncClient, repo: str) -> None:
         await put(client, repo, "a", "b", "c")
         await client.post(repo + "/branches/main/commits", json={"message": "m"})
-        await put(client, repo, "b", "d")
+        await client.post(repo + "/branches/main/objects", params={"path": "b"}, content=b"another b")
+        await put(client, repo, "d")
         await client.delete(repo + "/branches/main/objects?path=a")
 
         assert await pages(client, repo + "/refs/main/objects/ls") == ["b", "c", "d"]

@@ -394,7 +394,8 @@ async def test_differences_are_told_apart(repo: Versions) -> None:
     await write(repo, "main", "changed", "gone", "same/1")
     await commit(repo)
     await repo.create_branch("dev", "main")
-    await write(repo, "dev", "changed", "new/1", "new/2")
+    await write(repo, "dev", "changed", data=b"otherwise")
+    await write(repo, "dev", "new/1", "new/2")
     await repo.delete("dev", b"gone")
 
     staged, _ = await repo.diff_branch("dev")
@@ -414,7 +415,8 @@ async def test_a_three_dot_diff_shows_what_a_merge_would_bring(repo: Versions) -
     await repo.create_branch("dev", "main")
     await write(repo, "dev", "both", "theirs")
     await commit(repo, "dev")
-    await write(repo, "main", "both", "ours")
+    await write(repo, "main", "both", data=b"otherwise")
+    await write(repo, "main", "ours")
     await commit(repo)
 
     three, _ = await repo.diff_refs("main", "dev")

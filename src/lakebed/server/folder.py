@@ -1,6 +1,6 @@
 """The data folder of an embedded installation: what lies in it, and telling whether a folder is one.
 
-lakebed.json    {"format": 1}: this is a data folder, of this format
+lakebed.json    {"format": 2}: this is a data folder, of this format
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
 """
@@ -17,7 +17,7 @@ from lakebed.base import Corrupt, Invalid, Unavailable
 MARKER_FILE: Final = "lakebed.json"
 STORE_FILE: Final = "metadata.db"
 OBJECTS_FOLDER: Final = "objects"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 class NotADataFolder(Invalid):
@@ -25,7 +25,7 @@ class NotADataFolder(Invalid):
 
 
 class DataFolderFormat(Corrupt):
-    """The folder was made by a later release, or its marker is damaged."""
+    """Another release made the folder, or its marker is damaged."""
 
 
 class DataFolderUnavailable(Unavailable):
@@ -57,7 +57,8 @@ def prepare_folder(folder: Path) -> None:
         raise DataFolderFormat(f"{marker} is damaged", folder=str(folder)) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DataFolderFormat(
-            f"{folder} is of format {found.get('format') if isinstance(found, dict) else None}, known here is {FORMAT}",
+            f"{folder} is of format {found.get('format') if isinstance(found, dict) else None}, and this release reads "
+            f"{FORMAT} only: serve it with the release that made it, or name a new folder",
             folder=str(folder),
         )
 

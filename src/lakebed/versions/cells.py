@@ -1,6 +1,6 @@
 """Cells: what a staging token's partition holds, one a path (docs/formats/records.md, "Cell").
 
-A cell is the msgpack array `[1, flags, *row]`: format number, flags, then base's `Row`. Arrays of one shape laid end to
+A cell is the msgpack array `[2, flags, *row]`: format number, flags, then base's `Row`. Arrays of one shape laid end to
 end behind one array header are themselves msgpack, so a page of a thousand decodes in a single call.
 
 Flags: TOMBSTONE (the path is deleted; the row is all zeros), EXCLUSIVE (no other cell and no commit names this address;
@@ -23,7 +23,7 @@ from lakebed.ranges import CHANGES_SCHEMA
 
 from .records import RecordFormat
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 TOMBSTONE: Final = 1
 EXCLUSIVE: Final = 2
 DOOMED: Final = 4
