@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, StagingToken
 from lakebed.gc.protocol import PrepareCommits, RunKind, StartRun
-from lakebed.gc.service import Upkeep
+from lakebed.gc.service import CollectionService
 from lakebed.versions import Commit, Versions, encode_record, keys
 
 from .active import BRANCHES, COMMIT_COUNT, history
@@ -68,9 +68,9 @@ def ours(folder: Path, commits: int) -> Iterator[Work]:
     with opened(folder) as (runner, versions):
 
         async def prepare() -> None:
-            upkeep = Upkeep(versions)
-            started = await upkeep.start(StartRun(kind=RunKind.COMMITTED))
-            prepared = await upkeep.prepare_commits(started.run_id, PrepareCommits(kind=RunKind.COMMITTED))
+            service = CollectionService(versions)
+            started = await service.start(StartRun(kind=RunKind.COMMITTED))
+            prepared = await service.prepare_commits(started.run_id, PrepareCommits(kind=RunKind.COMMITTED))
             # And the one that the repository was made with.
             assert prepared.commits.rows == commits + 1, prepared.commits.rows
 

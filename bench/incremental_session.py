@@ -27,7 +27,7 @@ import msgspec
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
 from lakebed.gc import Collector, Mode, SessionOptions, local_session
 from lakebed.gc.protocol import Apply, End, Mark, ReadUncommitted, RunKind, RunMode, StartRun
-from lakebed.gc.service import Upkeep
+from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
@@ -58,7 +58,7 @@ class Repository:
         self.versions = Versions(
             uid=RepositoryUid("bench"), store=MemoryStore(), objectstore=self.objectstore, trees=trees, ports=ports
         )
-        self.upkeep = Upkeep(self.versions)
+        self.service = CollectionService(self.versions)
         self.wait(self.versions.initialise("main"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -110,12 +110,12 @@ class Repository:
         if not words:
             return {"id": "bench", "storage_namespace": URI}
         answers: dict[str, Callable[[str], Awaitable[object]]] = {
-            "uncommitted": lambda run: self.upkeep.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
-            "commits": self.upkeep.prepare_commits,
-            "marked": lambda run: self.upkeep.mark(run, msgspec.convert(body, Mark)),
-            "applying": lambda run: self.upkeep.apply(run, msgspec.convert(body, Apply)),
-            "ended": lambda run: self.upkeep.end(run, msgspec.convert(body, End)),
-            "abandoned": self.upkeep.abandon,
+            "uncommitted": lambda run: self.service.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
+            "commits": self.service.prepare_commits,
+            "marked": lambda run: self.service.mark(run, msgspec.convert(body, Mark)),
+            "applying": lambda run: self.service.apply(run, msgspec.convert(body, Apply)),
+            "ended": lambda run: self.service.end(run, msgspec.convert(body, End)),
+            "abandoned": self.service.abandon,
         }
 
         async def answer() -> object:
@@ -123,11 +123,11 @@ class Repository:
                 case "POST", [run, action]:
                     return await answers[action](run)
                 case "POST", _:
-                    return await self.upkeep.start(msgspec.convert(body, StartRun))
+                    return await self.service.start(msgspec.convert(body, StartRun))
                 case _, [run]:
-                    return await self.upkeep.run(run)
+                    return await self.service.run(run)
                 case _:
-                    return await self.upkeep.runs()
+                    return await self.service.runs()
 
         return msgspec.to_builtins(self.wait(answer()))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from lakebed.base import FOREIGN_SLICE, RepositoryUid, Row, slice_number
 from lakebed.gc.protocol import ReadUncommitted, RunKind, StartRun
-from lakebed.gc.service import Upkeep
+from lakebed.gc.service import CollectionService
 from lakebed.kv import open_store
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
@@ -72,15 +72,15 @@ def cell(number: int) -> tuple[bytes, bytes]:
     return key.encode(), encode_cell(EXCLUSIVE, row)
 
 
-async def prepare(upkeep: Upkeep) -> tuple[int, list[int]]:
+async def prepare(service: CollectionService) -> tuple[int, list[int]]:
     """The rows written, and the sizes of the files in order."""
-    run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    run = await service.start(StartRun(kind=RunKind.UNCOMMITTED))
     token: str | None = None
     while True:
-        page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted(continuation_token=token))
+        page = await service.read_uncommitted(run.run_id, ReadUncommitted(continuation_token=token))
         token = page.continuation_token
         if page.manifest is not None:
-            await upkeep.abandon(run.run_id)
+            await service.abandon(run.run_id)
             return page.manifest.rows, [part.size_bytes for part in page.manifest.parts]
 
 
@@ -89,7 +89,7 @@ def ours(folder: Path, objects: int) -> Iterator[Work]:
     with opened(folder) as (runner, versions):
 
         def run() -> None:
-            rows, sizes = runner.run(prepare(Upkeep(versions)))
+            rows, sizes = runner.run(prepare(CollectionService(versions)))
             assert rows == objects, (rows, objects)
             assert all(19_000_000 < size < 22_000_000 for size in sizes[:-1]), sizes
 

@@ -20,7 +20,7 @@ from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.files import ahead
 from lakebed.gc.modes import Mode
 from lakebed.gc.protocol import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
-from lakebed.gc.service import Upkeep
+from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
@@ -145,9 +145,9 @@ class Lake:
             ports=ports,
             options=Options(owner="bench"),
         )
-        self.upkeep = Upkeep(self.versions)
+        self.service = CollectionService(self.versions)
         # The records are new for each run, and the namespace is not.
-        self.wait(self.upkeep.adopt(by="bench"))
+        self.wait(self.service.adopt(by="bench"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
@@ -159,25 +159,25 @@ class Lake:
         return msgspec.to_builtins(self.wait(self._answer(method, words[2:], msgspec.to_builtins(json))))
 
     async def _answer(self, method: str, words: list[str], body: Any) -> object:
-        upkeep = self.upkeep
+        service = self.service
         answers: dict[str, Callable[[str], Awaitable[object]]] = {
-            "uncommitted": lambda run: upkeep.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
-            "commits": lambda run: upkeep.prepare_commits(
+            "uncommitted": lambda run: service.read_uncommitted(run, msgspec.convert(body, ReadUncommitted)),
+            "commits": lambda run: service.prepare_commits(
                 run, None if body is None else msgspec.convert(body, PrepareCommits)
             ),
-            "marked": lambda run: upkeep.mark(run, msgspec.convert(body, Mark)),
-            "applying": lambda run: upkeep.apply(run, msgspec.convert(body, Apply)),
-            "ended": lambda run: upkeep.end(run, msgspec.convert(body, End)),
-            "abandoned": upkeep.abandon,
+            "marked": lambda run: service.mark(run, msgspec.convert(body, Mark)),
+            "applying": lambda run: service.apply(run, msgspec.convert(body, Apply)),
+            "ended": lambda run: service.end(run, msgspec.convert(body, End)),
+            "abandoned": service.abandon,
         }
         match method, words:
             case "POST", []:
-                return await upkeep.start(msgspec.convert(body, StartRun))
+                return await service.start(msgspec.convert(body, StartRun))
             case "POST", [run, action]:
                 return await answers[action](run)
             case "GET", []:
-                return await upkeep.runs()
-        return await upkeep.run(words[0])
+                return await service.runs()
+        return await service.run(words[0])
 
     async def build(self, size: Size) -> None:
         await self.versions.initialise("main")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, Corrupt, RunId, format_address, from_row
 from lakebed.gc.protocol import CONDEMNED, Condemn, RunKind, RunState, manifest_of
 from lakebed.gc.rules import Namespace, clean_run
-from lakebed.gc.service import UpkeepOptions
+from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commit_columns import CommitFacts
 from lakebed.gc.service.commits import Snapshot, read_snapshot
 from lakebed.gc.service.condemning import Condemning
@@ -48,10 +48,10 @@ from lakebed.versions import RunState as StoredState
 from .effects import effect
 from .trees import SimTrees
 
-OPTIONS = UpkeepOptions(scan_page=100, dead_run_age_ms=0)
+OPTIONS = ServiceOptions(scan_page=100, dead_run_age_ms=0)
 READERS: Final = b"(readers)"
 """A partition of the simulation's own: who is reading bytes. Nobody looks there but the scheduler of a grace period."""
-CELL_BY_CELL = UpkeepOptions(scan_page=1, dead_run_age_ms=0)
+CELL_BY_CELL = ServiceOptions(scan_page=1, dead_run_age_ms=0)
 
 
 class Addresses:
@@ -68,7 +68,7 @@ class Addresses:
 
 
 class SimCollector:
-    def __init__(self, repo: Versions, options: UpkeepOptions = OPTIONS) -> None:
+    def __init__(self, repo: Versions, options: ServiceOptions = OPTIONS) -> None:
         self.repo = repo
         self.runs = RunBook(repo, options)
         self.reading = Reading(repo, options)
@@ -267,7 +267,7 @@ class SimCollector:
             try:
                 contents = await trees.contents(metarange)
             except AssertionError:
-                # Of a commit that nobody published: a collection of metadata gave its tree up (`upkeep.void`).
+                # Of a commit that nobody published: a collection of metadata gave its tree up (`gc/service/void.py`).
                 if not (await self.repo.given_up([metarange]))[0]:
                     raise
                 continue

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId
 from lakebed.gc.protocol import RunKind as HandoffKind
 from lakebed.gc.protocol import RunState, run_folder
-from lakebed.gc.service import UpkeepOptions
+from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commits import Snapshot
 from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
@@ -40,7 +40,7 @@ from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
 from .trees import Contents, SimTrees
 from .views import UID, View
 
-OPTIONS: Final = UpkeepOptions(scan_page=100, dead_run_age_ms=0, readers_grace_ms=0)
+OPTIONS: Final = ServiceOptions(scan_page=100, dead_run_age_ms=0, readers_grace_ms=0)
 
 
 class Ranged(tuple[Any, ...]):

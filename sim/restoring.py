@@ -1,6 +1,6 @@
 """Quarantine: what a run moves aside instead of deleting it, restores from there, purges, and their planted bugs.
 
-A restore is the real one (`upkeep.Restoring`): an upload whose body is copied from the quarantine. A sweep that moves
+A restore is the real one (`service.Restoring`): an upload whose body is copied from the quarantine. A sweep that moves
 aside does per object what `gc/sweep.py` does: copy, then delete; what is gone from its address was moved by somebody.
 A purge takes whatever lies aside, at any moment, as if its window were over.
 """

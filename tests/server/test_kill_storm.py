@@ -21,7 +21,7 @@ import pytest
 
 from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.base import from_row
-from lakebed.gc.service import Collector, Upkeep, UpkeepOptions
+from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.kv import scan_prefix
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Commit, Versions, decode_record, keys
@@ -141,7 +141,7 @@ async def check_after(folder: Path, storm: Storm) -> None:
 
 
 async def check_nothing_leaks(versions: Versions, database: Path, found: dict[str, bytes]) -> None:
-    upkeep = Upkeep(versions, UpkeepOptions(dead_owner_age_ms=0))
+    upkeep = CollectionService(versions, ServiceOptions(dead_owner_age_ms=0))
     collected = await Collector(versions, upkeep, versions.objectstore.delete).collect_uncommitted()
     assert collected.failed == frozenset()
     assert await read_all(versions) == found

@@ -1,6 +1,6 @@
 """A repository with its live side in this process: the real core over a memory store and a folder, without HTTP.
 
-`call` answers the collectors' routes as the server does, so the collectors run against the real upkeep. Everything
+`call` answers the collectors' routes as the server does, so the collectors run against the real service. Everything
 here objectstore: tests of Spark jobs are told in plain steps.
 """
 
@@ -34,7 +34,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
-from lakebed.gc.service import Question, Restoring, Searches, Upkeep
+from lakebed.gc.service import CollectionService, Question, Restoring, Searches
 from lakebed.gc.workshop import write_input
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
@@ -79,7 +79,7 @@ class Lakeside:
             ports=self._ports,
             options=Options(owner="tests"),
         )
-        self.upkeep = Upkeep(self.versions)
+        self.service = CollectionService(self.versions)
         self.searches = Searches(self._ports)
         self.wait(self.versions.initialise("main"))
 
@@ -120,11 +120,11 @@ class Lakeside:
         self.wait(self.versions.copy(ref, path.encode(), branch, target.encode(), shallow=True))
 
     def abandon_all(self) -> None:
-        for view in self.wait(self.upkeep.runs()).runs:
-            self.wait(self.upkeep.abandon(view.run_id))
+        for view in self.wait(self.service.runs()).runs:
+            self.wait(self.service.abandon(view.run_id))
 
     def forget_runs(self) -> None:
-        for view in self.wait(self.upkeep.runs()).runs:
+        for view in self.wait(self.service.runs()).runs:
             self.wait(self.versions.store.delete(self.versions.partition, keys.RUN + view.run_id.encode()))
 
     def forget_swept(self) -> None:
@@ -135,7 +135,7 @@ class Lakeside:
         self.wait(self.versions.create_branch(name, source))
 
     def rules(self, default_days: int, **branch_days: int) -> None:
-        self.wait(self.upkeep.rules.write(days_rules(default_days, branch_days)))
+        self.wait(self.service.rules.write(days_rules(default_days, branch_days)))
 
     def addresses(self) -> set[str]:
         """What lies under `data/` now."""
@@ -230,7 +230,7 @@ class Lakeside:
             token = asked.pop("continuation_token", None)
             return msgspec.to_builtins(self.wait(self.searches.page(self.versions, Question(**asked), token)))
         if words[1:] == ["rules", "full"]:
-            found = self.wait(self.upkeep.rules.read())
+            found = self.wait(self.service.rules.read())
             return {
                 "version": found.version,
                 "rules": msgspec.to_builtins(found.rules),
@@ -244,7 +244,7 @@ class Lakeside:
             action()
         body = msgspec.to_builtins(json)
         if words == ["gc", "planning"]:
-            return {"has_rules": self.wait(self.upkeep.rules.read()).rules is not None}
+            return {"has_rules": self.wait(self.service.rules.read()).rules is not None}
         if words == ["gc", "purging"]:
             return {"namespace": self.uri}
         if words == ["gc", "restore"]:
@@ -258,25 +258,25 @@ class Lakeside:
         def said(type_: type[T]) -> T:
             return msgspec.convert(body, type_)
 
-        upkeep = self.upkeep
+        service = self.service
         answers: dict[str, Callable[[str], Awaitable[object]]] = {
-            "uncommitted": lambda run: upkeep.read_uncommitted(run, said(ReadUncommitted)),
-            "commits": lambda run: upkeep.prepare_commits(run, None if body is None else said(PrepareCommits)),
-            "marked": lambda run: upkeep.mark(run, said(Mark)),
-            "applying": lambda run: upkeep.apply(run, said(Apply)),
-            "condemn": lambda run: upkeep.condemn(run, said(Condemn)),
-            "give-up": lambda run: upkeep.give_up(run, said(GiveUp)),
-            "sweeping": lambda run: upkeep.sweep(run, said(Sweep)),
-            "ended": lambda run: upkeep.end(run, said(End)),
-            "abandoned": upkeep.abandon,
+            "uncommitted": lambda run: service.read_uncommitted(run, said(ReadUncommitted)),
+            "commits": lambda run: service.prepare_commits(run, None if body is None else said(PrepareCommits)),
+            "marked": lambda run: service.mark(run, said(Mark)),
+            "applying": lambda run: service.apply(run, said(Apply)),
+            "condemn": lambda run: service.condemn(run, said(Condemn)),
+            "give-up": lambda run: service.give_up(run, said(GiveUp)),
+            "sweeping": lambda run: service.sweep(run, said(Sweep)),
+            "ended": lambda run: service.end(run, said(End)),
+            "abandoned": service.abandon,
         }
         match method, words:
             case "POST", []:
-                return await upkeep.start(said(StartRun))
+                return await service.start(said(StartRun))
             case "POST", [run, action]:
                 return await answers[action](run)
             case "GET", []:
-                return await upkeep.runs()
+                return await service.runs()
             case "GET", [run]:
-                return await upkeep.run(run)
+                return await service.run(run)
         raise NotFound(f"no route {method} {words}")

@@ -17,7 +17,7 @@ from lakebed.base import Corrupt
 from lakebed.gc import Collector, RunAbandoned
 from lakebed.gc.protocol import RunKind
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import Upkeep, UpkeepOptions
+from lakebed.gc.service import CollectionService, ServiceOptions
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ HARMS: list[Callable[[Path], None]] = [cut_short, flip_a_bit, remove]
 
 
 def collector(lakeside: Lakeside) -> Collector:
-    lakeside.upkeep = Upkeep(lakeside.versions, UpkeepOptions(readers_grace_ms=0))
+    lakeside.service = CollectionService(lakeside.versions, ServiceOptions(readers_grace_ms=0))
     return replace(lakeside.collector, metadata=RULE)
 
 

@@ -73,7 +73,7 @@ def test_uncommitted_garbage_younger_than_the_rules_say_is_in_no_plan(spark: Spa
         (file,) = lakeside.files(f"**/{address}")
         uploaded_s = lakeside.clock.ms / 1000 - age_s
         os.utime(file, (uploaded_s, uploaded_s))
-    lakeside.wait(lakeside.upkeep.rules.write(Rules(default="forever", uncommitted_min_age="1d")))
+    lakeside.wait(lakeside.service.rules.write(Rules(default="forever", uncommitted_min_age="1d")))
 
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
 
@@ -88,7 +88,7 @@ def test_the_last_commits_of_a_branch_stay_however_old_they_are(spark: SparkSess
         objects.append(lakeside.upload("a/1"))
         lakeside.commit(age_days=age_days)
     rules = Rules(default="36h", keep_last=(KeepLast(pattern="m*", commits=2),))
-    lakeside.wait(lakeside.upkeep.rules.write(rules))
+    lakeside.wait(lakeside.service.rules.write(rules))
 
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     lakeside.collector.apply(spark, plan.run_id)

@@ -118,11 +118,11 @@ def test_rules_that_change_while_a_run_condemns_abandon_it_when_it_is_applied_ag
     expire_and_replace(lakeside)
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     assert plan.condemned is not None
-    lakeside.wait(lakeside.upkeep.condemn(plan.run_id, Condemn(commits=plan.condemned, rules_version=1)))
+    lakeside.wait(lakeside.service.condemn(plan.run_id, Condemn(commits=plan.condemned, rules_version=1)))
     lakeside.rules(2)
 
     with pytest.raises(Conflict, match="rules changed"):
         lakeside.collector.apply(spark, plan.run_id)
 
-    assert lakeside.wait(lakeside.upkeep.run(plan.run_id)).state is RunState.ABANDONED
+    assert lakeside.wait(lakeside.service.run(plan.run_id)).state is RunState.ABANDONED
     assert claims_and_records(lakeside) == []

@@ -13,7 +13,7 @@ from lakebed.base import Conflict, Corrupt, Invalid, MetarangeId
 from lakebed.gc import Collector, Mode, PlanMissing
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import Upkeep, UpkeepOptions
+from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.versions import Condemned, keys
 from lakebed.versions.committing import Note
@@ -29,7 +29,7 @@ ALL = MetadataRule(file_age_ms_min=ANY_AGE, runs_newest=0, run_age_ms_min=ANY_AG
 
 def collector(lakeside: Lakeside, rule: MetadataRule = FILES) -> Collector:
     """Nobody reads what was swept."""
-    lakeside.upkeep = Upkeep(lakeside.versions, UpkeepOptions(readers_grace_ms=0))
+    lakeside.service = CollectionService(lakeside.versions, ServiceOptions(readers_grace_ms=0))
     return replace(lakeside.collector, metadata=rule)
 
 
@@ -347,7 +347,7 @@ def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
     planned = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
 
-    plain = MetadataCollector(lakeside.versions, lakeside.upkeep, lakeside.objectstore.delete, ALL)
+    plain = MetadataCollector(lakeside.versions, lakeside.service, lakeside.objectstore.delete, ALL)
     expected = lakeside.wait(plain.plan())
 
     doomed = {row.address for row in collector(lakeside).doomed(spark, planned.run_id).collect()}

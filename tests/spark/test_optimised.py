@@ -21,8 +21,8 @@ from lakebed.gc.parts import encode
 from lakebed.gc.protocol import Pieces, Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved, part_of
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.saving import save
+from lakebed.gc.service import CollectionService
 from lakebed.gc.service import Collector as PlainCollector
-from lakebed.gc.service import Upkeep
 from lakebed.gc.tables import CANDIDATES, LIVE
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Options, Versions
@@ -141,7 +141,7 @@ class Both:
             return ()
 
         lakeside = self._lakeside
-        plain = PlainCollector(lakeside.versions, lakeside.upkeep, spare)
+        plain = PlainCollector(lakeside.versions, lakeside.service, spare)
         specified = lakeside.wait(plain.collect_uncommitted(self._saved))
         there = lakeside.addresses()
         plan = lakeside.collector.plan(self._spark, RunKind.UNCOMMITTED, mode=mode)
@@ -402,10 +402,10 @@ def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_ol
         ports=old.ports,
         options=Options(owner="tests"),
     )
-    lakeside.upkeep = Upkeep(lakeside.versions)
+    lakeside.service = CollectionService(lakeside.versions)
     lakeside.wait(lakeside.versions.initialise("main"))
     # Its records know nothing of the namespace: only a person lets it collect there.
-    lakeside.wait(lakeside.upkeep.adopt(by="tests"))
+    lakeside.wait(lakeside.service.adopt(by="tests"))
 
     assert choice(lakeside).note == "no run has saved its state yet"
 

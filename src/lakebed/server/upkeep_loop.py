@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
 from lakebed.catalog import Repository, RepositoryNotFound
-from lakebed.gc.service import OtherInstallation, Upkeep
+from lakebed.gc.service import CollectionService, OtherInstallation
 
 from .state import AppState
 
@@ -39,20 +39,20 @@ async def clean_versions(state: AppState) -> None:
 async def abandon_dead_runs(state: AppState) -> None:
     """Collections that were left marking: while they seem to run, finished records of uploads and copies stay."""
     async for repository in every_repository(state):
-        await Upkeep(repository.versions).abandon_dead_runs()
+        await CollectionService(repository.versions).abandon_dead_runs()
 
 
 async def close_slices_for_runs(state: AppState) -> None:
     """A collection looks only into slices that have ended; another process may have answered it."""
     async for repository in every_repository(state):
-        await Upkeep(repository.versions).close_slices_for_runs()
+        await CollectionService(repository.versions).close_slices_for_runs()
 
 
 async def say_alive(state: AppState) -> None:
     """A copy of this key-value store, brought up elsewhere, must not collect here: it learns of us by this."""
     async for repository in every_repository(state):
         try:
-            await Upkeep(repository.versions).say_alive()
+            await CollectionService(repository.versions).say_alive()
         except (OtherInstallation, Unavailable) as error:
             logger.warning("upkeep: repository %s: %s", repository.id, error)
 

@@ -1,4 +1,4 @@
-"""One repository and its upkeep over in-memory stores: real drivers, real trees, a clock that the test turns."""
+"""One repository and its service over in-memory stores: real drivers, real trees, a clock that the test turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.base import Entry, Ports, RepositoryUid, Row, from_row
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.service import Collector, Upkeep, UpkeepOptions
+from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStore
@@ -21,13 +21,13 @@ from tests.clocks import TurnableClock
 class Lake:
     """A repository as a story needs it: short words for what people do, and for what is left of the objects."""
 
-    def __init__(self, store: Store, objectstore: ObjectStore, options: UpkeepOptions | None = None) -> None:
+    def __init__(self, store: Store, objectstore: ObjectStore, options: ServiceOptions | None = None) -> None:
         self.store = store
         self.objectstore = objectstore
         self.clock = TurnableClock()
         self._options = options
         self.versions = self.server()
-        self.upkeep = Upkeep(self.versions, options)
+        self.service = CollectionService(self.versions, options)
 
     def server(self) -> Versions:
         """Another server instance on the same repository, with caches and slices of its own."""
@@ -42,8 +42,8 @@ class Lake:
             options=Options(owner="server"),
         )
 
-    def upkeep_with(self, options: UpkeepOptions) -> Upkeep:
-        return Upkeep(self.versions, options)
+    def service_with(self, options: ServiceOptions) -> CollectionService:
+        return CollectionService(self.versions, options)
 
     async def put(self, branch: str, path: str, data: str = "data", *, server: Versions | None = None) -> str:
         """Upload; returns the address."""
@@ -69,8 +69,8 @@ class Lake:
     def days(self, count: float) -> None:
         self.clock.ms += int(count * DAY_MS)
 
-    def collector(self, upkeep: Upkeep | None = None) -> Collector:
-        return Collector(self.versions, upkeep or self.upkeep, self.objectstore.delete)
+    def collector(self, service: CollectionService | None = None) -> Collector:
+        return Collector(self.versions, service or self.service, self.objectstore.delete)
 
 
 @pytest.fixture

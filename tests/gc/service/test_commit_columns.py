@@ -79,9 +79,9 @@ async def test_a_table_of_several_parts_is_read_as_one(lake: Lake, monkeypatch: 
     for number in range(4):
         await lake.put("main", "a", str(number))
         await lake.commit("main")
-    run = await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))
+    run = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
 
-    prepared = await lake.upkeep.prepare_commits(run.run_id, PrepareCommits(kind=RunKind.COMMITTED))
+    prepared = await lake.service.prepare_commits(run.run_id, PrepareCommits(kind=RunKind.COMMITTED))
 
     table = await Inputs(lake.objectstore, RunKind.COMMITTED, RunId(run.run_id)).read_table(COMMITS, prepared.commits)
     assert [part.rows for part in prepared.commits.parts] == [2, 2, 1]

@@ -34,8 +34,8 @@ from lakebed.gc.service import (
     RulesNotFound,
     RunMoved,
     RunNotFound,
+    ServiceOptions,
     StalePlan,
-    UpkeepOptions,
 )
 from lakebed.gc.service.collector import plan_of
 from lakebed.gc.service.continuing import Continuations
@@ -74,7 +74,7 @@ class Story:
         self.new = await lake.put("main", "a", "3")
         self.c = await lake.commit("main", "C")
         lake.days(10)
-        await lake.upkeep.rules.write(days_rules(1))
+        await lake.service.rules.write(days_rules(1))
         return self
 
 
@@ -86,13 +86,13 @@ async def story(lake: Lake) -> Story:
 class Run:
     """A committed run, step by step, condemning what a test tells it to."""
 
-    def __init__(self, lake: Lake, *, rules_version: int = 1, options: UpkeepOptions | None = None) -> None:
+    def __init__(self, lake: Lake, *, rules_version: int = 1, options: ServiceOptions | None = None) -> None:
         self.lake = lake
-        self.upkeep = lake.upkeep_with(options or UpkeepOptions())
+        self.service = lake.service_with(options or ServiceOptions())
         self.rules_version = rules_version
 
     async def plan(self, *commits: Commit) -> Condemn:
-        self.started = await self.upkeep.start(StartRun(kind=RunKind.COMMITTED))
+        self.started = await self.service.start(StartRun(kind=RunKind.COMMITTED))
         self.id = self.started.run_id
         self.inputs = Inputs(self.lake.objectstore, RunKind.COMMITTED, RunId(self.id))
         ids = pa.table({"id": pa.array([commit.id for commit in commits], pa.string())})
@@ -101,12 +101,12 @@ class Run:
 
     async def condemn(self, *commits: Commit) -> Condemnation:
         self.body = await self.plan(*commits)
-        return await self.upkeep.condemn(self.id, self.body)
+        return await self.service.condemn(self.id, self.body)
 
     async def sweep(self, answer: Condemnation, *doomed: str) -> Manifest:
         assert answer.commits is not None
         plan = await self.inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
-        await self.upkeep.sweep(self.id, Sweep(plan=plan, commits=answer.commits))
+        await self.service.sweep(self.id, Sweep(plan=plan, commits=answer.commits))
         return plan
 
 
@@ -117,7 +117,7 @@ async def replaced_after(lake: Lake, days: int, *, given_days_ago: int | None) -
     """The address of what was the head's for so long, until a commit of this date replaced it a minute ago."""
     old = await lake.put("main", "a", "1")
     await lake.commit("main")
-    await lake.upkeep.rules.write(days_rules(30))
+    await lake.service.rules.write(days_rules(30))
     lake.days(days)
     await lake.put("main", "a", "2")
     given_ms = None if given_days_ago is None else lake.clock.ms - given_days_ago * DAY_MS
@@ -138,7 +138,7 @@ async def test_what_was_the_head_until_now_stays_whatever_date_its_successor_was
 
 
 async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> None:
-    await lake.upkeep.rules.write(days_rules(30))
+    await lake.service.rules.write(days_rules(30))
     addresses = []
     for days_ago in (50, 40, 35):
         addresses.append(await lake.put("main", "a", str(days_ago)))
@@ -185,7 +185,7 @@ async def test_no_server_whose_clock_is_behind_dates_a_commit_before_its_parent(
 async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one(lake: Lake, count: int) -> None:
     heads = [await lake.put("main", "a", "1")]
     await lake.commit("main")
-    await lake.upkeep.rules.write(days_rules(7))
+    await lake.service.rules.write(days_rules(7))
     for number in range(count):
         lake.clock.ms += 60_000
         await slow_commit(lake, "commit", str(number))
@@ -224,7 +224,7 @@ async def test_a_committer_that_slept_on_a_server_whose_clock_is_behind_still_co
 async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake: Lake) -> None:
     old = await lake.put("main", "a", "1")
     await lake.commit("main")
-    await lake.upkeep.rules.write(days_rules(30))
+    await lake.service.rules.write(days_rules(30))
     await lake.put("main", "a", "2")
     mine, seen = await lake.versions._seal("main")
     build = lake.versions._build
@@ -261,7 +261,7 @@ async def test_what_a_committer_left_who_died_before_it_was_published_goes_by_th
     await lake.versions.reset("main")
     await lake.put("main", "b")
     await lake.commit("main")
-    await lake.upkeep.rules.write(Rules(default=period))
+    await lake.service.rules.write(Rules(default=period))
     lake.days(29)
 
     assert (await lake.collector().collect_committed()).doomed == set()
@@ -277,7 +277,7 @@ async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leav
     await lake.commit("idle")
     await lake.put("main", "b", "2")
     await lake.commit("main")
-    await lake.upkeep.rules.write(days_rules(30))
+    await lake.service.rules.write(days_rules(30))
     lake.days(60)
     if how == "reset":
         await lake.versions.hard_reset("idle", "idle~1", force=True)
@@ -297,7 +297,7 @@ async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lak
 
 
 async def test_without_rules_nothing_is_collected(lake: Lake, story: Story) -> None:
-    await lake.upkeep.rules.write(None)
+    await lake.service.rules.write(None)
 
     with pytest.raises(RulesNotFound):
         await lake.collector().collect_committed()
@@ -329,7 +329,7 @@ async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
     lake.days(0.01)
     await lake.put("main", "a", "2", server=other)
     await lake.commit("main")
-    await lake.upkeep.rules.write(Rules(default="1h"))
+    await lake.service.rules.write(Rules(default="1h"))
     lake.days(0.1)
 
     assert (await lake.collector().collect_committed()).doomed == frozenset()
@@ -348,7 +348,7 @@ async def test_a_second_run_has_nothing_left_to_take(lake: Lake, story: Story) -
 
 
 async def test_what_a_swept_commit_still_names_is_garbage_to_the_next_clean_run(lake: Lake, story: Story) -> None:
-    await Collector(lake.versions, lake.upkeep, _delete_nothing).collect_committed()
+    await Collector(lake.versions, lake.service, _delete_nothing).collect_committed()
     assert story.old in await lake.objects()
 
     await lake.collector().collect_uncommitted()
@@ -396,7 +396,7 @@ async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was
 
     await Run(lake).condemn(story.a)
     await reader.get(story.a.id, b"a")
-    await Collector(lake.versions, lake.upkeep, delete).collect_committed()
+    await Collector(lake.versions, lake.service, delete).collect_committed()
 
     assert set(found) == {story.old, story.middle}
     with pytest.raises(ContentsGone):
@@ -423,7 +423,7 @@ async def test_a_branch_made_on_an_expired_commit_before_it_is_condemned_keeps_i
     body = await run.plan(story.a, story.b)
     await lake.versions.create_branch("early", story.a.id)
 
-    answer = await run.upkeep.condemn(run.id, body)
+    answer = await run.service.condemn(run.id, body)
 
     assert (answer.condemned, answer.taken_out) == (1, 1)
 
@@ -452,7 +452,7 @@ async def test_what_was_taken_out_can_be_named_again_once_the_run_sweeps(lake: L
     run = Run(lake)
     body = await run.plan(story.a)
     await lake.versions.create_branch("early", story.a.id)
-    answer = await run.upkeep.condemn(run.id, body)
+    answer = await run.service.condemn(run.id, body)
     with pytest.raises(Condemned):
         await lake.versions.create_branch("more", story.a.id)
 
@@ -482,12 +482,12 @@ async def _branch(lake: Lake, name: str) -> BranchRecord:
 async def test_rules_changed_during_a_run_end_it(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a)
-    await lake.upkeep.rules.write(days_rules(1000))
+    await lake.service.rules.write(days_rules(1000))
 
     with pytest.raises(RulesChanged):
-        await run.upkeep.condemn(run.id, body)
+        await run.service.condemn(run.id, body)
 
-    assert (await lake.upkeep.run(run.id)).state is RunState.ENDED
+    assert (await lake.service.run(run.id)).state is RunState.ENDED
     await lake.versions.create_branch("free", story.a.id)
 
 
@@ -495,15 +495,15 @@ async def test_a_rule_set_while_a_run_condemns_counts_after_it(lake: Lake, story
     run = Run(lake)
     await run.condemn(story.a)
 
-    written = await lake.upkeep.rules.write(days_rules(1000))
+    written = await lake.service.rules.write(days_rules(1000))
 
     assert written.counts_after == (run.id,)
 
 
 async def test_a_version_of_the_rules_is_never_given_twice(lake: Lake) -> None:
-    first = await lake.upkeep.rules.write(days_rules(1))
-    await lake.upkeep.rules.write(None)
-    third = await lake.upkeep.rules.write(days_rules(1))
+    first = await lake.service.rules.write(days_rules(1))
+    await lake.service.rules.write(None)
+    third = await lake.service.rules.write(days_rules(1))
 
     assert (first.version, third.version) == (1, 3)
 
@@ -512,17 +512,17 @@ async def test_a_version_of_the_rules_is_never_given_twice(lake: Lake) -> None:
 
 
 async def test_planning_publishes_nothing(lake: Lake, story: Story) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))
-    await lake.upkeep.prepare_commits(started.run_id)
+    started = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
+    await lake.service.prepare_commits(started.run_id)
 
-    assert (await lake.upkeep.runs()).runs == ()
+    assert (await lake.service.runs()).runs == ()
     await lake.versions.create_branch("free", story.a.id)
 
 
 async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) -> None:
     run = Run(lake)
     answer = await run.condemn(story.a)
-    await lake.upkeep.abandon(run.id)
+    await lake.service.abandon(run.id)
 
     await lake.versions.create_branch("free", story.a.id)
     with pytest.raises(RunMoved, match="abandoned"):
@@ -530,16 +530,16 @@ async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) ->
 
 
 async def test_rules_deleted_while_a_run_condemns_abandon_it(lake: Lake, story: Story) -> None:
-    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     await lake.put("main", "b")
     answer = await run.condemn(story.a)
     assert answer.continuation_token is not None
-    await lake.upkeep.rules.write(None)
+    await lake.service.rules.write(None)
 
     with pytest.raises(RulesNotFound):
-        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+        await run.service.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
 
-    assert (await lake.upkeep.run(run.id)).state is RunState.ABANDONED
+    assert (await lake.service.run(run.id)).state is RunState.ABANDONED
     await lake.versions.create_branch("late", story.a.id)
 
 
@@ -548,7 +548,7 @@ async def test_a_run_that_died_condemning_leaves_no_list_behind(lake: Lake, stor
     await run.condemn(story.a)
     lake.days(8)
 
-    assert await lake.upkeep.abandon_dead_runs() == [run.id]
+    assert await lake.service.abandon_dead_runs() == [run.id]
 
     assert (await lake.store.scan(keys.condemned_partition(lake.versions.uid, RunId(run.id)), b"", 1)).keys == []
 
@@ -558,11 +558,11 @@ async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: La
     answer = await run.condemn(story.a)
     plan = await run.sweep(answer)
     with pytest.raises(RunMoved):
-        await lake.upkeep.abandon(run.id)
+        await lake.service.abandon(run.id)
 
     assert await run.sweep(answer) == plan
     for _ in range(2):
-        assert (await lake.upkeep.end(run.id, End(plan=plan.digest()))).state is RunState.ENDED
+        assert (await lake.service.end(run.id, End(plan=plan.digest()))).state is RunState.ENDED
 
 
 async def test_a_run_ends_by_the_plan_that_it_sweeps_and_by_no_other(lake: Lake, story: Story) -> None:
@@ -571,8 +571,8 @@ async def test_a_run_ends_by_the_plan_that_it_sweeps_and_by_no_other(lake: Lake,
 
     for plan in ("", run.body.commits.digest()):
         with pytest.raises(StalePlan):
-            await lake.upkeep.end(run.id, End(plan=plan))
-    assert (await lake.upkeep.run(run.id)).state is RunState.SWEEPING
+            await lake.service.end(run.id, End(plan=plan))
+    assert (await lake.service.run(run.id)).state is RunState.SWEEPING
 
 
 class DyingStore(MemoryStore):
@@ -595,15 +595,15 @@ async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None
     answer = await run.condemn(story.a)
     with pytest.raises(StoreUnavailable):
         await run.sweep(answer)
-    body = End(plan=(await lake.upkeep.run(run.id)).plan)
+    body = End(plan=(await lake.service.run(run.id)).plan)
 
     with pytest.raises(RunMoved, match="apply it again"):
-        await lake.upkeep.end(run.id, body)
+        await lake.service.end(run.id, body)
     with pytest.raises(Condemned, match=run.id):
         await lake.versions.create_branch("rescue", story.a.id)
 
     await run.sweep(answer)
-    assert (await lake.upkeep.end(run.id, body)).state is RunState.ENDED
+    assert (await lake.service.end(run.id, body)).state is RunState.ENDED
     with pytest.raises(Condemned, match=run.id):
         await lake.versions.create_branch("rescue", story.a.id)
 
@@ -612,7 +612,7 @@ async def test_a_plan_from_an_earlier_recheck_is_refused(lake: Lake, story: Stor
     """Condemned again, a commit may have been named meanwhile: the first plan still dooms its objects."""
     run = Run(lake)
     first = await run.condemn(story.a, story.b)
-    second = await run.upkeep.condemn(run.id, run.body)
+    second = await run.service.condemn(run.id, run.body)
 
     with pytest.raises(StalePlan):
         await run.sweep(first)
@@ -624,17 +624,17 @@ async def test_a_sweeping_run_is_not_condemned_again(lake: Lake, story: Story) -
     await run.sweep(await run.condemn(story.a))
 
     with pytest.raises(RunMoved, match="sweeping"):
-        await run.upkeep.condemn(run.id, run.body)
+        await run.service.condemn(run.id, run.body)
 
 
 async def test_condemning_in_pages_says_the_same(lake: Lake, story: Story) -> None:
     for number in range(4):
         await lake.put("main", f"k{number}")
-    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     answer = await run.condemn(story.a, story.b)
     pages = 1
     while answer.continuation_token is not None:
-        answer = await run.upkeep.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+        answer = await run.service.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
         pages += 1
 
     assert pages > 4
@@ -645,41 +645,41 @@ async def test_condemning_in_pages_says_the_same(lake: Lake, story: Story) -> No
 async def test_a_page_of_an_earlier_attempt_is_refused(lake: Lake, story: Story) -> None:
     for number in range(3):
         await lake.put("main", f"k{number}")
-    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     first = await run.condemn(story.a)
-    await run.upkeep.condemn(run.id, run.body)
+    await run.service.condemn(run.id, run.body)
 
     with pytest.raises(BadContinuation, match="earlier attempt"):
-        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
+        await run.service.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
 
 
 async def test_a_made_up_page_does_not_skip_reading_what_is_staged(lake: Lake, story: Story) -> None:
     """Nobody has the secret of an attempt, so nobody can say for it that all was read."""
     await lake.put("main", "staged")
-    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     await run.condemn(story.a)
-    record = (await RunBook(lake.versions, UpkeepOptions()).read(RunId(run.id)))[0]
+    record = (await RunBook(lake.versions, ServiceOptions()).read(RunId(run.id)))[0]
     cursor = Cursor(name=f"uncommitted.{record.attempt}", phase=Phase.DONE)
     token = Continuations(RunId(run.id), replace(record, secret="0" * 64), Reader.COLLECTOR).token(cursor)
 
     with pytest.raises(BadContinuation):
-        await run.upkeep.condemn(run.id, replace(run.body, continuation_token=token))
+        await run.service.condemn(run.id, replace(run.body, continuation_token=token))
 
 
 async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story) -> None:
     planned = Apply(kind=RunKind.COMMITTED, plan="", rules_version=1)
-    assert (await lake.upkeep.apply("r1", planned)).state is RunState.PLANNING
+    assert (await lake.service.apply("r1", planned)).state is RunState.PLANNING
 
     with pytest.raises(RulesChanged):
-        await lake.upkeep.apply("r1", replace(planned, rules_version=2))
+        await lake.service.apply("r1", replace(planned, rules_version=2))
     with pytest.raises(RunNotFound):
-        await lake.upkeep.apply("r1", replace(planned, kind=RunKind.UNCOMMITTED))
+        await lake.service.apply("r1", replace(planned, kind=RunKind.UNCOMMITTED))
     await lake.store.set_many(keys.given_up_partition(lake.versions.uid), [(keys.given_up_run(RunId("r1")), b"m")])
     with pytest.raises(RunMoved, match="given up"):
-        await lake.upkeep.apply("r1", planned)
-    await lake.upkeep.rules.write(None)
+        await lake.service.apply("r1", planned)
+    await lake.service.rules.write(None)
     with pytest.raises(RulesNotFound):
-        await lake.upkeep.apply("r2", planned)
+        await lake.service.apply("r2", planned)
 
 
 async def test_asking_with_another_version_of_the_rules_ends_no_run(lake: Lake, story: Story) -> None:
@@ -687,18 +687,18 @@ async def test_asking_with_another_version_of_the_rules_ends_no_run(lake: Lake, 
     await run.condemn(story.a)
 
     with pytest.raises(RulesChanged):
-        await lake.upkeep.apply(run.id, Apply(kind=RunKind.COMMITTED, plan="", rules_version=9))
+        await lake.service.apply(run.id, Apply(kind=RunKind.COMMITTED, plan="", rules_version=9))
 
-    assert (await lake.upkeep.run(run.id)).state is RunState.CONDEMNING
+    assert (await lake.service.run(run.id)).state is RunState.CONDEMNING
 
 
 async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake: Lake, story: Story) -> None:
     """Its branches were not touched by this attempt, so a sleeping commit of theirs could still be published."""
     run = Run(lake)
     body = await run.plan(story.a)
-    await run.upkeep._condemning._add_condemned(RunId(run.id), [story.b.id])
+    await run.service._condemning._add_condemned(RunId(run.id), [story.b.id])
 
-    answer = await run.upkeep.condemn(run.id, body)
+    answer = await run.service.condemn(run.id, body)
 
     assert answer.condemned == 1
 
@@ -706,12 +706,12 @@ async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake:
 async def test_a_page_for_another_list_is_refused(lake: Lake, story: Story) -> None:
     for number in range(3):
         await lake.put("main", f"k{number}")
-    run = Run(lake, options=UpkeepOptions(scan_page=1, page_rows=1))
+    run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     first = await run.condemn(story.a)
     other = replace(run.body, commits=manifest_of(CONDEMNED, run.body.commits.folder, []))
 
     with pytest.raises(BadContinuation):
-        await run.upkeep.condemn(run.id, replace(other, continuation_token=first.continuation_token))
+        await run.service.condemn(run.id, replace(other, continuation_token=first.continuation_token))
 
 
 async def test_a_list_that_names_no_commit_of_ours_condemns_nothing(lake: Lake, story: Story) -> None:
@@ -719,9 +719,9 @@ async def test_a_list_that_names_no_commit_of_ours_condemns_nothing(lake: Lake, 
     body = await run.plan(story.a, replace(story.a, message="never made"))
 
     with pytest.raises(BadInput, match="does not exist"):
-        await run.upkeep.condemn(run.id, body)
+        await run.service.condemn(run.id, body)
     with pytest.raises(RunNotFound):
-        await lake.upkeep.run(run.id)
+        await lake.service.run(run.id)
 
 
 async def test_a_list_cut_short_condemns_nothing(lake: Lake, story: Story) -> None:
@@ -731,18 +731,18 @@ async def test_a_list_cut_short_condemns_nothing(lake: Lake, story: Story) -> No
     await lake.objectstore.put(key, (await lake.objectstore.get(key))[:-1])
 
     with pytest.raises(BadInput, match="bytes instead of"):
-        await run.upkeep.condemn(run.id, body)
+        await run.service.condemn(run.id, body)
     with pytest.raises(RunNotFound):
-        await lake.upkeep.run(run.id)
+        await lake.service.run(run.id)
 
 
 async def test_a_list_from_another_runs_folder_is_refused(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a)
-    other = (await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))).run_id
+    other = (await lake.service.start(StartRun(kind=RunKind.COMMITTED))).run_id
 
     with pytest.raises(BadInput, match="not in the folder of run"):
-        await lake.upkeep.condemn(other, body)
+        await lake.service.condemn(other, body)
 
 
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake, story: Story) -> None:
@@ -751,7 +751,7 @@ async def test_a_plan_that_is_no_plan_is_refused(lake: Lake, story: Story) -> No
     assert answer.commits is not None
 
     with pytest.raises(BadInput, match="condemned table"):
-        await lake.upkeep.sweep(run.id, Sweep(plan=manifest_of(CONDEMNED, "x/", []), commits=answer.commits))
+        await lake.service.sweep(run.id, Sweep(plan=manifest_of(CONDEMNED, "x/", []), commits=answer.commits))
 
 
 async def test_the_head_is_never_condemned_whatever_a_collector_asks(lake: Lake, story: Story) -> None:
@@ -780,7 +780,7 @@ async def test_an_object_imported_from_elsewhere_is_never_touched(lake: Lake) ->
     await lake.put("main", "b")
     await lake.commit("main")
     lake.days(30)
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
 
     run = await lake.collector().collect_committed()
 

@@ -16,7 +16,7 @@ import pytest
 from lakebed.base import Entry, to_row
 from lakebed.gc.protocol import UNCOMMITTED, manifest_of
 from lakebed.gc.rules import Namespace, days_rules, optimised
-from lakebed.gc.service import Collector, RulesNotFound, UpkeepOptions
+from lakebed.gc.service import Collector, RulesNotFound, ServiceOptions
 from lakebed.gc.service.commits import Snapshot
 from lakebed.gc.service.condemning import Condemning
 from lakebed.gc.service.inputs import Inputs
@@ -73,9 +73,9 @@ def known(name: str) -> Mutant:
 
 async def the_last_page_is_empty(lake: Lake) -> None:
     addresses = {await lake.put("main", "a"), await lake.put("main", "b")}
-    upkeep = lake.upkeep_with(UpkeepOptions(scan_page=1, page_rows=1))
+    service = lake.service_with(ServiceOptions(scan_page=1, page_rows=1))
 
-    await lake.collector(upkeep).collect_uncommitted()
+    await lake.collector(service).collect_uncommitted()
 
     assert await lake.objects() == addresses
 
@@ -149,8 +149,8 @@ class Slow(Collector):
 
 async def a_branch_on_an_expired_commit(lake: Lake) -> None:
     old, new = await past(lake)
-    await lake.upkeep.rules.write(days_rules(1))
-    slow = Slow(lake.versions, lake.upkeep, lake.objectstore.delete)
+    await lake.service.rules.write(days_rules(1))
+    slow = Slow(lake.versions, lake.service, lake.objectstore.delete)
     slow.meanwhile = lambda: lake.versions.create_branch("saved", "main~1")
 
     await slow.collect_committed()
@@ -168,7 +168,7 @@ async def _keep_nothing_anew(*_: Any) -> set[str]:
 
 async def only_a_tag(lake: Lake) -> None:
     old, new = await past(lake)
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
     await lake.versions.create_tag("v1", "main~1")
 
     await lake.collector().collect_committed()
@@ -201,7 +201,7 @@ async def part_of_a_delete_fails(lake: Lake) -> None:
         await lake.objectstore.delete([name for name in names if name != garbage[1]])
         return [DeleteFailure(key=garbage[1], reason="refused")]
 
-    run = await Collector(lake.versions, lake.upkeep, delete).collect_uncommitted()
+    run = await Collector(lake.versions, lake.service, delete).collect_uncommitted()
     assert run.failed == {garbage[1]}
     assert garbage[1] in await lake.objects()
 
@@ -240,7 +240,7 @@ def _key_as_it_stands(_: Namespace, address: str) -> str:
 
 async def an_unreadable_commit(lake: Lake) -> None:
     objects = set(await past(lake))
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
     for range_ in ranges:
         data = await lake.objectstore.get(range_)

@@ -37,7 +37,7 @@ async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake:
     before = await lake.objects()
     for one in (lake, copied):
         one.days(1.1)
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
 
     with pytest.raises(OtherInstallation):
         await copied.collector().collect_uncommitted()
@@ -48,16 +48,16 @@ async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake:
 async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lake) -> None:
     await lake.put("main", "a")
     copied = clone(lake)
-    started = await copied.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await copied.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     with pytest.raises(OtherInstallation):
-        await lake.upkeep.say_alive()
+        await lake.service.say_alive()
 
-    for upkeep in (copied.upkeep, lake.upkeep):
+    for service in (copied.service, lake.service):
         with pytest.raises(OtherInstallation):
-            await upkeep.check_purging()
+            await service.check_purging()
         with pytest.raises(OtherInstallation):
-            await upkeep.start(StartRun(kind=RunKind.METADATA))
+            await service.start(StartRun(kind=RunKind.METADATA))
     assert started.run_id
 
 
@@ -78,20 +78,20 @@ async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None
 
 
 async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake: Lake) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
-    await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    await lake.service.start(StartRun(kind=RunKind.METADATA))
     with pytest.raises(OtherInstallation):
-        await copied.upkeep.start(StartRun(kind=RunKind.METADATA))
+        await copied.service.start(StartRun(kind=RunKind.METADATA))
     with pytest.raises(OtherInstallation):
-        await lake.upkeep.check_purging()
+        await lake.service.check_purging()
 
-    adopted = await lake.upkeep.adopt(by="ann")
+    adopted = await lake.service.adopt(by="ann")
 
     assert (adopted.adopted_by, adopted.adopted_ms) == ("ann", lake.clock.ms)
     assert b'"adopted_by":"ann"' in await lake.objectstore.get((await marks(lake))[-1])
     copied.days(2)
-    await copied.upkeep.say_alive()
+    await copied.service.say_alive()
     with pytest.raises(OtherInstallation):
         await copied.collector().collect_uncommitted()
     await lake.collector().collect_uncommitted()
@@ -102,19 +102,19 @@ async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake
 async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
     lake: Lake, steps: int, copy_steps: int
 ) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
     for _ in range(copy_steps):
         copied.days(1)
-        await copied.upkeep.say_alive()
+        await copied.service.say_alive()
         with pytest.raises(OtherInstallation):
-            await lake.upkeep.check_purging()
-    await lake.upkeep.adopt(by="ann")
+            await lake.service.check_purging()
+    await lake.service.adopt(by="ann")
     for _ in range(steps):
         await Lineage(lake.versions).step()
 
     with pytest.raises(OtherInstallation):
-        await copied.upkeep.check_purging()
+        await copied.service.check_purging()
 
     await lake.collector().collect_uncommitted()
     with pytest.raises(OtherInstallation):
@@ -122,53 +122,53 @@ async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
 
 
 async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: Lake) -> None:
-    await lake.upkeep.adopt(by="ann")
+    await lake.service.adopt(by="ann")
     copied = clone(lake)
     await Lineage(lake.versions).step()
     with pytest.raises(OtherInstallation):
-        await copied.upkeep.check_purging()
+        await copied.service.check_purging()
 
     with pytest.raises(OtherInstallation):
-        await lake.upkeep.check_purging()
+        await lake.service.check_purging()
 
 
 async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
-    await lake.upkeep.adopt(by="ann")
-    await copied.upkeep.adopt(by="bob")
+    await lake.service.adopt(by="ann")
+    await copied.service.adopt(by="bob")
 
     with pytest.raises(OtherInstallation):
-        await lake.upkeep.check_purging()
+        await lake.service.check_purging()
 
     await copied.collector().collect_uncommitted()
 
 
 async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
     before = await marks(lake)
-    await copied.upkeep.adopt(by="bob")
+    await copied.service.adopt(by="bob")
     (theirs,) = set(await marks(lake)).difference(before)
     body = await lake.objectstore.get(theirs)
     await lake.objectstore.delete([theirs])
-    await lake.upkeep.adopt(by="ann")
+    await lake.service.adopt(by="ann")
     await lake.objectstore.put(theirs, body)
 
     for one in (lake, copied):
         with pytest.raises(OtherInstallation):
-            await one.upkeep.check_purging()
+            await one.service.check_purging()
 
 
 async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
     await Lineage(lake.versions).step()
     lineage = Lineage(copied.versions)
     put = lineage._put
 
     async def slowly(mark: Mark, *, adopted_by: str = "") -> None:
-        await lake.upkeep.adopt(by="ann")
+        await lake.service.adopt(by="ann")
         await put(mark, adopted_by=adopted_by)
 
     monkeypatch.setattr(lineage, "_put", slowly)
@@ -180,14 +180,14 @@ async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, m
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"made_ms": 1}', b'{"adopted_by": "ann"}'])
 async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     copied = clone(lake)
-    await lake.upkeep.adopt(by="ann")
+    await lake.service.adopt(by="ann")
     await lake.objectstore.put((await marks(lake))[-1], body)
 
     for one in (copied, lake):
         with pytest.raises(OtherInstallation):
-            await one.upkeep.check_purging()
+            await one.service.check_purging()
 
 
 async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_step(lake: Lake) -> None:
@@ -196,7 +196,7 @@ async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_st
     await here.versions.initialise("main")
     objectstore.left = 0
     with pytest.raises(ObjectStoreUnavailable):
-        await here.upkeep.adopt(by="ann")
+        await here.service.adopt(by="ann")
     objectstore.left = 100
     for _ in range(2):
         await Lineage(here.versions).step()
@@ -206,16 +206,16 @@ async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_st
 
 
 async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> None:
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     restored = clone(lake)
     for _ in range(3):
         lake.days(1)
-        await lake.upkeep.say_alive()
+        await lake.service.say_alive()
     restored.days(4)
     with pytest.raises(OtherInstallation):
-        await restored.upkeep.say_alive()
+        await restored.service.say_alive()
 
-    await restored.upkeep.adopt(by="ann")
+    await restored.service.adopt(by="ann")
 
     await restored.collector().collect_uncommitted()
     with pytest.raises(OtherInstallation):
@@ -250,7 +250,7 @@ async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int)
     objectstore = Dying("mem://dying")
     lake = Lake(MemoryStore(), objectstore)
     await lake.versions.initialise("main")
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
     objectstore.left = left
     with pytest.raises(ObjectStoreUnavailable):
         await Lineage(lake.versions).step()
@@ -266,23 +266,23 @@ async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> No
     here = Lake(MemoryStore(), objectstore)
     await here.versions.initialise("main")
     copied = clone(here)
-    await copied.upkeep.say_alive()
+    await copied.service.say_alive()
     objectstore.left = 0
     with pytest.raises(ObjectStoreUnavailable):
-        await here.upkeep.say_alive()
+        await here.service.say_alive()
     objectstore.left = 100
 
     with pytest.raises(OtherInstallation):
-        await here.upkeep.check_purging()
+        await here.service.check_purging()
     with pytest.raises(OtherInstallation):
-        await copied.upkeep.check_purging()
+        await copied.service.check_purging()
 
 
 async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake) -> None:
     for _ in range(3):
-        await lake.upkeep.say_alive()
+        await lake.service.say_alive()
     lake.days(0.26)
-    await lake.upkeep.say_alive()
+    await lake.service.say_alive()
 
     assert len(await marks(lake)) == 2
 

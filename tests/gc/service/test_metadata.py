@@ -27,7 +27,7 @@ from lakebed.gc.protocol import (
     run_folder,
 )
 from lakebed.gc.rules import MetadataRule, days_rules
-from lakebed.gc.service import RunMoved, RunNotFound, StalePlan, UpkeepOptions, WrongKind
+from lakebed.gc.service import RunMoved, RunNotFound, ServiceOptions, StalePlan, WrongKind
 from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.gc.service.collector import plan_of
 from lakebed.gc.service.inputs import Inputs
@@ -42,12 +42,12 @@ NOW = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10
 """Everything is old enough, by whatever clock."""
 FILES = MetadataRule(file_age_ms_min=NOW.file_age_ms_min)
 """Every file is, and no run."""
-BRIEF = UpkeepOptions(readers_grace_ms=0)
+BRIEF = ServiceOptions(readers_grace_ms=0)
 
 
-def collector(lake: Lake, rule: MetadataRule = NOW, *, options: UpkeepOptions = BRIEF) -> MetadataCollector:
-    upkeep = lake.upkeep_with(options)
-    return MetadataCollector(lake.versions, upkeep, lake.objectstore.delete, rule)
+def collector(lake: Lake, rule: MetadataRule = NOW, *, options: ServiceOptions = BRIEF) -> MetadataCollector:
+    service = lake.service_with(options)
+    return MetadataCollector(lake.versions, service, lake.objectstore.delete, rule)
 
 
 async def tree_files(lake: Lake) -> set[str]:
@@ -62,7 +62,7 @@ async def files_of(lake: Lake, commit: Commit) -> set[str]:
 
 async def sweep_expired(lake: Lake) -> None:
     """Everything but the head goes."""
-    await lake.upkeep.rules.write(days_rules(default_days=1, branch_days={}))
+    await lake.service.rules.write(days_rules(default_days=1, branch_days={}))
     lake.days(30)
     await lake.collector().collect_committed()
 
@@ -156,10 +156,10 @@ async def test_young_files_stay(lake: Lake) -> None:
 async def test_what_was_swept_a_moment_ago_stays_for_its_readers(lake: Lake) -> None:
     first, _ = await past(lake)
 
-    assert await collector(lake, FILES, options=UpkeepOptions()).collect() == frozenset()
+    assert await collector(lake, FILES, options=ServiceOptions()).collect() == frozenset()
 
     lake.days(1.1)
-    assert metarange_key(first.metarange_id) in await collector(lake, FILES, options=UpkeepOptions()).collect()
+    assert metarange_key(first.metarange_id) in await collector(lake, FILES, options=ServiceOptions()).collect()
 
 
 # Commits under way
@@ -305,28 +305,28 @@ async def test_a_published_commit_whose_file_was_given_up_and_is_gone_stops_the_
 
 async def test_the_folder_and_then_the_record_of_a_run_that_is_over_go(lake: Lake) -> None:
     first, _ = await past(lake)
-    over = {view.run_id for view in (await lake.upkeep.runs()).runs}
+    over = {view.run_id for view in (await lake.service.runs()).runs}
 
     gone = await collector(lake).collect()
 
     assert {key.split("/")[4] for key in gone if key.startswith("_lakefs/retention/gc/")} == over
-    assert over.isdisjoint(view.run_id for view in (await lake.upkeep.runs()).runs)
+    assert over.isdisjoint(view.run_id for view in (await lake.service.runs()).runs)
     with pytest.raises(Condemned) as refused:
         await lake.versions.create_branch("again", first.id)
     assert refused.value.facts["run"] in over
 
 
 async def test_a_run_that_somebody_works_on_keeps_its_folder(lake: Lake) -> None:
-    marking = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-    await lake.upkeep.read_uncommitted(marking.run_id, ReadUncommitted())
+    marking = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
+    await lake.service.read_uncommitted(marking.run_id, ReadUncommitted())
 
     assert await collector(lake).collect() == frozenset()
-    assert (await lake.upkeep.run(marking.run_id)).state is RunState.MARKING
+    assert (await lake.service.run(marking.run_id)).state is RunState.MARKING
 
 
 async def test_a_run_that_somebody_takes_up_between_plan_and_apply_keeps_its_folder(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-    await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
+    await lake.service.read_uncommitted(started.run_id, ReadUncommitted())
     planned = collector(lake)
     plan = await planned.plan()
     plan.runs[started.run_id] = ["_lakefs/retention/gc/uncommitted/x"]
@@ -341,16 +341,16 @@ async def test_a_plan_that_was_never_applied_is_ended_before_its_folder_goes(lak
 
     assert any(run_id in key for key in gone)
     with pytest.raises(RunNotFound):
-        await lake.upkeep.run(run_id)
+        await lake.service.run(run_id)
 
 
 async def marked(lake: Lake) -> RunId:
     """A plan of uncommitted data that nobody applied yet."""
-    run_id = RunId((await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
-    await lake.upkeep.read_uncommitted(run_id, ReadUncommitted())
+    run_id = RunId((await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
+    await lake.service.read_uncommitted(run_id, ReadUncommitted())
     inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, run_id)
     doomed = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unreferenced"))
-    await lake.upkeep.mark(run_id, Mark(plan=doomed))
+    await lake.service.mark(run_id, Mark(plan=doomed))
     return run_id
 
 
@@ -362,24 +362,24 @@ async def test_a_plan_whose_deletes_began_is_not_ended_for_its_apply_may_be_repe
     gone = await collector(lake).collect()
 
     assert not [key for key in gone if run_id in key]
-    assert (await lake.upkeep.run(run_id)).state is RunState.MARKED
+    assert (await lake.service.run(run_id)).state is RunState.MARKED
 
 
 async def applied(lake: Lake, run_id: RunId, *, begins: bool) -> None:
-    digest = (await lake.upkeep.run(run_id)).plan
-    await lake.upkeep.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=begins))
+    digest = (await lake.service.run(run_id)).plan
+    await lake.service.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=begins))
 
 
 async def test_a_run_whose_apply_has_just_begun_and_written_nothing_yet_is_not_ended(lake: Lake) -> None:
     run_id = await marked(lake)
     await applied(lake, run_id, begins=True)
-    before = await lake.upkeep.run(run_id)
+    before = await lake.service.run(run_id)
 
     gone = await collector(lake).collect()
 
     assert not [key for key in gone if run_id in key]
-    assert await lake.upkeep.run(run_id) == before
-    assert (await lake.upkeep.end(run_id, End(plan=before.plan))).state is RunState.ENDED
+    assert await lake.service.run(run_id) == before
+    assert (await lake.service.end(run_id, End(plan=before.plan))).state is RunState.ENDED
 
 
 async def test_who_only_asks_whether_a_plan_may_be_applied_keeps_nothing(lake: Lake) -> None:
@@ -392,11 +392,11 @@ async def test_who_only_asks_whether_a_plan_may_be_applied_keeps_nothing(lake: L
 async def test_an_apply_does_not_begin_once_its_run_was_ended(lake: Lake) -> None:
     run_id = await marked(lake)
     runs = MetadataRuns(lake.versions, RunBook(lake.versions, BRIEF), BRIEF)
-    digest = (await lake.upkeep.run(run_id)).plan
+    digest = (await lake.service.run(run_id)).plan
     assert await runs.publish(RunId("other"), files=[], runs=[run_id]) == []
 
     with pytest.raises(RunMoved):
-        await lake.upkeep.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=True))
+        await lake.service.apply(run_id, Apply(kind=RunKind.UNCOMMITTED, plan=digest, begins=True))
 
 
 async def test_a_plan_that_was_taken_is_told_as_one_that_deleted_nothing(lake: Lake) -> None:
@@ -404,11 +404,11 @@ async def test_a_plan_that_was_taken_is_told_as_one_that_deleted_nothing(lake: L
     found: list[tuple[RunState, str]] = []
 
     async def delete(_: Sequence[str]) -> Sequence[DeleteFailure]:
-        run = await lake.upkeep.run(run_id)
+        run = await lake.service.run(run_id)
         found.append((run.state, run.plan))
         return []
 
-    await MetadataCollector(lake.versions, lake.upkeep_with(BRIEF), delete, NOW).collect()
+    await MetadataCollector(lake.versions, lake.service_with(BRIEF), delete, NOW).collect()
 
     assert found == [(RunState.ENDED, "")]
 
@@ -418,13 +418,13 @@ async def test_what_a_run_saved_since_the_plan_stays_with_all_of_the_run(lake: L
     planned = collector(lake)
     plan = await planned.plan()
     await lake.objectstore.put(f"{run_folder(RunKind.UNCOMMITTED, run_id)}saved.json", b"{}")
-    await lake.upkeep.end(run_id, End(plan=(await lake.upkeep.run(run_id)).plan))
+    await lake.service.end(run_id, End(plan=(await lake.service.run(run_id)).plan))
 
     gone = await planned.apply(plan)
 
     assert plan.runs[run_id]
     assert not [key for key in gone if run_id in key]
-    assert (await lake.upkeep.run(run_id)).state is RunState.ENDED
+    assert (await lake.service.run(run_id)).state is RunState.ENDED
 
 
 async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None:
@@ -438,7 +438,7 @@ async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None
 
     with pytest.raises(RunMoved):
         await planned.apply(plan)
-    assert (await lake.upkeep.run(plan.run_id)).state is RunState.ABANDONED
+    assert (await lake.service.run(plan.run_id)).state is RunState.ABANDONED
 
 
 # Bad input and bad order
@@ -453,7 +453,7 @@ async def leftovers(lake: Lake, run_id: str, rows: list[tuple[str, str]]) -> tup
 
 @pytest.mark.parametrize("harm", ["delete", "truncate", "flip", "version"])
 async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: Lake, harm: str) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     inputs, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
     part = inputs.folder(LEFTOVERS.name) + body.leftovers.parts[0].name
     data = await lake.objectstore.get(part)
@@ -468,46 +468,46 @@ async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: 
             body = GiveUp(leftovers=msgspec.structs.replace(body.leftovers, table_version=99))
 
     with pytest.raises(BadInput):
-        await lake.upkeep.give_up(started.run_id, body)
+        await lake.service.give_up(started.run_id, body)
     assert not (await lake.store.scan(keys.given_up_partition(lake.versions.uid), b"", 1)).keys
 
 
 async def test_a_list_with_things_of_another_kind_is_refused(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     _, body = await leftovers(lake, started.run_id, [("object", "data/x")])
 
     with pytest.raises(BadInput, match="object"):
-        await lake.upkeep.give_up(started.run_id, body)
+        await lake.service.give_up(started.run_id, body)
 
 
 async def test_a_run_has_one_list_and_may_publish_it_again(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     _, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
-    await lake.upkeep.give_up(started.run_id, body)
-    await lake.upkeep.give_up(started.run_id, body)
+    await lake.service.give_up(started.run_id, body)
+    await lake.service.give_up(started.run_id, body)
     _, other = await leftovers(lake, started.run_id, [("file", "1" * 64)])
 
     with pytest.raises(BadInput, match="another list"):
-        await lake.upkeep.give_up(started.run_id, other)
+        await lake.service.give_up(started.run_id, other)
 
 
 async def test_only_the_latest_look_may_be_swept(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.METADATA))
+    started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     inputs, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
-    first = await lake.upkeep.give_up(started.run_id, body)
-    await lake.upkeep.give_up(started.run_id, body)
+    first = await lake.service.give_up(started.run_id, body)
+    await lake.service.give_up(started.run_id, body)
     plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unnamed"))
 
     with pytest.raises(StalePlan):
-        await lake.upkeep.sweep(started.run_id, Sweep(plan=plan, commits=first.commits))
+        await lake.service.sweep(started.run_id, Sweep(plan=plan, commits=first.commits))
 
 
 async def test_a_run_of_another_kind_gives_up_nothing(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     _, body = await leftovers(lake, started.run_id, [])
 
     with pytest.raises(WrongKind):
-        await lake.upkeep.give_up(started.run_id, body)
+        await lake.service.give_up(started.run_id, body)
 
 
 async def test_a_metarange_that_cannot_be_read_stops_the_plan(lake: Lake) -> None:

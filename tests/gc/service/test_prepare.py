@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, RunId, to_row
 from lakebed.gc.protocol import UNCOMMITTED, ReadUncommitted, RunKind, RunState, StartRun, decode_part
-from lakebed.gc.service import BadContinuation, Reader, Upkeep, UpkeepOptions
+from lakebed.gc.service import BadContinuation, CollectionService, Reader, ServiceOptions
 from lakebed.gc.service.continuing import Continuations
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Cursor, Phase
@@ -29,7 +29,7 @@ from lakebed.versions import RunState as StoredState
 if TYPE_CHECKING:
     from .conftest import Lake
 
-TINY = UpkeepOptions(scan_page=1, page_rows=1)
+TINY = ServiceOptions(scan_page=1, page_rows=1)
 
 
 async def stage(versions: Versions, count: int) -> None:
@@ -46,13 +46,13 @@ async def stage(versions: Versions, count: int) -> None:
 
 async def test_files_are_cut_at_about_the_size_asked_for(lake: Lake) -> None:
     await stage(lake.versions, 6_000)
-    options = UpkeepOptions(part_bytes=50_000, group_rows=256, scan_page=256)
-    upkeep = lake.upkeep_with(options)
-    run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    options = ServiceOptions(part_bytes=50_000, group_rows=256, scan_page=256)
+    service = lake.service_with(options)
+    run = await service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     sizes, token = [], None
     while True:
-        page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted(continuation_token=token))
+        page = await service.read_uncommitted(run.run_id, ReadUncommitted(continuation_token=token))
         sizes += [part.size_bytes for part in page.parts]
         if (token := page.continuation_token) is None:
             break
@@ -68,7 +68,7 @@ async def test_addresses_handed_out_are_told_when_a_run_begins(lake: Lake) -> No
     open_, expired = await lake.versions.issue_upload("main"), await lake.versions.issue_upload("main")
     await lake.versions.expire_upload(expired)
 
-    run = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    run = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     assert run.uploads is not None
     rows = await Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(run.run_id)).read_table(UNCOMMITTED, run.uploads)
@@ -76,7 +76,7 @@ async def test_addresses_handed_out_are_told_when_a_run_begins(lake: Lake) -> No
         {"address": open_, "source": "upload", "branch": "main"}
     ]
     assert run.uploads.folder == f"_lakefs/retention/gc/uncommitted/{run.run_id}/uploads/"
-    assert (await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))).uploads is None
+    assert (await lake.service.start(StartRun(kind=RunKind.COMMITTED))).uploads is None
 
 
 async def test_a_run_goes_on_from_what_the_last_one_saved(lake: Lake) -> None:
@@ -105,9 +105,9 @@ class Contract:
 
     async def begin(self) -> tuple[str, str]:
         """A run whose first page, which is tiny, was read by another server; and the contract's token for the next."""
-        upkeep = Upkeep(self.versions, TINY)
-        run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-        page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted(), reader=Reader.CONTRACT)
+        service = CollectionService(self.versions, TINY)
+        run = await service.start(StartRun(kind=RunKind.UNCOMMITTED))
+        page = await service.read_uncommitted(run.run_id, ReadUncommitted(), reader=Reader.CONTRACT)
         return run.run_id, f"{run.run_id}:{page.continuation_token}"
 
     async def read_on(self, token: str) -> str:
@@ -172,7 +172,7 @@ async def test_a_rename_between_two_of_the_contracts_pages_is_in_the_last(contra
 async def test_the_contracts_pages_are_not_continued_once_the_run_was_given_up(contract: Contract) -> None:
     await contract.put("a")
     run_id, token = await contract.begin()
-    await Upkeep(contract.versions).abandon(run_id)
+    await CollectionService(contract.versions).abandon(run_id)
 
     response = await contract.http.post("repositories/lake/gc/prepare_uncommited", json={"continuation_token": token})
 
@@ -181,9 +181,9 @@ async def test_the_contracts_pages_are_not_continued_once_the_run_was_given_up(c
 
 async def test_a_collectors_run_is_neither_continued_nor_abandoned_through_the_contract(contract: Contract) -> None:
     await contract.put("a")
-    upkeep = Upkeep(contract.versions, TINY)
-    run = await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
-    page = await upkeep.read_uncommitted(run.run_id, ReadUncommitted())
+    service = CollectionService(contract.versions, TINY)
+    run = await service.start(StartRun(kind=RunKind.UNCOMMITTED))
+    page = await service.read_uncommitted(run.run_id, ReadUncommitted())
 
     for token in (f"{run.run_id}:{page.continuation_token}", f"{run.run_id}:{made_up()}"):
         response = await contract.http.post(
@@ -192,31 +192,31 @@ async def test_a_collectors_run_is_neither_continued_nor_abandoned_through_the_c
         assert response.status_code == 400
         assert "no continuation token of run" in response.json()["message"]
 
-    assert (await upkeep.run(run.run_id)).state is RunState.MARKING
+    assert (await service.run(run.run_id)).state is RunState.MARKING
 
 
 async def test_a_token_of_another_run_is_refused(lake: Lake) -> None:
     await lake.put("main", "a")
-    upkeep = lake.upkeep_with(TINY)
-    one, other = [await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED)) for _ in range(2)]
-    page = await upkeep.read_uncommitted(one.run_id, ReadUncommitted())
+    service = lake.service_with(TINY)
+    one, other = [await service.start(StartRun(kind=RunKind.UNCOMMITTED)) for _ in range(2)]
+    page = await service.read_uncommitted(one.run_id, ReadUncommitted())
 
     with pytest.raises(BadContinuation, match=other.run_id):
-        await upkeep.read_uncommitted(other.run_id, ReadUncommitted(continuation_token=page.continuation_token))
+        await service.read_uncommitted(other.run_id, ReadUncommitted(continuation_token=page.continuation_token))
 
 
 async def test_no_token_of_a_run_without_a_secret_is_accepted(lake: Lake) -> None:
     """One that a former release began: whoever knows that there is no secret could seal anything."""
     await lake.put("main", "a")
-    upkeep = lake.upkeep_with(TINY)
-    run_id = RunId((await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
+    service = lake.service_with(TINY)
+    run_id = RunId((await service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
     runs = RunBook(lake.versions, TINY)
     record, held = await runs.read(run_id)
     await runs.write(run_id, replace(record, secret=""), held)
-    page = await upkeep.read_uncommitted(run_id, ReadUncommitted())
+    page = await service.read_uncommitted(run_id, ReadUncommitted())
 
     with pytest.raises(BadContinuation):
-        await upkeep.read_uncommitted(run_id, ReadUncommitted(continuation_token=page.continuation_token))
+        await service.read_uncommitted(run_id, ReadUncommitted(continuation_token=page.continuation_token))
 
 
 def made_up() -> str:

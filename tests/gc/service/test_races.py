@@ -14,20 +14,20 @@ import pytest
 
 from lakebed.base import Entry, LakebedError, RepositoryUid
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, MetadataRule, days_rules
-from lakebed.gc.service import Collector, Upkeep, UpkeepOptions
+from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
 from sim import DAWN_MS, Actor, Faults, Program, Scene, SimPorts, Violation, run_seed
 
 SEEDS = 12
 FAULTS = Faults(lose_answer=0.01, lose_request=0.01, crash=0.004, delay=0.02, refuse=0.004)
-TINY_PAGES = UpkeepOptions(scan_page=2, page_rows=2, dead_owner_age_ms=30 * DAY_MS)
+TINY_PAGES = ServiceOptions(scan_page=2, page_rows=2, dead_owner_age_ms=30 * DAY_MS)
 
 
 class Server:
     """One server process of an actor: an instance of its own over the shared disk."""
 
-    def __init__(self, ports: SimPorts, options: UpkeepOptions = TINY_PAGES) -> None:
+    def __init__(self, ports: SimPorts, options: ServiceOptions = TINY_PAGES) -> None:
         self.ports = ports
         self.versions = Versions(
             uid=RepositoryUid("r"),
@@ -37,7 +37,7 @@ class Server:
             ports=ports.ports,
             options=Options(owner=ports.actor, branch_cache_ms=0),
         )
-        self.upkeep = Upkeep(self.versions, options)
+        self.service = CollectionService(self.versions, options)
 
     async def put(self, branch: str, path: str) -> None:
         async def store_body(address: str) -> Entry:
@@ -51,7 +51,7 @@ class Server:
         await self.versions.commit(branch, message="m", committer="me", created_ms=created_ms)
 
     def collector(self) -> Collector:
-        return Collector(self.versions, self.upkeep, self.ports.objectstore.delete)
+        return Collector(self.versions, self.service, self.ports.objectstore.delete)
 
 
 def acting(*steps: Callable[[Server], Awaitable[object]]) -> Program:
@@ -109,8 +109,8 @@ async def collect_committed(server: Server) -> None:
 async def collect_metadata(server: Server) -> frozenset[str]:
     """Everything is old enough, and nobody is given time to read."""
     rule = MetadataRule(file_age_ms_min=-DAY_MS, runs_newest=0, run_age_ms_min=-DAY_MS)
-    upkeep = Upkeep(server.versions, UpkeepOptions(scan_page=2, page_rows=2, readers_grace_ms=0))
-    return await MetadataCollector(server.versions, upkeep, server.ports.objectstore.delete, rule).collect()
+    service = CollectionService(server.versions, ServiceOptions(scan_page=2, page_rows=2, readers_grace_ms=0))
+    return await MetadataCollector(server.versions, service, server.ports.objectstore.delete, rule).collect()
 
 
 def put_again(path: str) -> Callable[[Server], Awaitable[object]]:
@@ -147,7 +147,7 @@ async def prepare(ports: SimPorts) -> None:
         await server.commit("main", days_ago=days_ago)
     await server.put("main", "s")
     await server.put("main", "s")
-    await server.upkeep.rules.write(days_rules(1))
+    await server.service.rules.write(days_rules(1))
     await server.versions.close_slices()
 
 
@@ -170,12 +170,12 @@ async def objects(ports: SimPorts) -> set[str]:
 
 async def tidy(ports: SimPorts) -> None:
     """Nothing shown is missing; then, a month later with all quiet, full runs leave nothing that is not needed."""
-    server = Server(ports, UpkeepOptions())
+    server = Server(ports, ServiceOptions())
     missing = await live_addresses(server) - await objects(ports)
     if missing:
         raise Violation(f"deleted although reachable: {sorted(missing)}")
     ports.clock.ms += 60 * DAY_MS
-    await server.upkeep.abandon_dead_runs()
+    await server.service.abandon_dead_runs()
     # What a dead committer sealed stays staged, under whatever replaced it since, until somebody commits.
     for branch in (await server.versions.list_branches())[0]:
         with suppress(NoChanges):
@@ -267,7 +267,7 @@ def test_a_committed_run_beside_branches_tags_reverts_resets_and_copies_from_old
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_both_collections_at_once_and_a_change_of_the_rules(seed: int) -> None:
     async def loosen(server: Server) -> None:
-        await server.upkeep.rules.write(days_rules(25))
+        await server.service.rules.write(days_rules(25))
 
     race(
         seed,
@@ -280,7 +280,7 @@ def test_both_collections_at_once_and_a_change_of_the_rules(seed: int) -> None:
 async def tidy_metadata(ports: SimPorts) -> None:
     """Besides: the contents of every branch can be read, and files that no commit needs go."""
     await tidy(ports)
-    server = Server(ports, UpkeepOptions(readers_grace_ms=0))
+    server = Server(ports, ServiceOptions(readers_grace_ms=0))
     for _ in range(2):
         await collect_metadata(server)
     reader = Server(ports).versions

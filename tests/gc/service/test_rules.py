@@ -35,16 +35,16 @@ def stored(**record: object) -> bytes:
 
 
 async def test_rules_read_back_as_they_were_written(lake: Lake) -> None:
-    await lake.upkeep.rules.write(FULL, by="ann")
+    await lake.service.rules.write(FULL, by="ann")
 
-    record = await lake.upkeep.rules.read()
+    record = await lake.service.rules.read()
 
     assert (record.version, record.rules, record.changed_by) == (1, FULL, "ann")
     assert record.changed_ms == lake.clock.ms
 
 
 async def test_every_version_can_be_read_with_who_set_it_and_when(lake: Lake) -> None:
-    book = lake.upkeep.rules
+    book = lake.service.rules
     await book.write(days_rules(1), by="ann")
     first_ms = lake.clock.ms
     lake.days(1)
@@ -64,7 +64,7 @@ async def test_every_version_can_be_read_with_who_set_it_and_when(lake: Lake) ->
 
 
 async def test_history_comes_in_pages(lake: Lake) -> None:
-    book = lake.upkeep.rules
+    book = lake.service.rules
     for days in range(1, 6):
         await book.write(days_rules(days))
 
@@ -77,19 +77,19 @@ async def test_history_comes_in_pages(lake: Lake) -> None:
 
 
 async def test_a_repository_without_rules_has_no_history(lake: Lake) -> None:
-    assert await lake.upkeep.rules.history() == ([], False)
+    assert await lake.service.rules.history() == ([], False)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 10**12])
 async def test_a_version_that_never_was_is_not_found(lake: Lake, version: int) -> None:
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
 
     with pytest.raises(RulesVersionNotFound):
-        await lake.upkeep.rules.version(version)
+        await lake.service.rules.version(version)
 
 
 async def test_who_read_an_older_version_does_not_overwrite_a_newer_one(lake: Lake) -> None:
-    book = lake.upkeep.rules
+    book = lake.service.rules
     await book.write(days_rules(1), expected=0)
     await book.write(days_rules(2), expected=1)
 
@@ -101,9 +101,9 @@ async def test_who_read_an_older_version_does_not_overwrite_a_newer_one(lake: La
 
 async def test_rules_nobody_can_have_meant_are_not_written(lake: Lake) -> None:
     with pytest.raises(InvalidRules):
-        await lake.upkeep.rules.write(Rules(default="7"))
+        await lake.service.rules.write(Rules(default="7"))
 
-    assert (await lake.upkeep.rules.read()).version == 0
+    assert (await lake.service.rules.read()).version == 0
 
 
 class Forgetful(MemoryStore):
@@ -128,14 +128,14 @@ async def test_rules_whose_answer_was_lost_are_written_once(does: bool) -> None:
     lake = Lake(Forgetful(does=does), MemoryObjectStore("mem://tests"))
     await lake.versions.initialise("main")
 
-    written = await lake.upkeep.rules.write(days_rules(1), by="ann", expected=0)
+    written = await lake.service.rules.write(days_rules(1), by="ann", expected=0)
 
     assert written.version == 1
-    assert [record.version for record in (await lake.upkeep.rules.history())[0]] == [1]
+    assert [record.version for record in (await lake.service.rules.history())[0]] == [1]
 
 
 async def test_a_writer_that_dies_before_it_replaces_the_rules_changes_nothing(lake: Lake) -> None:
-    book = lake.upkeep.rules
+    book = lake.service.rules
     await book.write(days_rules(1))
     held = await lake.store.get(lake.versions.partition, RULES_KEY)
     assert held is not None
@@ -145,19 +145,19 @@ async def test_a_writer_that_dies_before_it_replaces_the_rules_changes_nothing(l
 
 
 async def test_days_written_in_the_contracts_words_leave_pins(lake: Lake) -> None:
-    await lake.upkeep.rules.write(FULL)
+    await lake.service.rules.write(FULL)
 
-    await lake.upkeep.rules.write_days(2, {"main": 30})
+    await lake.service.rules.write_days(2, {"main": 30})
 
-    assert (await lake.upkeep.rules.read()).rules == msgspec.structs.replace(
+    assert (await lake.service.rules.read()).rules == msgspec.structs.replace(
         FULL, branches=(BranchRule(pattern="main", period="30d"),)
     )
 
 
 async def test_days_written_where_there_were_no_rules_are_all_there_is(lake: Lake) -> None:
-    await lake.upkeep.rules.write_days(2, {"main": 30})
+    await lake.service.rules.write_days(2, {"main": 30})
 
-    assert (await lake.upkeep.rules.read()).rules == days_rules(2, {"main": 30})
+    assert (await lake.service.rules.read()).rules == days_rules(2, {"main": 30})
 
 
 # What an earlier release wrote
@@ -171,12 +171,12 @@ async def test_rules_in_their_first_form_are_read_as_what_they_meant(lake: Lake)
     rules = {"default_days": 7, "branch_days": {"main": 20}, "tags_pin": False}
     await put(lake.versions, stored(version=4, rules=rules, changed_ms=5, changed_by="ann"))
 
-    record = await lake.upkeep.rules.read()
+    record = await lake.service.rules.read()
 
     assert (record.version, record.changed_ms, record.changed_by) == (4, 5, "ann")
     assert record.rules == msgspec.structs.replace(days_rules(7, {"main": 20}), tags_pin=False)
-    await lake.upkeep.rules.write(days_rules(1))
-    assert [found.version for found in (await lake.upkeep.rules.history())[0]] == [5, 4]
+    await lake.service.rules.write(days_rules(1))
+    assert [found.version for found in (await lake.service.rules.history())[0]] == [5, 4]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_rules_in_a_form_that_nobody_knows_stop_every_run(lake: Lake, rule
     await put(lake.versions, stored(version=1, rules=rules, changed_ms=5))
 
     with pytest.raises(RecordFormat):
-        await lake.upkeep.rules.read()
+        await lake.service.rules.read()
 
 
 # Runs
@@ -204,7 +204,7 @@ async def old_and_new(lake: Lake, *, commits: int = 4) -> list[str]:
 
 async def test_the_last_commits_of_a_branch_stay_however_old_they_are(lake: Lake) -> None:
     objects = await old_and_new(lake)
-    await lake.upkeep.rules.write(Rules(default="1d", keep_last=(KeepLast(pattern="ma*", commits=2),)))
+    await lake.service.rules.write(Rules(default="1d", keep_last=(KeepLast(pattern="ma*", commits=2),)))
 
     await lake.collector().collect_committed()
 
@@ -214,11 +214,11 @@ async def test_the_last_commits_of_a_branch_stay_however_old_they_are(lake: Lake
 async def test_a_tag_keeps_nothing_where_the_rules_say_so(lake: Lake) -> None:
     objects = await old_and_new(lake)
     await lake.versions.create_tag("v1", "main~2")
-    await lake.upkeep.rules.write(Rules(default="1d"))
+    await lake.service.rules.write(Rules(default="1d"))
     await lake.collector().collect_committed()
     assert await lake.objects() == {objects[1], objects[3]}
 
-    await lake.upkeep.rules.write(Rules(default="1d", tags_pin=False))
+    await lake.service.rules.write(Rules(default="1d", tags_pin=False))
     await lake.collector().collect_committed()
 
     assert await lake.objects() == {objects[3]}
@@ -227,10 +227,10 @@ async def test_a_tag_keeps_nothing_where_the_rules_say_so(lake: Lake) -> None:
 async def test_a_glob_lets_its_branches_expire_and_no_others(lake: Lake) -> None:
     objects = await old_and_new(lake)
     rules = Rules(default="forever", branches=(BranchRule(pattern="feature-*", period="1d"),))
-    await lake.upkeep.rules.write(rules)
+    await lake.service.rules.write(rules)
     assert (await lake.collector().collect_committed()).doomed == frozenset()
 
-    await lake.upkeep.rules.write(Rules(default="forever", branches=(BranchRule(pattern="m*", period="15d"),)))
+    await lake.service.rules.write(Rules(default="forever", branches=(BranchRule(pattern="m*", period="15d"),)))
 
     assert (await lake.collector().collect_committed()).doomed == set(objects[:2])
 
@@ -246,9 +246,9 @@ async def test_uncommitted_garbage_younger_than_the_rules_say_stays() -> None:
     await lake.put("main", "a", "3")
     lake.days(1)
     lake.clock.ms += 3_600_000
-    await lake.upkeep.rules.write(Rules(default="forever", uncommitted_min_age="1d"))
+    await lake.service.rules.write(Rules(default="forever", uncommitted_min_age="1d"))
 
     assert (await lake.collector().collect_uncommitted()).doomed == {old}
 
-    await lake.upkeep.rules.write(Rules(default="forever"))
+    await lake.service.rules.write(Rules(default="forever"))
     assert (await lake.collector().collect_uncommitted()).doomed == {young}

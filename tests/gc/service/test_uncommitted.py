@@ -27,12 +27,12 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service import (
     BadContinuation,
+    CollectionService,
     OutOfOrder,
     RunMoved,
     RunNotFound,
+    ServiceOptions,
     StalePlan,
-    Upkeep,
-    UpkeepOptions,
     WrongKind,
 )
 from lakebed.gc.service.inputs import Inputs
@@ -140,20 +140,20 @@ async def test_strays_below_data_are_reported_and_survive(lake: Lake) -> None:
 class Meanwhile:
     """A clean run, step by step, so that a test can do something between two of them."""
 
-    def __init__(self, lake: Lake, options: UpkeepOptions | None = None) -> None:
+    def __init__(self, lake: Lake, options: ServiceOptions | None = None) -> None:
         self.lake = lake
-        self.upkeep = lake.upkeep_with(options or UpkeepOptions(scan_page=1, page_rows=1))
+        self.service = lake.service_with(options or ServiceOptions(scan_page=1, page_rows=1))
         self.token: str | None = None
         self.listing: set[str] = set()
 
     async def start(self) -> StartedRun:
-        self.started = await self.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+        self.started = await self.service.start(StartRun(kind=RunKind.UNCOMMITTED))
         self.listing = await self.lake.objects()
         return self.started
 
     async def read_page(self) -> bool:
         """One page; whether there is more."""
-        page = await self.upkeep.read_uncommitted(self.started.run_id, ReadUncommitted(continuation_token=self.token))
+        page = await self.service.read_uncommitted(self.started.run_id, ReadUncommitted(continuation_token=self.token))
         self.token = page.continuation_token
         self.manifest = page.manifest
         return self.token is not None
@@ -165,14 +165,14 @@ class Meanwhile:
         assert self.manifest is not None
         inputs = Inputs(self.lake.objectstore, RunKind.UNCOMMITTED, RunId(self.started.run_id))
         uncommitted = set((await inputs.read_table(UNCOMMITTED, self.manifest)).column("address").to_pylist())
-        prepared = await self.upkeep.prepare_commits(self.started.run_id)
+        prepared = await self.service.prepare_commits(self.started.run_id)
         commits = await inputs.read_table(COMMITS, prepared.commits)
         committed: set[str] = set()
         for metarange in set(commits.column("metarange_id").to_pylist()) - {""}:
             rows = await self.lake.versions.trees.scan(metarange, b"", 1000)
             committed |= {self.lake.versions_address(row) for _, row in rows}
         plan = await inputs.write_table(DOOMED, DOOMED.name, arrow_schema(DOOMED).empty_table())
-        await self.upkeep.mark(self.started.run_id, Mark(plan=plan))
+        await self.service.mark(self.started.run_id, Mark(plan=plan))
         namespace = Namespace(uri=self.started.namespace, settled=frozenset(self.started.settled_slices))
         return clean_run(self.listing, committed=committed, uncommitted=uncommitted, namespace=namespace).doomed
 
@@ -337,7 +337,7 @@ async def test_a_server_that_was_given_up_too_soon_goes_on_in_a_fresh_slice(lake
     async def slow(address: str) -> Entry:
         entry = await body(address)
         lake.days(2)
-        await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+        await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
         return entry
 
     entry = await sleeper.upload("main", b"a", slow)
@@ -369,49 +369,49 @@ async def test_a_copy_left_pending_by_a_crash_keeps_its_object_until_it_is_given
 async def test_a_run_that_was_abandoned_throws_its_work_away(lake: Lake) -> None:
     run = Meanwhile(lake)
     started = await run.start()
-    await lake.upkeep.abandon(started.run_id)
+    await lake.service.abandon(started.run_id)
 
     with pytest.raises(RunMoved, match="abandoned"):
         await run.read_page()
     with pytest.raises(RunMoved, match="abandoned"):
-        await lake.upkeep.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "x/", [])))
+        await lake.service.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "x/", [])))
 
 
 async def test_a_run_left_marking_for_too_long_is_abandoned(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
-    assert await lake.upkeep.abandon_dead_runs() == []
+    assert await lake.service.abandon_dead_runs() == []
     lake.days(8)
-    assert await lake.upkeep.abandon_dead_runs() == [started.run_id]
-    assert (await lake.upkeep.run(started.run_id)).state is RunState.ABANDONED
+    assert await lake.service.abandon_dead_runs() == [started.run_id]
+    assert (await lake.service.run(started.run_id)).state is RunState.ABANDONED
 
 
 async def test_marking_twice_with_one_plan_is_one_mark_and_with_another_is_refused(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     plan = Mark(plan=manifest_of(DOOMED, "x/", []))
 
-    first = await lake.upkeep.mark(started.run_id, plan)
+    first = await lake.service.mark(started.run_id, plan)
 
-    assert await lake.upkeep.mark(started.run_id, plan) == first
+    assert await lake.service.mark(started.run_id, plan) == first
     with pytest.raises(RunMoved):
-        await lake.upkeep.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "y/", [])))
+        await lake.service.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "y/", [])))
 
 
 async def test_a_marked_run_cannot_be_abandoned(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     plan = manifest_of(DOOMED, "x/", [])
-    await lake.upkeep.mark(started.run_id, Mark(plan=plan))
+    await lake.service.mark(started.run_id, Mark(plan=plan))
 
     with pytest.raises(RunMoved):
-        await lake.upkeep.abandon(started.run_id)
-    assert (await lake.upkeep.end(started.run_id, End(plan=plan.digest()))).state is RunState.ENDED
+        await lake.service.abandon(started.run_id)
+    assert (await lake.service.end(started.run_id, End(plan=plan.digest()))).state is RunState.ENDED
 
 
 async def test_commits_are_not_listed_before_staging_was_read_to_its_end(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     with pytest.raises(OutOfOrder):
-        await lake.upkeep.prepare_commits(started.run_id)
+        await lake.service.prepare_commits(started.run_id)
 
 
 async def test_staging_is_not_read_again_after_the_commits(lake: Lake) -> None:
@@ -420,7 +420,7 @@ async def test_staging_is_not_read_again_after_the_commits(lake: Lake) -> None:
     started = await run.start()
     while await run.read_page():
         pass
-    await lake.upkeep.prepare_commits(started.run_id)
+    await lake.service.prepare_commits(started.run_id)
     await lake.commit("main")
 
     with pytest.raises(OutOfOrder):  # else the object would be in neither
@@ -430,7 +430,7 @@ async def test_staging_is_not_read_again_after_the_commits(lake: Lake) -> None:
 async def test_a_page_that_was_written_again_with_another_end_stops_the_reading(lake: Lake) -> None:
     """The client sent the call again, and went on from the answer that came first: `b` is in neither page."""
     kept = [await lake.put("main", "a"), await lake.put("main", "b"), await lake.put("main", "c")]
-    run = Meanwhile(lake, UpkeepOptions(scan_page=2, page_rows=2))
+    run = Meanwhile(lake, ServiceOptions(scan_page=2, page_rows=2))
     await run.start()
     await run.read_page()
     from_the_first = run.token
@@ -450,9 +450,9 @@ async def test_what_another_server_holds_open_is_judged_by_the_run_after_the_one
     lake.days(0.01)
 
     assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
-    assert (await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).open_slices == 1
+    assert (await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))).open_slices == 1
 
-    await Upkeep(other).close_slices_for_runs()
+    await CollectionService(other).close_slices_for_runs()
     assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
 
 
@@ -461,7 +461,7 @@ async def test_a_slice_opened_since_the_last_run_began_stays_open(lake: Lake) ->
     lake.days(0.01)
     first = await lake.put("main", "a")
 
-    await lake.upkeep.close_slices_for_runs()
+    await lake.service.close_slices_for_runs()
 
     assert (await lake.put("main", "b")).rpartition("/")[0] == first.rpartition("/")[0]
 
@@ -470,62 +470,62 @@ async def test_what_a_clock_dated_years_ahead_is_given_up_like_what_is_old(lake:
     lake.days(3650)
     dead = lake.server()
     garbage = await lake.put("main", "a", server=dead)
-    await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     lake.days(-3650)
     await lake.put("main", "a")
 
-    assert len(await lake.upkeep.abandon_dead_runs()) == 1
+    assert len(await lake.service.abandon_dead_runs()) == 1
     assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
 
 
 async def test_a_run_dated_ahead_of_the_clock_does_not_end_each_slice_as_it_is_opened(lake: Lake) -> None:
     lake.days(1)
-    await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     lake.days(-1)
     first = await lake.put("main", "a")
 
-    await lake.upkeep.close_slices_for_runs()
+    await lake.service.close_slices_for_runs()
 
     assert (await lake.put("main", "b")).rpartition("/")[0] == first.rpartition("/")[0]
 
 
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     with pytest.raises(BadInput, match="commits table"):
-        await lake.upkeep.mark(started.run_id, Mark(plan=manifest_of(COMMITS, "x/", [])))
+        await lake.service.mark(started.run_id, Mark(plan=manifest_of(COMMITS, "x/", [])))
 
 
 @pytest.mark.parametrize("token", ["", "?", "AAAA", "gA==", "ä"])
 async def test_a_continuation_token_that_is_none_is_refused(lake: Lake, token: str) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     with pytest.raises(BadContinuation):
-        await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted(continuation_token=token))
+        await lake.service.read_uncommitted(started.run_id, ReadUncommitted(continuation_token=token))
 
 
 async def test_an_apply_is_for_the_plan_that_the_run_was_marked_with_and_no_other(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     plan = manifest_of(DOOMED, "x/", [])
     request = Apply(kind=RunKind.UNCOMMITTED, plan=plan.digest())
     with pytest.raises(RunMoved, match="marking"):
-        await lake.upkeep.apply(started.run_id, request)
-    await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
-    await lake.upkeep.prepare_commits(started.run_id)
-    await lake.upkeep.mark(started.run_id, Mark(plan=plan))
+        await lake.service.apply(started.run_id, request)
+    await lake.service.read_uncommitted(started.run_id, ReadUncommitted())
+    await lake.service.prepare_commits(started.run_id)
+    await lake.service.mark(started.run_id, Mark(plan=plan))
 
-    assert (await lake.upkeep.apply(started.run_id, request)).state is RunState.MARKED
+    assert (await lake.service.apply(started.run_id, request)).state is RunState.MARKED
     with pytest.raises(StalePlan):
-        await lake.upkeep.apply(started.run_id, Apply(kind=RunKind.UNCOMMITTED, plan="other"))
+        await lake.service.apply(started.run_id, Apply(kind=RunKind.UNCOMMITTED, plan="other"))
     with pytest.raises(WrongKind):
-        await lake.upkeep.apply(started.run_id, Apply(kind=RunKind.METADATA, plan=plan.digest()))
+        await lake.service.apply(started.run_id, Apply(kind=RunKind.METADATA, plan=plan.digest()))
 
 
 async def test_a_run_of_committed_data_reads_staging_only_when_it_condemns(lake: Lake) -> None:
-    started = await lake.upkeep.start(StartRun(kind=RunKind.COMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
 
     with pytest.raises(RunNotFound):
-        await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
+        await lake.service.read_uncommitted(started.run_id, ReadUncommitted())
     assert started.state is RunState.PLANNING
 
 
@@ -535,9 +535,9 @@ async def test_a_run_of_committed_data_reads_staging_only_when_it_condemns(lake:
 async def test_uncommitted_addresses_are_written_where_the_document_says_with_their_creation_date(lake: Lake) -> None:
     address = await lake.put("main", "a")
     await lake.versions.put("main", b"b", Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=7))
-    started = await lake.upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+    started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
-    page = await lake.upkeep.read_uncommitted(started.run_id, ReadUncommitted())
+    page = await lake.service.read_uncommitted(started.run_id, ReadUncommitted())
 
     assert page.location == f"_lakefs/retention/gc/uncommitted/{started.run_id}/uncommitted/"
     assert page.manifest is not None
@@ -570,7 +570,7 @@ async def test_pages_of_any_size_read_the_same_addresses(lake: Lake) -> None:
 
     found = []
     for scan, rows in ((1, 1), (2, 3), (5, 2), (1000, 1000)):
-        run = Meanwhile(lake, UpkeepOptions(scan_page=scan, page_rows=rows))
+        run = Meanwhile(lake, ServiceOptions(scan_page=scan, page_rows=rows))
         await run.start()
         while await run.read_page():
             pass

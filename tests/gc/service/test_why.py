@@ -18,7 +18,7 @@ from lakebed.gc.protocol import (
     quarantine_path,
 )
 from lakebed.gc.rules import DAY_MS, Rules, days_rules
-from lakebed.gc.service import NoQuestion, Upkeep
+from lakebed.gc.service import CollectionService, NoQuestion
 from lakebed.ranges import RangeCorrupt
 from tests.gc.doomed import plan_of
 
@@ -28,7 +28,7 @@ RULES = days_rules(7, {"main": 20})
 
 
 async def only(lake: Lake, **asked: str) -> WhyObject:
-    (found,) = (await lake.upkeep.why(**asked)).objects
+    (found,) = (await lake.service.why(**asked)).objects
     return found
 
 
@@ -46,7 +46,7 @@ async def replaced(lake: Lake) -> str:
 async def test_an_object_of_a_head_stays_while_it_is_there(lake: Lake) -> None:
     address = await lake.put("main", "events/a")
     head = await lake.commit("main")
-    await lake.upkeep.rules.write(RULES)
+    await lake.service.rules.write(RULES)
 
     found = await only(lake, ref="main", path="events/a")
 
@@ -57,7 +57,7 @@ async def test_an_object_of_a_head_stays_while_it_is_there(lake: Lake) -> None:
 
 async def test_a_replaced_object_goes_when_the_period_since_then_is_over(lake: Lake) -> None:
     address = await replaced(lake)
-    await lake.upkeep.rules.write(RULES)
+    await lake.service.rules.write(RULES)
 
     found = await only(lake, address=address)
 
@@ -76,7 +76,7 @@ async def test_absolute_and_relative_addresses_are_one_object(lake: Lake) -> Non
 
 async def test_what_only_expired_commits_name_goes_with_the_next_run(lake: Lake) -> None:
     address = await replaced(lake)
-    await lake.upkeep.rules.write(days_rules(3))
+    await lake.service.rules.write(days_rules(3))
 
     found = await only(lake, address=address)
 
@@ -85,7 +85,7 @@ async def test_what_only_expired_commits_name_goes_with_the_next_run(lake: Lake)
 
 
 async def test_without_rules_what_was_committed_never_goes(lake: Lake) -> None:
-    answer = await lake.upkeep.why(address=await replaced(lake))
+    answer = await lake.service.why(address=await replaced(lake))
 
     assert not answer.has_rules
     assert [(found.fate, found.goes_ms) for found in answer.objects] == [(Fate.KEPT, None)]
@@ -95,7 +95,7 @@ async def test_a_tag_and_a_branch_made_from_an_old_commit_keep_it(lake: Lake) ->
     address = await replaced(lake)
     await lake.versions.create_tag("v1", "main~1")
     await lake.versions.create_branch("old", "main~1")
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
 
     found = await only(lake, address=address)
 
@@ -109,7 +109,7 @@ async def test_a_tag_and_a_branch_made_from_an_old_commit_keep_it(lake: Lake) ->
 async def test_a_staged_cell_keeps_what_expired_commits_name(lake: Lake) -> None:
     address = await replaced(lake)
     await lake.versions.copy("main~1", b"events/a", "main", b"again", shallow=True)
-    await lake.upkeep.rules.write(days_rules(1))
+    await lake.service.rules.write(days_rules(1))
 
     found = await only(lake, address=address)
 
@@ -140,7 +140,7 @@ async def test_what_was_overwritten_before_a_commit_is_named_by_nothing(lake: La
 async def test_an_object_that_nothing_names_stays_for_the_least_age(lake: Lake) -> None:
     address = await lake.put("main", "a", "one")
     await lake.put("main", "a", "two")
-    await lake.upkeep.rules.write(Rules(default="7d", uncommitted_min_age="2d"))
+    await lake.service.rules.write(Rules(default="7d", uncommitted_min_age="2d"))
     lake.clock.ms = (await lake.objectstore.stat(address)).modified_ms
 
     found = await only(lake, address=address)
@@ -209,7 +209,7 @@ async def write_ledger(lake: Lake, name: str, **facts: object) -> None:
 async def taken(lake: Lake) -> tuple[str, str]:
     """An address, and the run that took it, with the row of the ledger that a run writes."""
     address = await replaced(lake)
-    await lake.upkeep.rules.write(days_rules(3))
+    await lake.service.rules.write(days_rules(3))
     collected = await lake.collector().collect_committed()
     await write_ledger(lake, f"{collected.run_id}-part-00000", run_id=collected.run_id, address=address)
     return address, collected.run_id
@@ -233,9 +233,9 @@ async def test_what_an_apply_moved_aside_that_was_killed_is_told_with_its_run(la
     await lake.objectstore.put(quarantine_path("r7"), encode_quarantine(aside))
     await lake.objectstore.put(aside.key(address), b"1234")
 
-    (by_address,) = (await lake.upkeep.why(address=address)).objects
-    (by_path,) = (await lake.upkeep.why(ref="main", path="events/0")).objects
-    (never_moved,) = (await lake.upkeep.why(address="data/0000000000000/00000002")).objects
+    (by_address,) = (await lake.service.why(address=address)).objects
+    (by_path,) = (await lake.service.why(ref="main", path="events/0")).objects
+    (never_moved,) = (await lake.service.why(address="data/0000000000000/00000002")).objects
 
     for found in (by_address, by_path):
         assert (found.address, found.fate) == (address, Fate.TAKEN)
@@ -249,8 +249,8 @@ async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(la
     await write_ledger(lake, "r1-purge-1", address=moved, state="purged", deleted_at=lake.clock.ms + 5)
     await write_ledger(lake, "r1-part-2", address=tried, state="failed", error="denied")
 
-    (gone,) = (await lake.upkeep.why(address=moved)).objects
-    (unclear,) = (await lake.upkeep.why(address=tried)).objects
+    (gone,) = (await lake.service.why(address=moved)).objects
+    (unclear,) = (await lake.service.why(address=tried)).objects
 
     assert (gone.fate, [row.state for row in gone.taken]) == (Fate.TAKEN, ["purged", "quarantined"])
     assert gone.taken[1].kept_until_ms == lake.clock.ms + DAY_MS
@@ -260,13 +260,13 @@ async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(la
 async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_or_not(lake: Lake) -> None:
     address, _ = await taken(lake)
 
-    known = await lake.upkeep.why(ref="main~1", path="events/a")
+    known = await lake.service.why(ref="main~1", path="events/a")
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
     metarange = (await lake.versions.log("main", limit=2))[0][1].metarange_id
     for info in await lake.versions.trees.ranges(metarange):
         await lake.objectstore.delete([key for key in ranges if info.id in key])
     lake.versions = lake.server()
-    forgotten = await Upkeep(lake.versions).why(ref="main~1", path="events/a")
+    forgotten = await CollectionService(lake.versions).why(ref="main~1", path="events/a")
 
     assert [(found.address, found.fate) for found in known.objects] == [(address, Fate.TAKEN)]
     assert not forgotten.at_ref
@@ -281,8 +281,8 @@ async def test_a_path_that_was_deleted_is_answered_by_what_it_had(lake: Lake) ->
     await lake.versions.delete("main", b"a")
     await lake.commit("main")
 
-    answer = await lake.upkeep.why(ref="main", path="a")
-    of_no_branch = await lake.upkeep.why(ref="no-such-branch", path="a")
+    answer = await lake.service.why(ref="main", path="a")
+    of_no_branch = await lake.service.why(ref="no-such-branch", path="a")
 
     assert (answer.at_ref, [found.address for found in answer.objects]) == (False, [address])
     assert of_no_branch.objects == answer.objects
@@ -295,7 +295,7 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
     await lake.objectstore.delete([range_])
 
     with pytest.raises(RangeCorrupt, match=range_.split("/")[-1][:12]):
-        await lake.upkeep.why(address=address)
+        await lake.service.why(address=address)
 
 
 @pytest.mark.parametrize(
@@ -303,4 +303,4 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
 )
 async def test_a_question_must_be_about_one_thing(lake: Lake, asked: dict[str, str]) -> None:
     with pytest.raises(NoQuestion):
-        await lake.upkeep.why(**asked)
+        await lake.service.why(**asked)

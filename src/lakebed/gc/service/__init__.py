@@ -1,5 +1,6 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
+from .collection_service import CollectionService
 from .collector import Collected, Collector, Delete, history_of
 from .continuing import Reader
 from .errors import (
@@ -17,17 +18,17 @@ from .errors import (
 )
 from .jobs import JobBook, JobNotFound, JobRunning
 from .lineage import Lineage, LineageRecord
-from .options import UpkeepOptions
+from .options import ServiceOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .searches import Question, Searches, TooManySearches
-from .upkeep import Upkeep
 from .why import NoQuestion
 
 __all__ = [
     "BadContinuation",
     "Collected",
+    "CollectionService",
     "Collector",
     "Delete",
     "JobBook",
@@ -55,10 +56,9 @@ __all__ = [
     "RunMoved",
     "RunNotFound",
     "Searches",
+    "ServiceOptions",
     "StalePlan",
     "TooManySearches",
-    "Upkeep",
-    "UpkeepOptions",
     "WrongKind",
     "history_of",
 ]

@@ -32,10 +32,10 @@ from lakebed.gc.rules import MetadataRule, RunFacts, Trees, named_files, old_run
 from lakebed.objectstore import ObjectStat
 from lakebed.versions import Versions
 
+from .collection_service import CollectionService
 from .collector import Delete, history_of, plan_of
 from .inputs import Inputs
 from .metadata import FILE, RUN
-from .upkeep import Upkeep
 
 _TREES = ("_lakefs/ranges/", "_lakefs/metaranges/")
 
@@ -52,9 +52,11 @@ class PlannedMetadata:
 
 
 class MetadataCollector:
-    def __init__(self, versions: Versions, upkeep: Upkeep, delete: Delete, rule: MetadataRule | None = None) -> None:
+    def __init__(
+        self, versions: Versions, service: CollectionService, delete: Delete, rule: MetadataRule | None = None
+    ) -> None:
         self._versions = versions
-        self._upkeep = upkeep
+        self._service = service
         self._delete = delete
         self._rule = rule or MetadataRule()
 
@@ -64,11 +66,11 @@ class MetadataCollector:
 
     async def plan(self) -> PlannedMetadata:
         """List, then read what names. Publishes nothing."""
-        started = await self._upkeep.start(StartRun(kind=RunKind.METADATA))
+        started = await self._service.start(StartRun(kind=RunKind.METADATA))
         listed = {stat.key: stat for prefix in _TREES for stat in await self._list(prefix)}
         runs = await self._runs()
         folders = {run.id: await self._list(run_folder(RunKind(run.kind), RunId(run.id))) for run in runs}
-        prepared = await self._upkeep.prepare_commits(started.run_id, PrepareCommits(kind=RunKind.METADATA))
+        prepared = await self._service.prepare_commits(started.run_id, PrepareCommits(kind=RunKind.METADATA))
         named = await self._named(self._inputs(started.run_id), prepared.commits, prepared.refs)
         keys = {key.rpartition("/")[2].removesuffix(".parquet"): key for key in listed}
         written_ms = {id_: listed[key].modified_ms for id_, key in keys.items()}
@@ -88,14 +90,14 @@ class MetadataCollector:
             RunMoved: the run is over, or another one gave it up.
         """
         inputs = self._inputs(plan.run_id)
-        answer = await self._upkeep.give_up(plan.run_id, GiveUp(leftovers=await self._leftovers(inputs, plan)))
+        answer = await self._service.give_up(plan.run_id, GiveUp(leftovers=await self._leftovers(inputs, plan)))
         named = await self._named(inputs, answer.commits, answer.refs)
         taken_up = {run_id for run_id, keys in plan.runs.items() if await self._is_taken_up(run_id, keys)}
         doomed = frozenset(_spared(plan, named, taken_up.union(answer.runs_alive)))
         manifest = await inputs.write_table(DOOMED, DOOMED.name, plan_of(doomed, reason="unnamed"))
-        await self._upkeep.sweep(plan.run_id, Sweep(plan=manifest, commits=answer.commits))
+        await self._service.sweep(plan.run_id, Sweep(plan=manifest, commits=answer.commits))
         await self._delete(sorted(doomed))
-        await self._upkeep.end(plan.run_id, End(plan=manifest.digest()))
+        await self._service.end(plan.run_id, End(plan=manifest.digest()))
         return doomed
 
     def _inputs(self, run_id: str) -> Inputs:
@@ -107,7 +109,7 @@ class MetadataCollector:
     async def _runs(self) -> list[RunFacts]:
         return [
             RunFacts(id=view.run_id, kind=view.kind.value, state=view.state.value, touched_ms=view.started_ms)
-            for view in (await self._upkeep.runs()).runs
+            for view in (await self._service.runs()).runs
         ]
 
     async def _is_taken_up(self, run_id: str, planned: Sequence[str]) -> bool:

@@ -51,9 +51,9 @@ from lakebed.objectstore import DeleteFailure
 from lakebed.ranges import decode_range, range_key
 from lakebed.versions import RefState, Versions
 
+from .collection_service import CollectionService
 from .errors import RulesNotFound
 from .inputs import Inputs
-from .upkeep import Upkeep
 
 Delete = Callable[[Sequence[str]], Awaitable[Sequence[DeleteFailure]]]
 
@@ -76,9 +76,9 @@ class Collected:
 
 
 class Collector:
-    def __init__(self, versions: Versions, upkeep: Upkeep, delete: Delete) -> None:
+    def __init__(self, versions: Versions, service: CollectionService, delete: Delete) -> None:
         self._versions = versions
-        self._upkeep = upkeep
+        self._service = service
         self._delete = delete
 
     async def collect_uncommitted(self, base: Saved = NOTHING_SAVED) -> Collected:
@@ -89,14 +89,14 @@ class Collector:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
             BadInput, EmptyLiveSet, …: something could not be read; nothing was deleted.
         """
-        started = await self._upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))
+        started = await self._service.start(StartRun(kind=RunKind.UNCOMMITTED))
         assert started.uploads is not None
         inputs = Inputs(self._versions.objectstore, RunKind.UNCOMMITTED, RunId(started.run_id))
         namespace = Namespace(uri=started.namespace, settled=frozenset(started.settled_slices))
         listing = await self._listing(namespace, base)
         uploads = await self._addresses(inputs, started.uploads)
         uncommitted = await self._addresses(inputs, await self._read_uncommitted(started.run_id))
-        prepared = await self._upkeep.prepare_commits(started.run_id)
+        prepared = await self._service.prepare_commits(started.run_id)
         history = await self._history(inputs, prepared.commits, prepared.refs)
         new = {id_: commit for id_, commit in history.commits.items() if id_ not in base.commits}
         committed = new_addresses(history, await self._trees(History(commits=new, heads={})), base)
@@ -114,9 +114,9 @@ class Collector:
             uploaded_ms=listing if young_since_ms is None else await self._ages(listing, base.kept | uploads),
         )
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(found.doomed, reason="unreferenced"))
-        await self._upkeep.mark(started.run_id, Mark(plan=plan))
+        await self._service.mark(started.run_id, Mark(plan=plan))
         failed = await self._sweep(found.doomed)
-        await self._upkeep.end(started.run_id, End(plan=plan.digest()))
+        await self._service.end(started.run_id, End(plan=plan.digest()))
         return Collected(
             run_id=started.run_id,
             doomed=found.doomed,
@@ -154,9 +154,9 @@ class Collector:
             RulesChanged: they were changed while it ran; nothing was deleted.
             BadInput, EmptyLiveSet, …: something could not be read; nothing was deleted.
         """
-        started = await self._upkeep.start(StartRun(kind=RunKind.COMMITTED))
+        started = await self._service.start(StartRun(kind=RunKind.COMMITTED))
         inputs = Inputs(self._versions.objectstore, RunKind.COMMITTED, RunId(started.run_id))
-        prepared = await self._upkeep.prepare_commits(started.run_id)
+        prepared = await self._service.prepare_commits(started.run_id)
         if prepared.rules is None:
             raise RulesNotFound("no retention rules are set for this repository")
         history = await self._history(inputs, prepared.commits, prepared.refs)
@@ -168,14 +168,14 @@ class Collector:
         return await self._sweep_committed(started.run_id, inputs, answer, namespace=started.namespace)
 
     async def _condemn(self, run_id: str, body: Condemn) -> Condemnation:
-        answer = await self._upkeep.condemn(run_id, body)
+        answer = await self._service.condemn(run_id, body)
         while answer.continuation_token is not None:
             again = Condemn(
                 commits=body.commits,
                 rules_version=body.rules_version,
                 continuation_token=answer.continuation_token,
             )
-            answer = await self._upkeep.condemn(run_id, again)
+            answer = await self._service.condemn(run_id, again)
         return answer
 
     async def _sweep_committed(self, run_id: str, inputs: Inputs, answer: Condemnation, *, namespace: str) -> Collected:
@@ -193,9 +193,9 @@ class Collector:
             namespace=Namespace(uri=namespace, settled=frozenset(answer.settled_slices)),
         )
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
-        await self._upkeep.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
+        await self._service.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
         failed = await self._sweep(frozenset(doomed))
-        await self._upkeep.end(run_id, End(plan=plan.digest()))
+        await self._service.end(run_id, End(plan=plan.digest()))
         return Collected(
             run_id=run_id, doomed=frozenset(doomed), failed=failed, swept=expired, taken_out=answer.taken_out
         )
@@ -210,9 +210,9 @@ class Collector:
     # Reading what the live side wrote
 
     async def _read_uncommitted(self, run_id: str) -> Manifest:
-        page = await self._upkeep.read_uncommitted(run_id, ReadUncommitted())
+        page = await self._service.read_uncommitted(run_id, ReadUncommitted())
         while page.continuation_token is not None:
-            page = await self._upkeep.read_uncommitted(
+            page = await self._service.read_uncommitted(
                 run_id, ReadUncommitted(continuation_token=page.continuation_token)
             )
         assert page.manifest is not None

@@ -43,7 +43,7 @@ from lakebed.versions import RunState as StoredState
 from .commits import Snapshot, read_snapshot_for_metadata
 from .errors import RunMoved, RunNotFound
 from .inputs import Inputs
-from .options import UpkeepOptions
+from .options import ServiceOptions
 from .runs import RunBook, kind_of, state_of
 
 FILE = "file"
@@ -54,7 +54,7 @@ _OVER = frozenset({RunState.ENDED, RunState.ABANDONED})
 
 
 class MetadataRuns:
-    def __init__(self, versions: Versions, runs: RunBook, options: UpkeepOptions) -> None:
+    def __init__(self, versions: Versions, runs: RunBook, options: ServiceOptions) -> None:
         self._versions = versions
         self._runs = runs
         self._options = options

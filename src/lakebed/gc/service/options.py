@@ -1,4 +1,4 @@
-"""What an operator may tune in upkeep. Sizes and ages bound work and garbage; none of them decides what is safe."""
+"""Sizes and ages that bound the work and the garbage of collections. None of them decides what is safe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepOptions:
+class ServiceOptions:
     """`part_bytes` is the size at which a Parquet file of an input is cut ("approximately 20MB", document 001), and
     `page_rows` the number of rows: one call writes one such file. `scan_page` cells are read at a time.
 

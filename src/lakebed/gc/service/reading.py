@@ -41,7 +41,7 @@ from lakebed.versions import (
 )
 
 from .inputs import Inputs, digest_of_pages
-from .options import UpkeepOptions
+from .options import ServiceOptions
 from .rows import Address, AddressRows, address_of
 
 UPLOADS: Final = "uploads"
@@ -88,7 +88,7 @@ class ReadPage:
 
 
 class Reading:
-    def __init__(self, versions: Versions, options: UpkeepOptions) -> None:
+    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
         self._versions = versions
         self._options = options
         self._namespace = versions.objectstore.uri

@@ -25,14 +25,14 @@ from lakebed.versions import RunState as StoredState
 
 from .continuing import fresh_secret
 from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
-from .options import UpkeepOptions
+from .options import ServiceOptions
 from .records import records
 
 _BEGUN = (StoredState.PLANNING, StoredState.MARKING, StoredState.CONDEMNING)
 
 
 class RunBook:
-    def __init__(self, versions: Versions, options: UpkeepOptions) -> None:
+    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
         self._versions = versions
         self._options = options
 

@@ -28,7 +28,7 @@ from lakebed.gc.protocol import (
     Sweep,
     input_folder,
 )
-from lakebed.gc.service import BadContinuation, Question, Reader, Searches, Upkeep
+from lakebed.gc.service import BadContinuation, CollectionService, Question, Reader, Searches
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
@@ -50,9 +50,9 @@ class Contract:
 
     async def prepare_commits(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
-        upkeep = Upkeep(repository.versions)
-        started = await upkeep.start(StartRun(kind=RunKind.COMMITTED))
-        prepared = await upkeep.prepare_commits(started.run_id)
+        service = CollectionService(repository.versions)
+        started = await service.start(StartRun(kind=RunKind.COMMITTED))
+        prepared = await service.prepare_commits(started.run_id)
         doomed = input_folder(RunKind.COMMITTED, RunId(started.run_id), "doomed")
         return answer(
             wire.GarbageCollectionPrepareResponse(
@@ -66,20 +66,20 @@ class Contract:
     async def prepare_uncommitted(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
         body = await request.decoded(wire.PrepareGCUncommittedRequest, is_optional=True)
-        upkeep = Upkeep(repository.versions)
+        service = CollectionService(repository.versions)
         if body.continuation_token:
             run_id, _, token = body.continuation_token.partition(":")
             if not token:
                 raise BadContinuation("not a continuation token")
         else:
-            run_id, token = (await upkeep.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
+            run_id, token = (await service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
         following = ReadUncommitted(continuation_token=token)
         # Only tokens of this route are good here: a run that was begun by a collector is not this caller's to abandon.
-        page = await upkeep.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
+        page = await service.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
         if page.continuation_token is None:
             # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
             # one wanted to read of the records that would go is read: copies come last.
-            await upkeep.abandon(page.run_id)
+            await service.abandon(page.run_id)
         return answer(
             wire.PrepareGCUncommittedResponse(
                 run_id=page.run_id,
@@ -97,18 +97,18 @@ class Runs:
         self._catalog = state.catalog
         self._searches = Searches(state.ports)
 
-    async def _upkeep(self, request: RestRequest) -> Upkeep:
-        return Upkeep((await self._catalog.get(request.args[0])).versions)
+    async def _service(self, request: RestRequest) -> CollectionService:
+        return CollectionService((await self._catalog.get(request.args[0])).versions)
 
     async def start(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.start(await request.decoded(StartRun)), 201)
+        service = await self._service(request)
+        return answer(await service.start(await request.decoded(StartRun)), 201)
 
     async def list(self, request: RestRequest) -> Response:
-        return answer(await (await self._upkeep(request)).runs())
+        return answer(await (await self._service(request)).runs())
 
     async def get(self, request: RestRequest) -> Response:
-        return answer(await (await self._upkeep(request)).run(request.args[1]))
+        return answer(await (await self._service(request)).run(request.args[1]))
 
     async def why(self, request: RestRequest) -> Response:
         versions = (await self._catalog.get(request.args[0])).versions
@@ -116,57 +116,57 @@ class Runs:
         return answer(await self._searches.page(versions, question, request.query("continuation_token") or None))
 
     async def uncommitted(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
+        service = await self._service(request)
         body = await request.decoded(ReadUncommitted, is_optional=True)
-        return answer(await upkeep.read_uncommitted(request.args[1], body))
+        return answer(await service.read_uncommitted(request.args[1], body))
 
     async def commits(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
+        service = await self._service(request)
         body = await request.decoded(PrepareCommits, is_optional=True)
-        return answer(await upkeep.prepare_commits(request.args[1], body))
+        return answer(await service.prepare_commits(request.args[1], body))
 
     async def marked(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.mark(request.args[1], await request.decoded(Mark)))
+        service = await self._service(request)
+        return answer(await service.mark(request.args[1], await request.decoded(Mark)))
 
     async def applying(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.apply(request.args[1], await request.decoded(Apply)))
+        service = await self._service(request)
+        return answer(await service.apply(request.args[1], await request.decoded(Apply)))
 
     async def planning(self, request: RestRequest) -> Response:
         """Begins nothing: what is slow need not begin for who may not, or for what cannot be."""
-        upkeep = await self._upkeep(request)
-        return answer(Planning(has_rules=(await upkeep.rules.read()).rules is not None))
+        service = await self._service(request)
+        return answer(Planning(has_rules=(await service.rules.read()).rules is not None))
 
     async def purging(self, request: RestRequest) -> Response:
         """What a purge takes was let go by the run that moved it aside: left to ask is who may do it, and where."""
         repository = await self._catalog.get(request.args[0])
-        await Upkeep(repository.versions).check_purging()
+        await CollectionService(repository.versions).check_purging()
         return answer(Purging(namespace=repository.record.storage_namespace))
 
     async def adopting(self, request: RestRequest) -> Response:
-        adopted = await (await self._upkeep(request)).adopt(by=request.identity.user_id)
+        adopted = await (await self._service(request)).adopt(by=request.identity.user_id)
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
         return answer(Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms))
 
     async def condemn(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.condemn(request.args[1], await request.decoded(Condemn)))
+        service = await self._service(request)
+        return answer(await service.condemn(request.args[1], await request.decoded(Condemn)))
 
     async def give_up(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.give_up(request.args[1], await request.decoded(GiveUp)))
+        service = await self._service(request)
+        return answer(await service.give_up(request.args[1], await request.decoded(GiveUp)))
 
     async def sweeping(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.sweep(request.args[1], await request.decoded(Sweep)))
+        service = await self._service(request)
+        return answer(await service.sweep(request.args[1], await request.decoded(Sweep)))
 
     async def ended(self, request: RestRequest) -> Response:
-        upkeep = await self._upkeep(request)
-        return answer(await upkeep.end(request.args[1], await request.decoded(End)))
+        service = await self._service(request)
+        return answer(await service.end(request.args[1], await request.decoded(End)))
 
     async def abandoned(self, request: RestRequest) -> Response:
-        return answer(await (await self._upkeep(request)).abandon(request.args[1]))
+        return answer(await (await self._service(request)).abandon(request.args[1]))
 
 
 def routes(state: AppState) -> list[Route]:

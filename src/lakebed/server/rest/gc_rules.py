@@ -13,7 +13,7 @@ from lakebed.base import check_branch
 from lakebed.catalog import Repository
 from lakebed.gc.protocol import RulesHistory, RulesVersion, RulesWritten
 from lakebed.gc.rules import Rules, explain, in_days
-from lakebed.gc.service import RulesNotFound, RulesRecord, RulesSet, Upkeep
+from lakebed.gc.service import CollectionService, RulesNotFound, RulesRecord, RulesSet
 from lakebed.server.errors import Answer, InvalidBody
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing
@@ -29,7 +29,7 @@ class DayRules:
 
     async def get(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
-        rules = (await Upkeep(repository.versions).rules.read()).rules
+        rules = (await CollectionService(repository.versions).rules.read()).rules
         if rules is None:
             raise Answer(404, "not found")
         default_days, branch_days = in_days(rules)
@@ -46,13 +46,13 @@ class DayRules:
         if len(branch_days) != len(body.branches):
             raise InvalidBody("request body has an error: two rules for one branch")
         repository.check_writable()
-        book = Upkeep(repository.versions).rules
+        book = CollectionService(repository.versions).rules
         return _done(await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id))
 
     async def delete(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
         repository.check_writable()
-        return _done(await Upkeep(repository.versions).rules.write(None, by=request.identity.user_id))
+        return _done(await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id))
 
     async def may_set(self, request: RestRequest) -> Response:
         (await self._catalog.get(request.args[0])).check_writable()
@@ -74,7 +74,7 @@ class FullRules:
         self._catalog = state.catalog
 
     async def get(self, request: RestRequest) -> Response:
-        book = Upkeep((await self._catalog.get(request.args[0])).versions).rules
+        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         version = request.integer("version", -1)
         return answer(_shown(await book.read() if version == -1 else await book.version(version)))
 
@@ -86,7 +86,7 @@ class FullRules:
         return await _write(await self._catalog.get(request.args[0]), request, None)
 
     async def history(self, request: RestRequest) -> Response:
-        book = Upkeep((await self._catalog.get(request.args[0])).versions).rules
+        book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
         return answer(RulesHistory(versions=tuple(map(_shown, records)), has_more=has_more))
@@ -95,7 +95,7 @@ class FullRules:
         repository = await self._catalog.get(request.args[0])
         branch = request.query("branch")
         versions = repository.versions
-        rules = (await Upkeep(versions).rules.read()).rules
+        rules = (await CollectionService(versions).rules.read()).rules
         if rules is None:
             raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
         now_ms = versions.ports.clock.now_ms()
@@ -105,7 +105,7 @@ class FullRules:
 async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> Response:
     repository.check_writable()
     expected = request.integer("if_version", -1)
-    book = Upkeep(repository.versions).rules
+    book = CollectionService(repository.versions).rules
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
     return answer(RulesWritten(version=written.version, counts_after=written.counts_after))
 

@@ -51,18 +51,18 @@ from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePla
 from .inputs import Inputs
 from .lineage import Lineage, LineageRecord
 from .metadata import MetadataRuns
-from .options import UpkeepOptions
+from .options import ServiceOptions
 from .reading import Cursor, Reading
 from .rules import RuleBook
 from .runs import RunBook, state_of, view
 from .why import Why
 
 
-class Upkeep:
+class CollectionService:
     """Any number of these, in any number of processes, may serve one repository."""
 
-    def __init__(self, versions: Versions, options: UpkeepOptions | None = None) -> None:
-        self._options = options = options or UpkeepOptions()
+    def __init__(self, versions: Versions, options: ServiceOptions | None = None) -> None:
+        self._options = options = options or ServiceOptions()
         self._versions = versions
         self._runs = RunBook(versions, options)
         self._reading = Reading(versions, options)
