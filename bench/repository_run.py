@@ -22,7 +22,7 @@ from lakebed.gc.modes import Mode
 from lakebed.gc.protocol import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
 from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
+from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
@@ -208,7 +208,9 @@ class Lake:
             await asyncio.gather(*(self.versions.upload(branch, path, body) for path in paths))
 
 
-async def floor(objectstore: ObjectStore, spare: ObjectStore, doomed: int, begin: Callable[[], None]) -> None:
+async def floor(
+    objectstore: ObjectStore, spare: ObjectStore, deleter: Deleter, doomed: int, begin: Callable[[], None]
+) -> None:
     """List all objects, and delete as many as a run does, of others."""
     keys = [f"{DATA_PREFIX}spare-{number // 10_000}/{number:08d}" for number in range(doomed)]
     for first in range(0, doomed, AT_ONCE):
@@ -221,7 +223,7 @@ async def floor(objectstore: ObjectStore, spare: ObjectStore, doomed: int, begin
 
     async def delete() -> None:
         for batch in batches:
-            assert not await spare.delete(batch)
+            assert not await deleter.delete(batch)
 
     await asyncio.gather(*(delete() for _ in range(DELETED_AT_ONCE)))
 
@@ -235,6 +237,7 @@ def main(given: Given) -> Ran:
     phases.begin("build")
     lake.wait(lake.build(size))
     spare = open_objectstore(f"{given.uri}-floor", given.objectstore)
+    deleter = open_deleter(spare.uri, given.objectstore)
     phases.begin("start Spark")
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         collector = Collector(
@@ -255,7 +258,9 @@ def main(given: Given) -> Ran:
         assert report.objects_deleted == size.doomed, report
         peak = sum(peak_mib(pid) for pid in family(os.getpid()))
         phases.begin("prepare the floor")
-        lake.wait(floor(lake.objectstore, spare, size.doomed, lambda: phases.begin("floor: listing + bulk deletion")))
+        lake.wait(
+            floor(lake.objectstore, spare, deleter, size.doomed, lambda: phases.begin("floor: listing + bulk deletion"))
+        )
         phases.begin("end")
     ended = [phase for phase in phases.ended if phase.name != "prepare the floor"]
     return Ran(objects=size.all, phases=ended, peak_mib=peak)

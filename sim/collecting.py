@@ -46,6 +46,7 @@ from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunState as StoredState
 
 from .effects import effect
+from .ports import SimDeleter
 from .trees import SimTrees
 
 OPTIONS = ServiceOptions(scan_page=100, dead_run_age_ms=0)
@@ -112,7 +113,7 @@ class SimCollector:
         await self.runs.move(run_id, RunState.MARKED)
         if has_grace:
             await self.grace()
-        await self.repo.objectstore.delete(sorted(found.doomed))
+        await SimDeleter().delete(sorted(found.doomed))
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
@@ -201,7 +202,7 @@ class SimCollector:
         await self.write_swept(run_id, commits)
         if has_grace:
             await self.grace()
-        await self.repo.objectstore.delete(doomed)
+        await SimDeleter().delete(doomed)
         await self.runs.move(run_id, RunState.ENDED)
         await self.condemning.drop_condemned(run_id)
 

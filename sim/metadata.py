@@ -34,7 +34,7 @@ from .checkers import ALWAYS
 from .collecting import SimCollector
 from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from .operations import Operation
-from .ports import SimPorts
+from .ports import SimDeleter, SimPorts
 from .reachable import nothing_reachable_is_deleted
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
 from .trees import Contents, SimTrees
@@ -166,7 +166,7 @@ class SimMetadata:
         return await self.metadata.look()
 
     async def sweep(self, run_id: RunId, plan: str) -> None:
-        await self.repo.objectstore.delete(plan.removeprefix("|").split())
+        await SimDeleter().delete(plan.removeprefix("|").split())
         await self.runs.move(run_id, RunState.ENDED)
 
     async def resume(self) -> None:
@@ -277,7 +277,7 @@ def take_plan(name: str) -> Do:
 
     async def act(repo: Versions) -> None:
         if not await SimMetadata(repo).metadata.publish(RunId("m"), files=[], runs=[PLAN]):
-            await repo.objectstore.delete([_FOLDER])
+            await SimDeleter().delete([_FOLDER])
 
     return Do(Operation(name, "run"), act)
 

@@ -33,6 +33,7 @@ from lakebed.versions.staging import ANY
 
 from .collecting import SimCollector
 from .planting import mutant, patches
+from .ports import SimDeleter
 
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside."""
@@ -188,7 +189,7 @@ async def _look_past_creating(self: SimCollector) -> Snapshot:
 async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
     del has_grace
     commits, doomed = (part.split() for part in plan.split("|"))
-    await self.repo.objectstore.delete(doomed)
+    await SimDeleter().delete(doomed)
     await self.runs.note_swept(run_id)
     await self.runs.move(run_id, RunState.ENDED)
     await self.write_swept(run_id, commits)

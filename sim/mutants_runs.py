@@ -30,6 +30,7 @@ from lakebed.versions.committing import Built
 from .collecting import READERS, Addresses, SimCollector
 from .effects import effect
 from .planting import mutant, patches
+from .ports import SimDeleter
 
 Repo: TypeAlias = Any
 """A `Versions`, seen from inside."""
@@ -121,7 +122,7 @@ def _collecting(order: str) -> Any:
         namespace = Namespace(uri=repo.objectstore.uri, settled=found["settled"])
         doomed = clean_run(found["listing"], committed=live, uncommitted=(), namespace=namespace).doomed
         await self.runs.move(found["run"], RunState.MARKED)
-        await repo.objectstore.delete(sorted(doomed))
+        await SimDeleter().delete(sorted(doomed))
 
     return collect
 

@@ -25,7 +25,7 @@ from .collecting import Addresses, SimCollector
 from .deeds import clean_records, close, copy, create_branch, expire, link_issued
 from .operations import Operation
 from .planting import mutant, patches
-from .ports import SimObjectStore, SimPorts
+from .ports import SimDeleter, SimObjectStore, SimPorts
 from .reachable import reachable
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, scene, upload, versions
 from .views import PARTITION
@@ -89,7 +89,7 @@ class OptimisedCollector(SimCollector):
         return [stat.key for prefix in prefixes async for page in self.repo.objectstore.list(prefix) for stat in page]
 
     async def carry_out(self, doomed: list[str], saved: Saved) -> None:
-        await self.repo.objectstore.delete(doomed)
+        await SimDeleter().delete(doomed)
         await self.save(saved)
 
     async def save(self, saved: Saved) -> None:
@@ -234,7 +234,7 @@ def _sorting_before_the_base(_: Any, settled: frozenset[str], base: Saved) -> li
 
 async def _save_first(self: OptimisedCollector, doomed: list[str], saved: Saved) -> None:
     await self.save(saved)
-    await self.repo.objectstore.delete(doomed)
+    await SimDeleter().delete(doomed)
 
 
 async def _no_uploads(_: OptimisedCollector) -> set[str]:

@@ -297,16 +297,25 @@ class SimObjectStore:
     async def copy(self, source: str, target: str) -> None:
         _found(source, await effect(("copy", source, target, self._clock.ms)))
 
-    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        for key in keys:
-            _objectstore(await effect(("erase", (key,))))
-        return []
-
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:
         return f"{self.uri}/{key}?get&expires={expires_s}"
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None:
         return f"{self.uri}/{key}?put&expires={expires_s}"
+
+    async def close(self) -> None:
+        return
+
+
+class SimDeleter:
+    """Deletes from the simulated object store of whichever actor runs, one key a step."""
+
+    uri = SimObjectStore.uri
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        for key in keys:
+            _objectstore(await effect(("erase", (key,))))
+        return []
 
     async def close(self) -> None:
         return

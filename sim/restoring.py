@@ -22,7 +22,7 @@ from .actors import Ending, Scene, Violation
 from .collecting import SimCollector
 from .operations import Operation
 from .planting import mutant, patches
-from .ports import SimPorts
+from .ports import SimDeleter, SimPorts
 from .reachable import reachable
 from .scenes import MAIN, Do, versions
 
@@ -54,7 +54,7 @@ class QuarantiningCollector(SimCollector):
             await self.repo.objectstore.copy(key, ASIDE.key(key))
         except ObjectMissing:
             return
-        await self.repo.objectstore.delete([key])
+        await SimDeleter().delete([key])
 
 
 # Deeds
@@ -83,7 +83,7 @@ def restore(name: str, *, key: str = "a", content: bytes = BYTES, overwrite: boo
 
 def purge(name: str) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.objectstore.delete([stat.key async for page in repo.objectstore.list(_FOLDER) for stat in page])
+        await SimDeleter().delete([stat.key async for page in repo.objectstore.list(_FOLDER) for stat in page])
 
     return Do(Operation(name, "run"), act)
 
@@ -191,7 +191,7 @@ async def _delete_then_copy(self: QuarantiningCollector, key: str) -> None:
         content = await self.repo.objectstore.get(key)
     except ObjectMissing:
         return
-    await self.repo.objectstore.delete([key])
+    await SimDeleter().delete([key])
     await self.repo.objectstore.put(ASIDE.key(key), content)
 
 

@@ -47,7 +47,7 @@ class Counting(MemoryObjectStore):
         self.keeps_conditions = True
         self.answer: ObjectStoreUnavailable | None = None
         for key in keys:
-            self._objects[key] = (b"x", 1)
+            self.objects[key] = (b"x", 1)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         self.looks += 1

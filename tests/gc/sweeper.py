@@ -26,8 +26,8 @@ from lakebed.gc.keys import NAMED, Share, read_keys
 from lakebed.gc.protocol import Quarantine
 from lakebed.gc.read import held_keys
 from lakebed.gc.recording import Ledger, Swept
-from lakebed.gc.sweep import purge_part, remove_files, sweep_part
-from lakebed.objectstore import DeleteFailure, ObjectStore, ObjectStoreOptions, open_objectstore
+from lakebed.gc.sweep import purge_part, remove_with, sweep_part
+from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from tests.gc.doomed import plan_of
 
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
@@ -40,9 +40,10 @@ STEPS_MAX = 60
 
 @dataclass
 class Killed:
-    """A store that kills its process at its n-th change. What it does not change goes straight to the folder."""
+    """A store and its deleter that kill the process at its n-th change. Reads go straight to the folder."""
 
     store: ObjectStore
+    deleter: Deleter
     step: int
     after: bool
     changes: int = 0
@@ -62,7 +63,7 @@ class Killed:
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         self._die(after=False)
-        failures = await self.store.delete(keys)
+        failures = await self.deleter.delete(keys)
         self._die(after=True)
         return failures
 
@@ -73,7 +74,15 @@ class Killed:
 
 
 def opened(folder: Path) -> ObjectStore:
-    return open_objectstore("local://lake", ObjectStoreOptions(local_root=folder, local_durable=False))
+    return open_objectstore("local://lake", options_of(folder))
+
+
+def opened_deleter(folder: Path) -> Deleter:
+    return open_deleter("local://lake", options_of(folder))
+
+
+def options_of(folder: Path) -> ObjectStoreOptions:
+    return ObjectStoreOptions(local_root=folder, local_durable=False)
 
 
 async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
@@ -83,17 +92,17 @@ async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
     return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
 
 
-async def apply(store: Any, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None) -> Swept:
+async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None) -> Swept:
     """What an apply does besides asking the server and starting Spark."""
     fence, outdated = await claim(store, "r1")
-    await remove_files(store, outdated)
+    await remove_with(deleter, outdated)
     swept = Swept()
     for plan in plans:
         await fence.check(store)
-        swept = swept.plus(await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine))
+        swept = swept.plus(await sweep_part(store, deleter, plan, plan.parts[0], LEDGER, quarantine))
     if quarantine is not None:
         for part in PARTS:
-            await purge_part(store, quarantine, part, now_ms=quarantine.until_ms)
+            await purge_part(store, deleter, quarantine, part, now_ms=quarantine.until_ms)
     return swept
 
 
@@ -105,7 +114,8 @@ def fork(
     if child == 0:
         code = 1
         try:
-            swept = asyncio.run(apply(Killed(opened(folder), step, after), plans, quarantine))
+            killed = Killed(opened(folder), opened_deleter(folder), step, after)
+            swept = asyncio.run(apply(killed, killed, plans, quarantine))
             code = 0 if swept.objects_failed == 0 else 1
         finally:
             os._exit(code)
@@ -143,7 +153,7 @@ def states(root: Path, key: str) -> dict[str, str]:
 
 def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
     """What a run of uncommitted data does meanwhile: delete for good what no unfinished run holds."""
-    lake = Lake(uri="local://lake", options=ObjectStoreOptions(local_root=folder, local_durable=False))
+    lake = Lake(uri="local://lake", options=options_of(folder))
     no_spark: Any = None  # Small tables are read without it.
     held = held_keys(no_spark, lake, plans, tasks=1, folder="_lakefs/held/")
 
@@ -152,7 +162,7 @@ def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
         tables = await read_keys(store, held, Share(0, BUCKETS), NAMED)
         named = {KEPT, *(key for table in tables for key in table["key"].to_pylist())}
         listed = [stat.key async for page in store.list("data/") for stat in page]
-        await store.delete([key for key in listed if key not in named])
+        await opened_deleter(folder).delete([key for key in listed if key not in named])
 
     asyncio.run(collect())
 
@@ -192,7 +202,7 @@ def without_permission(folder: Path) -> Swept:
     if child == 0:
         if os.getuid() == 0:
             os.setuid(NOBODY)
-        swept = asyncio.run(apply(opened(folder), plans, None))
+        swept = asyncio.run(apply(opened(folder), opened_deleter(folder), plans, None))
         os.write(writing, json.dumps([swept.objects_deleted, swept.objects_failed]).encode())
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -203,7 +213,7 @@ def without_permission(folder: Path) -> Swept:
         path.chmod(stat.S_IRWXU)
     for path in root.glob("_lakefs/**/*.parquet"):
         path.chmod(0o666)
-    return asyncio.run(apply(opened(folder), plans, None))
+    return asyncio.run(apply(opened(folder), opened_deleter(folder), plans, None))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakebed.gc.fencing import APPLYING_PREFIX, Overtaken, claim
-from lakebed.objectstore import MemoryObjectStore, ObjectOutcomeUnknown
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectOutcomeUnknown
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal
     dead, _ = await claim(store, "r1")
 
     fence, outdated = await claim(store, "r1")
-    await store.delete(outdated)
+    await MemoryDeleter(store).delete(outdated)
 
     assert outdated == [dead.key]
     assert await claims(store) == [fence.key]
@@ -54,7 +54,7 @@ async def test_a_claim_whose_owner_died_holds_up_nobody_and_is_named_for_removal
 async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryObjectStore) -> None:
     for _ in range(3):
         fence, outdated = await claim(store, "r1")
-        await store.delete(outdated)
+        await MemoryDeleter(store).delete(outdated)
 
     assert fence.key.endswith("/000000000003.json")
 

@@ -9,6 +9,7 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
 from lakebed.gc.sweep import sweep_part
+from lakebed.objectstore import MemoryDeleter
 from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of
 
 OURS = format_address(7, 1)
@@ -25,7 +26,7 @@ async def store() -> Dated:
 
 async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
     plan = await plan_of(store, keys, as_found=False)
-    return await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine)
+    return await sweep_part(store, MemoryDeleter(store), plan, plan.parts[0], LEDGER, quarantine)
 
 
 async def left(store: Dated) -> list[str]:

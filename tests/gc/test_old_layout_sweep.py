@@ -9,6 +9,7 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
 from lakebed.gc.sweep import sweep_part
+from lakebed.objectstore import MemoryDeleter
 from tests.gc.doomed import ASIDE, LEDGER, PART, Dated, both_ways, plan_of
 
 FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
@@ -25,7 +26,7 @@ async def store() -> Dated:
 
 async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
     plan = await plan_of(store, keys, folder=FOLDER, as_found=False)
-    return await sweep_part(store, plan, plan.parts[0], LEDGER, quarantine)
+    return await sweep_part(store, MemoryDeleter(store), plan, plan.parts[0], LEDGER, quarantine)
 
 
 async def left(store: Dated) -> list[str]:
@@ -99,7 +100,7 @@ async def test_a_store_that_drops_milliseconds_tells_the_same_date(store: Dated,
 
 
 async def test_what_is_gone_counts_as_deleted(store: Dated) -> None:
-    await store.delete(["t/a"])
+    await MemoryDeleter(store).delete(["t/a"])
 
     assert (await swept(store, None)).objects_deleted == 3
 

@@ -15,7 +15,13 @@ from lakebed.gc.protocol import Quarantine, decode_quarantine, encode_quarantine
 from lakebed.gc.quarantine import begin_quarantine
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.sweep import purge_part, sweep_part
-from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectStoreOptions, ObjectStoreUnavailable
+from lakebed.objectstore import (
+    DeleteFailure,
+    MemoryDeleter,
+    MemoryObjectStore,
+    ObjectStoreOptions,
+    ObjectStoreUnavailable,
+)
 from tests.gc.doomed import ASIDE, FOLDER, LEDGER, PART, plan_of
 
 GARBAGE = ["data/a", "data/b", "data/c"]
@@ -28,7 +34,7 @@ class Stopped(Exception):
 
 
 class Mortal(MemoryObjectStore):
-    """Dies at its n-th operation that changes something (0: never): before it, or right after."""
+    """Its own Deleter. Dies at its n-th operation that changes something (0: never): before it, or right after."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +57,7 @@ class Mortal(MemoryObjectStore):
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         self._before()
-        await super().delete([key for key in keys if key not in self.refuses])
+        await MemoryDeleter(self).delete([key for key in keys if key not in self.refuses])
         self._done()
         return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
 
@@ -86,7 +92,7 @@ async def states_in(store: MemoryObjectStore, key: str) -> dict[str, str]:
 async def test_objects_are_moved_and_not_deleted(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
 
     assert await keys_in(store) == ["data/kept"]
     assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
@@ -104,11 +110,11 @@ async def test_a_process_that_dies_at_any_step_loses_nothing_and_another_goes_on
     plan = await plan_of(store, GARBAGE)
     store.left, store.after = step, after
     with pytest.raises(Stopped):
-        await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+        await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
     store.left = 0
     somewhere = {*await keys_in(store), *(key.partition("r1/")[2] for key in await keys_in(store, "_lakefs/"))}
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
 
     assert somewhere >= set(GARBAGE)
     assert (swept.objects_quarantined, swept.objects_failed) == (3, 0)
@@ -120,7 +126,7 @@ async def test_what_cannot_be_copied_is_not_deleted_and_counts_as_failed(store: 
     store.refuses = {"data/b"}
     plan = await plan_of(store, GARBAGE)
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
 
     assert await keys_in(store) == ["data/b", "data/kept"]
     assert (swept.objects_quarantined, swept.objects_failed, swept.errors) == (2, 1, ("data/b: gone fishing",))
@@ -128,18 +134,18 @@ async def test_what_cannot_be_copied_is_not_deleted_and_counts_as_failed(store: 
 
 async def test_what_is_gone_already_is_not_said_to_lie_in_quarantine(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await store.delete(["data/a"])
+    await MemoryDeleter(store).delete(["data/a"])
 
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
 
     assert (await states_in(store, LEDGER.key(PART)))["data/a"] == "deleted"
 
 
 async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
 
-    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    swept = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
     assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
     assert await keys_in(store) == ["data/kept"]
@@ -152,13 +158,13 @@ async def test_a_purge_deletes_what_was_moved_and_says_so_in_rows_of_its_own(sto
 @pytest.mark.parametrize("step", [1, 2])
 async def test_a_purge_that_dies_at_any_step_is_gone_on_with(store: Mortal, step: int, after: bool) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
     store.left, store.after = step, after
     with pytest.raises(Stopped):
-        await purge_part(store, ASIDE, PART, now_ms=2_000)
+        await purge_part(store, store, ASIDE, PART, now_ms=2_000)
     store.left = 0
 
-    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    swept = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_failed) == (3, 0)
     assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
@@ -166,12 +172,12 @@ async def test_a_purge_that_dies_at_any_step_is_gone_on_with(store: Mortal, step
 
 async def test_a_purge_tries_again_just_what_failed(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
     store.refuses = {ASIDE.key("data/b")}
-    first = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    first = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
     store.refuses = set()
 
-    again = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    again = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
     assert (first.objects_deleted, first.objects_failed, first.errors) == (2, 1, ("data/b: not allowed",))
     assert (again.objects_deleted, again.objects_failed) == (3, 0)
@@ -186,12 +192,12 @@ async def test_a_purge_that_began_with_an_old_record_leaves_what_an_apply_moved_
 ) -> None:
     """Whatever became of the record: each row has a window of its own."""
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
-    await store.delete([quarantine_path("r1")])
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, LONGER)
+    await MemoryDeleter(store).delete([quarantine_path("r1")])
     if record is not None:
         await store.put(quarantine_path("r1"), encode_quarantine(record))
 
-    swept = await purge_part(store, ASIDE, PART, now_ms=8_999)
+    swept = await purge_part(store, store, ASIDE, PART, now_ms=8_999)
 
     assert (swept.objects_deleted, swept.objects_quarantined) == (0, 3)
     assert [await store.get(ASIDE.key(key)) for key in GARBAGE] == [key.encode() for key in GARBAGE]
@@ -199,29 +205,29 @@ async def test_a_purge_that_began_with_an_old_record_leaves_what_an_apply_moved_
 
 async def test_a_longer_window_holds_for_what_the_run_moved_before(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
     await store.put(quarantine_path("r1"), encode_quarantine(LONGER))
 
-    early = await purge_part(store, ASIDE, PART, now_ms=8_999)
-    late = await purge_part(store, ASIDE, PART, now_ms=9_000)
+    early = await purge_part(store, store, ASIDE, PART, now_ms=8_999)
+    late = await purge_part(store, store, ASIDE, PART, now_ms=9_000)
 
     assert (early.objects_deleted, late.objects_deleted) == (0, 3)
 
 
 async def test_a_purge_that_finds_a_damaged_record_stops(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
     await store.put(quarantine_path("r1"), b"{")
 
     with pytest.raises(protocol.BadInput, match="unreadable"):
-        await purge_part(store, ASIDE, PART, now_ms=2_000)
+        await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
 
 async def test_a_purge_leaves_alone_what_was_deleted_for_good(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
-    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    swept = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
     assert swept.all.objects == 0
 
@@ -260,7 +266,7 @@ async def dies_moving(store: Mortal, step: int) -> Quarantine:
     await MemoryObjectStore.put(store, quarantine_path("r1"), encode_quarantine(aside))
     store.left = step
     with pytest.raises(Stopped):
-        await sweep_part(store, plan, plan.parts[0], LEDGER, aside)
+        await sweep_part(store, store, plan, plan.parts[0], LEDGER, aside)
     store.left = 0
     return aside
 
@@ -269,7 +275,7 @@ async def test_a_purge_takes_what_an_apply_moved_and_has_no_rows_of(store: Morta
     aside = await dies_moving(store, 4)
     assert await keys_in(store) == ["data/c", "data/kept"]
 
-    swept = await purge_part(store, aside, PART, now_ms=2_000)
+    swept = await purge_part(store, store, aside, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_failed) == (2, 0)
     assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []
@@ -279,7 +285,7 @@ async def test_a_purge_takes_what_an_apply_moved_and_has_no_rows_of(store: Morta
 async def test_a_purge_leaves_a_copy_whose_object_is_still_at_its_address(store: Mortal) -> None:
     aside = await dies_moving(store, 3)
 
-    swept = await purge_part(store, aside, PART, now_ms=2_000)
+    swept = await purge_part(store, store, aside, PART, now_ms=2_000)
 
     assert (swept.all.objects, len(await keys_in(store, protocol.QUARANTINE_PREFIX))) == (0, 2)
 
@@ -287,10 +293,10 @@ async def test_a_purge_leaves_a_copy_whose_object_is_still_at_its_address(store:
 async def test_what_has_no_rows_stays_while_the_window_lasts(store: Mortal) -> None:
     aside = await dies_moving(store, 4)
 
-    early = await purge_part(store, aside, PART, now_ms=1_999)
+    early = await purge_part(store, store, aside, PART, now_ms=1_999)
     # An apply that goes on writes a longer window before it moves anything.
     await store.put(quarantine_path("r1"), encode_quarantine(replace(aside, until_ms=9_000)))
-    longer = await purge_part(store, aside, PART, now_ms=2_000)
+    longer = await purge_part(store, store, aside, PART, now_ms=2_000)
 
     assert (early.objects_quarantined, longer.objects_quarantined) == (2, 2)
     assert len(await keys_in(store, protocol.QUARANTINE_PREFIX)) == 2
@@ -299,10 +305,10 @@ async def test_what_has_no_rows_stays_while_the_window_lasts(store: Mortal) -> N
 async def test_a_purge_of_what_has_no_rows_tries_again_just_what_failed(store: Mortal) -> None:
     aside = await dies_moving(store, 4)
     store.refuses = {aside.key("data/b")}
-    first = await purge_part(store, aside, PART, now_ms=2_000)
+    first = await purge_part(store, store, aside, PART, now_ms=2_000)
     store.refuses.clear()
 
-    again = await purge_part(store, aside, PART, now_ms=2_000)
+    again = await purge_part(store, store, aside, PART, now_ms=2_000)
 
     assert (first.objects_deleted, first.objects_failed, again.objects_deleted) == (1, 1, 1)
     assert await states_in(store, UNRECORDED) == {"data/a": "purged", "data/b": "purged"}
@@ -311,19 +317,19 @@ async def test_a_purge_of_what_has_no_rows_tries_again_just_what_failed(store: M
 async def test_an_apply_goes_on_after_such_a_purge(store: Mortal) -> None:
     aside = await dies_moving(store, 4)
     assert aside.doomed
-    await purge_part(store, aside, PART, now_ms=2_000)
+    await purge_part(store, store, aside, PART, now_ms=2_000)
 
-    swept = await sweep_part(store, aside.doomed, aside.doomed.parts[0], LEDGER, aside)
+    swept = await sweep_part(store, store, aside.doomed, aside.doomed.parts[0], LEDGER, aside)
 
     assert (swept.objects_deleted, swept.objects_failed) == (2, 0)
 
 
 async def test_a_purge_without_a_plan_of_a_part_does_nothing(store: Mortal) -> None:
     aside = await dies_moving(store, 4)
-    await store.delete([plan_folder(aside) + PART])
+    await MemoryDeleter(store).delete([plan_folder(aside) + PART])
 
     for quarantine in (ASIDE, aside):
-        assert (await purge_part(store, quarantine, PART, now_ms=2_000)).all.objects == 0
+        assert (await purge_part(store, store, quarantine, PART, now_ms=2_000)).all.objects == 0
     assert len(await keys_in(store, protocol.QUARANTINE_PREFIX)) == 2
 
 
@@ -391,10 +397,10 @@ def test_an_apply_that_goes_on_moving_makes_the_window_longer(files: Files) -> N
 async def test_what_was_moved_is_purged_though_one_object_never_goes(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
     store.refuses = {"data/b"}
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
-    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, LONGER)
 
-    swept = await purge_part(store, ASIDE, PART, now_ms=2_000)
+    swept = await purge_part(store, store, ASIDE, PART, now_ms=2_000)
 
     assert (swept.objects_deleted, swept.objects_quarantined) == (2, 0)
 
@@ -402,14 +408,14 @@ async def test_what_was_moved_is_purged_though_one_object_never_goes(store: Mort
 async def test_what_is_moved_after_a_purge_has_a_window_of_its_own(store: Mortal) -> None:
     plan = await plan_of(store, GARBAGE)
     store.refuses = {"data/b"}
-    await sweep_part(store, plan, plan.parts[0], LEDGER, ASIDE)
-    await purge_part(store, ASIDE, PART, now_ms=2_000)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, ASIDE)
+    await purge_part(store, store, ASIDE, PART, now_ms=2_000)
     store.refuses.clear()
-    await sweep_part(store, plan, plan.parts[0], LEDGER, LONGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER, LONGER)
 
-    early = await purge_part(store, ASIDE, PART, now_ms=8_999)
+    early = await purge_part(store, store, ASIDE, PART, now_ms=8_999)
     there = await keys_in(store, protocol.QUARANTINE_PREFIX)
-    await purge_part(store, ASIDE, PART, now_ms=9_000)
+    await purge_part(store, store, ASIDE, PART, now_ms=9_000)
 
     assert (early.objects_deleted, there) == (0, [ASIDE.key("data/b")])
     assert await keys_in(store, protocol.QUARANTINE_PREFIX) == []

@@ -10,14 +10,14 @@ from lakebed.base import format_address
 from lakebed.gc import protocol
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS, sweep_part
-from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectStoreUnavailable
+from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
 from tests.gc.doomed import FOLDER, plan_of
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
 
 class StubbornObjectStore(MemoryObjectStore):
-    """Counts what it is asked to delete, refuses some keys, and is out of reach for whole calls."""
+    """Its own Deleter: counts what it is asked to delete, refuses some keys, and is out of reach for whole calls."""
 
     def __init__(self) -> None:
         super().__init__("mem://stubborn")
@@ -29,7 +29,7 @@ class StubbornObjectStore(MemoryObjectStore):
         self.asked.append([*keys])
         if self.out_of_reach:
             raise ObjectStoreUnavailable("gone fishing")
-        await super().delete([key for key in keys if key not in self.refuses])
+        await MemoryDeleter(self).delete([key for key in keys if key not in self.refuses])
         return [DeleteFailure(key=key, reason="not allowed") for key in keys if key in self.refuses]
 
 
@@ -58,7 +58,7 @@ async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornObj
         await store.put(key, b"1234")
     plan = await plan_of(store, ["data/a", "data/b"])
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert await keys_in(store) == {"data/kept"}
     assert (swept.objects_deleted, swept.bytes_deleted, swept.objects_failed) == (2, 8, 0)
@@ -68,7 +68,7 @@ async def test_every_object_of_the_part_goes_and_nothing_else(store: StubbornObj
 async def test_keys_are_deleted_in_batches(store: StubbornObjectStore) -> None:
     plan = await plan_of(store, [format_address(7, n) for n in range(2 * BATCH_KEYS + 1)])
 
-    await sweep_part(store, plan, plan.parts[0], LEDGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert [len(batch) for batch in store.asked] == [BATCH_KEYS, BATCH_KEYS, 1]
 
@@ -78,7 +78,7 @@ async def test_every_key_that_was_refused_is_counted_as_failed(store: StubbornOb
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert (swept.objects_deleted, swept.objects_failed, swept.bytes_failed) == (1, 1, 4)
     assert swept.errors == ("data/b: not allowed",)
@@ -90,7 +90,7 @@ async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: Stubbo
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b"])
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert (swept.objects_deleted, swept.objects_failed) == (0, 2)
     assert set((await ledger_of(store, plan)).values()) == {"gone fishing"}
@@ -98,9 +98,9 @@ async def test_a_call_that_fails_as_a_whole_fails_each_of_its_keys(store: Stubbo
 
 async def test_a_done_part_is_left_alone_when_a_sweep_is_resumed(store: StubbornObjectStore) -> None:
     plan = await plan_of(store, ["data/a", "data/b"])
-    first = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    first = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
-    again = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    again = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert len(store.asked) == 1
     assert again.objects_deleted == first.objects_deleted == 2
@@ -111,10 +111,10 @@ async def test_only_what_failed_is_tried_again(store: StubbornObjectStore) -> No
     store.refuses = {"data/b"}
     await fill(store)
     plan = await plan_of(store, ["data/a", "data/b", "data/c"])
-    await sweep_part(store, plan, plan.parts[0], LEDGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
     store.refuses = set()
 
-    again = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    again = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert store.asked[1] == ["data/b"]
     assert (again.objects_deleted, again.objects_failed) == (3, 0)
@@ -125,7 +125,7 @@ async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornObje
     plan = await plan_of(store, ["data/a"])
     await store.put(LEDGER.key(plan.parts[0].name), b"PAR1 half a file")
 
-    await sweep_part(store, plan, plan.parts[0], LEDGER)
+    await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert await ledger_of(store, plan) == {"data/a": ""}
 
@@ -134,7 +134,7 @@ async def test_a_ledger_cut_short_by_a_crash_is_written_anew(store: StubbornObje
 async def test_a_key_outside_data_is_never_asked_for_and_counts_as_failed(store: StubbornObjectStore, key: str) -> None:
     plan = await plan_of(store, [key], as_found=False)
 
-    swept = await sweep_part(store, plan, plan.parts[0], LEDGER)
+    swept = await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert store.asked == []
     assert (swept.objects_deleted, swept.objects_failed) == (0, 1)
@@ -149,11 +149,11 @@ async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(
     key = FOLDER + "part-00000.parquet"
     data = await store.get(key)
     if damage == "missing":
-        await MemoryObjectStore.delete(store, [key])
+        await MemoryDeleter(store).delete([key])
     else:
         await store.put(key, data[:-1] if damage == "short" else data[:50] + b"!" + data[51:])
 
     with pytest.raises(protocol.BadInput, match="part-00000"):
-        await sweep_part(store, plan, plan.parts[0], LEDGER)
+        await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert await keys_in(store) == {"data/a"}

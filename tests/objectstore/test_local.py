@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.objectstore import (
+    Deleter,
     InvalidObjectKey,
     ObjectExists,
     ObjectMissing,
@@ -24,7 +25,7 @@ from lakebed.objectstore import (
     ObjectStoreOptions,
     ObjectStoreUnavailable,
 )
-from lakebed.objectstore.drivers.local import LocalObjectStore
+from lakebed.objectstore.drivers.local import LocalDeleter, LocalObjectStore
 from lakebed.testing.contracts import ObjectStoreContract
 from lakebed.testing.contracts.objectstore import LARGE_BYTES, keys_of, large_body, md5_of, put_many
 
@@ -38,16 +39,29 @@ class TestLocalObjectStore(ObjectStoreContract):
     def objectstore(self, tmp_path: Path) -> ObjectStore:
         return LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"))
 
+    @pytest.fixture
+    def deleter(self, tmp_path: Path) -> Deleter:
+        return LocalDeleter("local://bucket/ns", tmp_path, ("bucket", "ns"))
+
 
 class TestLocalObjectStoreThatAreNotDurable(ObjectStoreContract):
     @pytest.fixture
     def objectstore(self, tmp_path: Path) -> ObjectStore:
         return LocalObjectStore("local://bucket", tmp_path / "made" / "by the first put", durable=False)
 
+    @pytest.fixture
+    def deleter(self, tmp_path: Path) -> Deleter:
+        return LocalDeleter("local://bucket", tmp_path / "made" / "by the first put", durable=False)
+
 
 @pytest.fixture
 def objectstore(tmp_path: Path) -> LocalObjectStore:
     return LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"))
+
+
+@pytest.fixture
+def deleter(tmp_path: Path) -> LocalDeleter:
+    return LocalDeleter("local://bucket/ns", tmp_path, ("bucket", "ns"))
 
 
 @pytest.fixture
@@ -82,16 +96,20 @@ async def test_an_object_is_a_file_of_its_name(objectstore: LocalObjectStore, ro
     assert not temporaries(root)
 
 
-async def test_reading_an_unknown_namespace_makes_nothing(objectstore: LocalObjectStore, tmp_path: Path) -> None:
+async def test_reading_an_unknown_namespace_makes_nothing(
+    objectstore: LocalObjectStore, deleter: LocalDeleter, tmp_path: Path
+) -> None:
     assert await keys_of(objectstore, "data/") == []
     with pytest.raises(ObjectMissing):
         await objectstore.get("x")
-    assert not await objectstore.delete(["x"])
+    assert not await deleter.delete(["x"])
     assert await objectstore.remove_leftovers() == 0
     assert names(tmp_path) == []
 
 
-async def test_no_key_leads_through_a_symbolic_link(objectstore: LocalObjectStore, root: Path, tmp_path: Path) -> None:
+async def test_no_key_leads_through_a_symbolic_link(
+    objectstore: LocalObjectStore, deleter: LocalDeleter, root: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
@@ -111,7 +129,7 @@ async def test_no_key_leads_through_a_symbolic_link(objectstore: LocalObjectStor
     with pytest.raises(ObjectExists):
         await objectstore.put("dangling", b"", if_absent=True)
     await objectstore.put("dangling", b"replaces the link, not what it names")
-    failures = await objectstore.delete(["out/secret", "file", "mine"])
+    failures = await deleter.delete(["out/secret", "file", "mine"])
     assert [failure.key for failure in failures] == ["file", "out/secret"]
     assert await keys_of(objectstore) == ["dangling"]
     with pytest.raises(InvalidObjectKey, match="symbolic link"):
@@ -145,7 +163,9 @@ async def test_an_object_and_a_directory_cannot_share_a_name(objectstore: LocalO
     assert await objectstore.get("a/b") == b"object"
 
 
-async def test_what_others_left_in_the_folder_is_no_object(objectstore: LocalObjectStore, root: Path) -> None:
+async def test_what_others_left_in_the_folder_is_no_object(
+    objectstore: LocalObjectStore, deleter: LocalDeleter, root: Path
+) -> None:
     await objectstore.put("data/x", b"")
     os.mkfifo(root / "data" / "pipe")
     (root / "data" / "not utf-8 \udcff").touch()
@@ -157,32 +177,34 @@ async def test_what_others_left_in_the_folder_is_no_object(objectstore: LocalObj
         await objectstore.get("data/pipe")
     with pytest.raises(ObjectMissing):
         await objectstore.stat("data/pipe")
-    [failure] = await objectstore.delete(["data/pipe"])
+    [failure] = await deleter.delete(["data/pipe"])
     assert failure.key == "data/pipe"
     assert (root / "data" / "pipe").exists()
 
 
 async def test_directories_left_empty_are_removed_up_to_the_namespace(
-    objectstore: LocalObjectStore, root: Path
+    objectstore: LocalObjectStore, deleter: LocalDeleter, root: Path
 ) -> None:
     await put_many(objectstore, ["a/b/c/d", "a/x"])
-    await objectstore.delete(["a/b/c/d"])
+    await deleter.delete(["a/b/c/d"])
     assert names(root / "a") == ["x"]
-    await objectstore.delete(["a/x"])
+    await deleter.delete(["a/x"])
     assert names(root) == [".lakebed-tmp"]
 
 
-async def test_a_folder_removed_by_another_process_is_made_again(objectstore: LocalObjectStore, tmp_path: Path) -> None:
+async def test_a_folder_removed_by_another_process_is_made_again(
+    objectstore: LocalObjectStore, deleter: LocalDeleter, tmp_path: Path
+) -> None:
     other = LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"))
     for n in range(3):
         await objectstore.put(f"a/b/{n}", b"")
         assert await objectstore.get(f"a/b/{n}") == b""
-        await other.delete([f"a/b/{n}"])
+        await deleter.delete([f"a/b/{n}"])
         with pytest.raises(ObjectMissing):
             await objectstore.get(f"a/b/{n}")
         await other.put(f"a/b/{n}", b"by the other")
         assert await objectstore.get(f"a/b/{n}") == b"by the other"
-        assert not await objectstore.delete([f"a/b/{n}"])
+        assert not await deleter.delete([f"a/b/{n}"])
         assert await keys_of(other) == []
 
 
@@ -194,7 +216,7 @@ async def test_a_namespace_removed_whole_is_made_again(objectstore: LocalObjectS
 
 
 async def test_puts_race_with_the_tidying_of_another_store(objectstore: LocalObjectStore, tmp_path: Path) -> None:
-    other = LocalObjectStore("local://bucket/ns", tmp_path, ("bucket", "ns"), durable=False)
+    other = LocalDeleter("local://bucket/ns", tmp_path, ("bucket", "ns"), durable=False)
 
     async def delete() -> None:
         for _ in range(300):
@@ -340,7 +362,7 @@ async def test_a_disk_really_full_takes_objects_again_once_there_is_room(tiny_di
     with pytest.raises(ObjectStoreUnavailable, match="disk is full"):
         await objectstore.copy("first", "second")
     assert await keys_of(objectstore) == ["first"]
-    assert not await objectstore.delete(["first"])
+    assert not await LocalDeleter("local://b", tiny_disk, ("b",)).delete(["first"])
     await objectstore.put("second", large_body(3 << 20))
     assert not temporaries(tiny_disk / "b")
 

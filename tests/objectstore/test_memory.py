@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.objectstore import MemoryObjectStore, ObjectStore
+from lakebed.objectstore import Deleter, MemoryDeleter, MemoryObjectStore, ObjectStore
 from lakebed.testing.contracts import ObjectStoreContract
 
 
 class TestMemoryObjectStore(ObjectStoreContract):
     @pytest.fixture
-    def objectstore(self) -> ObjectStore:
+    def objectstore(self) -> MemoryObjectStore:
         return MemoryObjectStore()
+
+    @pytest.fixture
+    def deleter(self, objectstore: ObjectStore) -> Deleter:
+        assert isinstance(objectstore, MemoryObjectStore)
+        return MemoryDeleter(objectstore)
 
 
 async def test_objects_are_dated_by_the_clock_given() -> None:

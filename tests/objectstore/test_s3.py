@@ -12,12 +12,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakebed.objectstore import (
+    Deleter,
     InvalidObjectKey,
     ObjectExists,
     ObjectOutcomeUnknown,
     ObjectStore,
     ObjectStoreOptions,
     ObjectStoreUnavailable,
+    open_deleter,
     open_objectstore,
 )
 from lakebed.testing.contracts import ObjectStoreContract
@@ -50,12 +52,16 @@ class TestS3Blocks(ObjectStoreContract):
     def objectstore(self, options: ObjectStoreOptions, bucket: str) -> ObjectStore:
         return open_objectstore(f"s3://{bucket}/some/prefix", options)
 
+    @pytest.fixture
+    def deleter(self, options: ObjectStoreOptions, bucket: str) -> Deleter:
+        return open_deleter(f"s3://{bucket}/some/prefix", options)
+
 
 async def test_a_namespace_may_be_a_whole_bucket(options: ObjectStoreOptions, bucket: str) -> None:
     objectstore = open_objectstore(f"s3://{bucket}", options)
     await put_many(objectstore, ["x/y", "xy", "z"])
     assert await keys_of(objectstore, "x") == ["x/y", "xy"]
-    assert not await objectstore.delete(["z"])
+    assert not await open_deleter(f"s3://{bucket}", options).delete(["z"])
     assert await keys_of(objectstore) == ["x/y", "xy"]
 
 
@@ -218,7 +224,7 @@ async def test_a_missing_bucket_is_unavailable(options: ObjectStoreOptions) -> N
         await objectstore.put("x", b"")
     with pytest.raises(ObjectStoreUnavailable):
         await list_all(objectstore)
-    assert [failure.key for failure in await objectstore.delete(["x"])] == ["x"]
+    assert [failure.key for failure in await open_deleter(objectstore.uri, options).delete(["x"])] == ["x"]
 
 
 @pytest.mark.slow
@@ -234,7 +240,8 @@ TRIED = "/.lakebed-tmp/if-none-match"
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    objectstore = open_objectstore("s3://bucket", options_for("http://127.0.0.1:9"))
+    options = options_for("http://127.0.0.1:9")
+    objectstore = open_objectstore("s3://bucket", options)
     with pytest.raises(ObjectStoreUnavailable):
         await objectstore.get("x")
     with pytest.raises(ObjectStoreUnavailable):
@@ -247,7 +254,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
         await list_all(objectstore)
     started = time.monotonic()
     keys = [f"{n:04d}" for n in range(1500)]
-    assert [failure.key for failure in await objectstore.delete(keys)] == keys
+    assert [failure.key for failure in await open_deleter("s3://bucket", options).delete(keys)] == keys
     assert time.monotonic() - started < 20
 
 
@@ -297,7 +304,7 @@ async def test_each_key_that_a_bulk_delete_could_not_delete_is_returned() -> Non
     keys[1100] += "-locked"
     keys[1900] += "-locked"
     with serve_failures(answer) as options:
-        failures = await open_objectstore("s3://bucket/ns", options).delete(keys)
+        failures = await open_deleter("s3://bucket/ns", options).delete(keys)
     assert [failure.key for failure in failures] == [keys[1100], keys[1900]]
     assert all("AccessDenied" in failure.reason for failure in failures)
     assert sorted(requests) == [1] * 1000 + [400, 1000, 1000]

@@ -7,7 +7,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lakebed.objectstore import Level, ObjectExists, ObjectStoreUnavailable, UnlistableKey, open_objectstore
+from lakebed.objectstore import (
+    Level,
+    ObjectExists,
+    ObjectStoreUnavailable,
+    UnlistableKey,
+    open_deleter,
+    open_objectstore,
+)
 from lakebed.testing.contracts.objectstore import keys_of, large_body
 
 from .s3_servers import keys_in, serve_failures
@@ -198,7 +205,7 @@ async def test_a_service_that_is_busy_is_asked_again(status: int) -> None:
     with serve_failures(answer) as options:
         objectstore = open_objectstore("s3://bucket/ns", options)
         assert await keys_of(objectstore) == ["a"]
-        assert not await objectstore.delete(["a", "b"])
+        assert not await open_deleter(objectstore.uri, options).delete(["a", "b"])
         await objectstore.put("x", b"")
         assert (await objectstore.stat("x")).key == "x"
         assert requests == ["GET", "GET", "POST", "POST", "PUT", "PUT", "HEAD", "HEAD"]
@@ -245,7 +252,7 @@ async def test_a_copy_of_another_size_is_a_failure() -> None:
 async def test_a_bulk_delete_that_was_not_understood_deleted_nothing(answer: str) -> None:
     keys = ["a", "b c", "ü/&<>"]
     with serve_failures(lambda *_: (200, answer)) as options:
-        failures = await open_objectstore("s3://bucket/ns", options).delete(keys)
+        failures = await open_deleter("s3://bucket/ns", options).delete(keys)
     assert [failure.key for failure in failures] == keys
     assert all(failure.reason for failure in failures)
 
@@ -258,5 +265,5 @@ async def test_keys_of_a_bulk_delete_are_written_as_xml_has_them() -> None:
         return 200, f"<DeleteResult>{''.join(f'<Deleted><Key>{key}</Key></Deleted>' for key in found)}</DeleteResult>"
 
     with serve_failures(answer) as options:
-        assert not await open_objectstore("s3://bucket/ns", options).delete(["a&b<c>d", "a b+c%20", "ü/😀"])
+        assert not await open_deleter("s3://bucket/ns", options).delete(["a&b<c>d", "a b+c%20", "ü/😀"])
     assert found == ["ns/a&amp;b&lt;c&gt;d", "ns/a b+c%20", "ns/ü/😀"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakebed.objectstore import ObjectStoreOptions, ObjectStoreUnavailable, open_objectstore
+from lakebed.objectstore import ObjectStoreOptions, ObjectStoreUnavailable, open_deleter, open_objectstore
 from lakebed.testing.contracts.objectstore import keys_of, large_body, md5_of, put_many
 
 from .s3_servers import make_bucket, planner_of, real_endpoint, serve_s3
@@ -37,16 +37,17 @@ async def test_who_may_not_delete_reads_writes_and_lists(options: ObjectStoreOpt
 @pytest.mark.parametrize("count", [1, 3, 1200])
 async def test_each_key_that_one_may_not_delete_is_returned(options: ObjectStoreOptions, uri: str, count: int) -> None:
     keys = [f"data/{n:04d} &<é>" for n in range(count)]
-    powerful, powerless = open_objectstore(uri, options), open_objectstore(uri, planner_of(options))
-    await put_many(powerful, keys[:30])
+    objectstore = open_objectstore(uri, options)
+    powerful, powerless = open_deleter(uri, options), open_deleter(uri, planner_of(options))
+    await put_many(objectstore, keys[:30])
 
     failures = await powerless.delete(keys)
 
     assert [failure.key for failure in failures] == keys
     assert all("refused" in failure.reason for failure in failures)
-    assert await keys_of(powerful) == keys[:30]
+    assert await keys_of(objectstore) == keys[:30]
     assert not await powerful.delete(keys)
-    assert await keys_of(powerful) == []
+    assert await keys_of(objectstore) == []
 
 
 @pytest.mark.parametrize(("key_id", "secret"), [(None, "wrong"), ("nobody-at-all", None)])
@@ -76,5 +77,5 @@ async def test_wrong_credentials_are_refused_in_every_method(
         await keys_of(objectstore)
     with pytest.raises(ObjectStoreUnavailable, match="refused"):
         await objectstore.level()
-    assert [failure.key for failure in await objectstore.delete(["x"])] == ["x"]
+    assert [failure.key for failure in await open_deleter(uri, wrong).delete(["x"])] == ["x"]
     assert await keys_of(open_objectstore(uri, options)) == ["x"]

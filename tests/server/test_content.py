@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from lakebed.objectstore import open_deleter
 from lakebed.server import App
 from lakebed.versions import SweptRecord, encode_record, keys
 
@@ -226,7 +227,8 @@ class TestRanges:
 async def test_an_object_whose_data_is_gone_is_gone(client: httpx.AsyncClient, repo: str, app: App) -> None:
     stats = (await upload(client, repo, "a", content=b"1")).json()
     repository = await app._state.catalog.get("lake")
-    await repository.objectstore.delete([stats["physical_address"].removeprefix(repository.address_prefix)])
+    key = stats["physical_address"].removeprefix(repository.address_prefix)
+    await open_deleter(repository.objectstore.uri).delete([key])
 
     answer = await download(client, repo, "a")
 

@@ -23,6 +23,7 @@ from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.base import from_row
 from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.kv import scan_prefix
+from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Commit, Versions, decode_record, keys
 
@@ -137,12 +138,13 @@ async def check_after(folder: Path, storm: Storm) -> None:
         assert {path for path in found if path in unknown and found[path] not in unknown[path]} == set()
         history, _ = await versions.log("main", limit=100_000)
         assert storm.acknowledged.commits - {commit.id for commit in history} == set()
-        await check_nothing_leaks(versions, folder / "metadata.db", found)
+        deleter = open_deleter(versions.objectstore.uri, ObjectStoreOptions(local_root=folder / "objects"))
+        await check_nothing_leaks(versions, deleter, folder / "metadata.db", found)
 
 
-async def check_nothing_leaks(versions: Versions, database: Path, found: dict[str, bytes]) -> None:
+async def check_nothing_leaks(versions: Versions, deleter: Deleter, database: Path, found: dict[str, bytes]) -> None:
     upkeep = CollectionService(versions, ServiceOptions(dead_owner_age_ms=0))
-    collected = await Collector(versions, upkeep, versions.objectstore.delete).collect_uncommitted()
+    collected = await Collector(versions, upkeep, deleter.delete).collect_uncommitted()
     assert collected.failed == frozenset()
     assert await read_all(versions) == found
 

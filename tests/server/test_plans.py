@@ -10,6 +10,7 @@ import pytest
 
 from lakebed.gc import protocol
 from lakebed.gc.protocol import Plan, RunKind, Total, Totals
+from lakebed.objectstore import open_deleter
 from lakebed.server import AppState
 
 
@@ -104,7 +105,7 @@ async def test_a_plan_with_a_missing_or_changed_part_is_not_compared(
     objectstore = (await state.catalog.get("lake")).objectstore
     data = await objectstore.get(folder + "part-00000.parquet")
 
-    await objectstore.delete([folder + "part-00000.parquet"])
+    await open_deleter(objectstore.uri).delete([folder + "part-00000.parquet"])
     missing = await client.get(repo + "/gc/plans/r1/diff/r2")
     await objectstore.put(folder + "part-00000.parquet", data[:-1] + b"x")
     changed = await client.get(repo + "/gc/plans/r1/diff/r2")

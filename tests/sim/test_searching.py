@@ -30,6 +30,7 @@ from sim import (
     run_seed,
 )
 from sim.effects import effect
+from sim.ports import SimDeleter
 from sim.swarms import SWARM_FAULTS, swarm
 from sim.worlds import small_worlds
 
@@ -124,7 +125,7 @@ def test_a_late_write_may_come_after_its_sender_has_started_again() -> None:
 def test_a_delete_may_be_done_once_more_at_each_later_moment(alone: Callable[..., Scene]) -> None:
     async def deleter(ports: SimPorts) -> None:
         await ports.objectstore.put("a", b"1")
-        await ports.objectstore.delete(["a"])
+        await SimDeleter().delete(["a"])
         await ports.objectstore.put("a", b"2")
 
     left: set[bool] = set()

@@ -15,6 +15,7 @@ from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.collecting_metadata import MetadataCollector
+from lakebed.objectstore import open_deleter
 from lakebed.versions import Condemned, keys
 from lakebed.versions.committing import Note
 from tests.spark.lakeside import Lakeside
@@ -347,7 +348,9 @@ def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
     planned = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
 
-    plain = MetadataCollector(lakeside.versions, lakeside.service, lakeside.objectstore.delete, ALL)
+    plain = MetadataCollector(
+        lakeside.versions, lakeside.service, open_deleter(lakeside.objectstore.uri, lakeside.options).delete, ALL
+    )
     expected = lakeside.wait(plain.plan())
 
     doomed = {row.address for row in collector(lakeside).doomed(spark, planned.run_id).collect()}

@@ -40,7 +40,7 @@ COMPOSITION_ROOTS = {
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
 PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/protocol", "versions", "catalog", "auth", "gc/service"}
-MAY_DELETE_OBJECTS = {"gc/sweep.py", "gc/service/hard_delete.py"}
+MAY_DELETE_OBJECTS = {"gc/sweep.py"}
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -119,19 +119,34 @@ PLAIN_DATES: set[tuple[str, str]] = set()
 """Files that turn given milliseconds into dates for people, and read no clock."""
 
 
-def test_users_bytes_can_vanish_from_two_files_only() -> None:
-    """A call of `.delete` on something called objectstore, namespace or block store is a deletion of bytes."""
-    violations = []
-    for file, tree in sources():
-        if file.as_posix() in MAY_DELETE_OBJECTS or file.parts[0] in {"objectstore", "testing"}:
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "delete":
-                owner = ast.unparse(node.func.value)
-                if any(word in owner.lower() for word in ("objectstore", "namespace")):
-                    violations.append(f"{file}:{node.lineno}: {owner}.delete")
+def test_only_the_sweep_and_composition_roots_name_the_right_to_delete() -> None:
+    """The type checker proves the rest: an ObjectStore has no `delete`."""
+    holders = {
+        file.as_posix()
+        for file, tree in sources()
+        if file.parts[0] not in {"objectstore", "testing"} and any(map(is_right_to_delete, ast.walk(tree)))
+    }
 
-    assert violations == []
+    assert holders == MAY_DELETE_OBJECTS
+
+
+def test_only_the_drivers_know_the_client_of_remote_stores() -> None:
+    """Its functions delete without a Deleter."""
+    users = [
+        str(file)
+        for file, tree in sources()
+        if "obstore" in imported_modules(tree) and file.parts[:2] != ("objectstore", "drivers")
+    ]
+
+    assert users == []
+
+
+def is_right_to_delete(node: ast.AST) -> bool:
+    """Find the port, its opener and each driver of it, however the code reaches the name."""
+    names = [node.name] if isinstance(node, ast.alias) else []
+    names += [node.id] if isinstance(node, ast.Name) else []
+    names += [node.attr] if isinstance(node, ast.Attribute) else []
+    return any(name == "open_deleter" or name.endswith("Deleter") for name in names)
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, Row, to_row
-from lakebed.objectstore import Body, MemoryObjectStore, Stored
+from lakebed.objectstore import Body, MemoryDeleter, MemoryObjectStore, Stored
 from lakebed.ranges import (
     CHANGES_SCHEMA,
     CUT_RULE,
@@ -252,7 +252,7 @@ async def test_the_tree_without_entries_has_no_file() -> None:
     emptied = await forest.turn(await forest.build(model), model, {})
 
     assert emptied.metarange_id == EMPTY_METARANGE
-    assert not [key for key in forest.objectstore._objects if key.endswith("/.parquet")]
+    assert not [key for key in forest.objectstore.objects if key.endswith("/.parquet")]
     assert await forest.trees.lookup(EMPTY_METARANGE, b"k") is None
     assert await forest.trees.scan(EMPTY_METARANGE, b"", 10) == []
     assert await forest.trees.lookup_many(EMPTY_METARANGE, [b"k"]) == [None]
@@ -317,13 +317,13 @@ async def test_a_merge_of_changes_in_different_ranges_reads_none_of_them_to_merg
     forest, base = Forest.plant(), model_of(dict.fromkeys(range(1000), 1))
     source, destination = edited(base, {100: 2, 101: 0}), edited(base, {900: 2, 901: 0})
     ids = [await forest.build(model) for model in (base, source, destination)]
-    before = set(forest.objectstore._objects)
+    before = set(forest.objectstore.objects)
     forest = forest.reopened()
 
     merged = await forest.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy="none")
 
     assert merged.metarange_id == await forest.build(edited(source, {900: 2, 901: 0}))
-    assert {key for key in set(forest.objectstore._objects) - before if "/ranges/" in key} == set()
+    assert {key for key in set(forest.objectstore.objects) - before if "/ranges/" in key} == set()
 
 
 async def test_only_the_first_thousand_conflicts_are_listed_and_all_are_counted() -> None:
@@ -360,7 +360,7 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
         "flipped": good[:40] + bytes([good[40] ^ 1]) + good[41:],
         "swapped": await forest.objectstore.get(f"_lakefs/ranges/{second.id}.parquet"),
     }[damage]
-    await forest.objectstore.delete([key])
+    await MemoryDeleter(forest.objectstore).delete([key])
     if bad is not None:
         await forest.objectstore.put(key, bad)
     forest = forest.reopened()

@@ -58,7 +58,7 @@ from .applying_metadata import recheck_metadata
 from .clocks import wall_clock_ms
 from .failures import told
 from .fencing import Fence, claim
-from .files import Files
+from .files import Files, Lake
 from .grace import let_readers_finish
 from .history import newly_kept
 from .mark import mark_expired
@@ -108,7 +108,7 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         rules_version = admitted(shop.live_side, plan, state)
         check_beside(files, shop.live_side.runs(), plan, window)
         began_s = time.perf_counter()
-        fence = _claim(files, run_id)
+        fence = _claim(shop.lake, files, run_id)
         # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
         check_beside(files, shop.live_side.runs(), plan, window)
         if plan.kind is RunKind.UNCOMMITTED:
@@ -145,9 +145,9 @@ def apply_run(shop: Workshop, run_id: str, *, window: str | None = None, grace_s
         return msgspec.structs.replace(report, state=RunState.ENDED)
 
 
-def _claim(files: Files, run_id: str) -> Fence:
+def _claim(lake: Lake, files: Files, run_id: str) -> Fence:
     fence, outdated = files.act(lambda store: claim(store, run_id))
-    files.act(lambda store: remove_files(store, outdated))
+    remove_files(lake, outdated)
     return fence
 
 

@@ -189,7 +189,7 @@ def _purge_run(shop: Workshop, files: Files, quarantine: Quarantine, now_ms: int
     is_all = not swept.objects_failed and not swept.objects_quarantined
     # Until the run has ended somebody may go on with it, and must find that its objects are moved and not deleted.
     if is_all and view is not None and view.state is RunState.ENDED:
-        files.act(lambda store: remove_files(store, [quarantine_path(quarantine.run_id)]))
+        remove_files(shop.lake, [quarantine_path(quarantine.run_id)])
     elif is_all and view is None:
         # A newer backup may know it again, and whoever then went on would delete where he was to move aside.
         shop.progress(

@@ -1,4 +1,4 @@
-"""Sweep: carry out a plan. The only file of the collectors that deletes; it decides nothing.
+"""Sweep: carry out a plan. The only file of the collectors that opens a Deleter; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
 in batches of 1,000, 16 at a time, and then writes one ledger file for the part (recording.py): a row for every deletion
@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.gc import protocol
 from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
-from lakebed.objectstore import ObjectMissing, ObjectStore, is_object_key
+from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, is_object_key, open_deleter
 
 from .clocks import wall_clock_ms
 from .fencing import Fence
@@ -84,9 +84,9 @@ def sweep(
     """
     protocol.check_manifest(plan, name=plan.folder)
 
-    async def one(store: ObjectStore, part: Part) -> Swept:
+    async def one(store: ObjectStore, deleter: Deleter, part: Part) -> Swept:
         await fence.check(store)
-        return await sweep_part(store, plan, part, ledger, quarantine)
+        return await sweep_part(store, deleter, plan, part, ledger, quarantine)
 
     swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks, is_small=plan.rows <= OBJECTS_HERE)
     protocol.check_rows(plan, swept.all.objects)
@@ -102,8 +102,8 @@ def purge(
         BadInput: a part, or the quarantine's record, is unreadable; parts before it may be done.
     """
 
-    async def one(store: ObjectStore, part: Part) -> Swept:
-        return await purge_part(store, quarantine, part.name, now_ms=now_ms)
+    async def one(store: ObjectStore, deleter: Deleter, part: Part) -> Swept:
+        return await purge_part(store, deleter, quarantine, part.name, now_ms=now_ms)
 
     named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
     return _in_parts(spark, lake, named, one, tasks=tasks, is_small=False)
@@ -113,14 +113,18 @@ def _in_parts(
     spark: SparkSession,
     lake: Lake,
     parts: Sequence[Part],
-    one: Callable[[ObjectStore, Part], Awaitable[Swept]],
+    one: Callable[[ObjectStore, Deleter, Part], Awaitable[Swept]],
     *,
     tasks: int,
     is_small: bool,
 ) -> Swept:
     async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        for part in parts_of(whole(share)):
-            yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, part))])
+        deleter = open_deleter(lake.uri, lake.options)
+        try:
+            for part in parts_of(whole(share)):
+                yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, deleter, part))])
+        finally:
+            await deleter.close()
 
     if is_small:
         rows = run_here(lake, work, rows_of_parts(parts), PARTS)
@@ -134,7 +138,12 @@ def _in_parts(
 
 
 async def sweep_part(
-    store: ObjectStore, plan: Manifest, part: Part, ledger: Ledger, quarantine: Quarantine | None = None
+    store: ObjectStore,
+    deleter: Deleter,
+    plan: Manifest,
+    part: Part,
+    ledger: Ledger,
+    quarantine: Quarantine | None = None,
 ) -> Swept:
     """One part, from reading it to recording it. A plain coroutine: tests run it without Spark."""
     data = await read_part(store, plan.folder, part)
@@ -142,7 +151,7 @@ async def sweep_part(
     doomed = await asyncio.to_thread(protocol.read_part, plan, protocol.DOOMED, part, data)
 
     async def take(objects: pa.Table) -> pa.Table:
-        act = _deleting(store) if quarantine is None else _moving(store, quarantine)
+        act = _deleting(deleter) if quarantine is None else _moving(store, deleter, quarantine)
         may_go = _rule_of(plan.folder)
         foreign = objects.filter(pc.equal(objects["slice"], FOREIGN_SLICE))
         if foreign.num_rows and may_go is not _is_metadata:
@@ -161,7 +170,7 @@ async def sweep_part(
     return await _carry_out(store, ledger.key(part.name), doomed, take)
 
 
-async def purge_part(store: ObjectStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+async def purge_part(store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
     """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it.
 
     Of a part whose window is not over at `now_ms` nothing is deleted, and all counts as quarantined. An apply writes
@@ -172,7 +181,7 @@ async def purge_part(store: ObjectStore, quarantine: Quarantine, part: str, *, n
     try:
         data = await store.get(ledger.key(part))
     except ObjectMissing:
-        return await _purge_unrecorded(store, quarantine, part, now_ms=now_ms)
+        return await _purge_unrecorded(store, deleter, quarantine, part, now_ms=now_ms)
     rows = protocol.decode_ledger(data, name=ledger.key(part))
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
     if not aside.num_rows:
@@ -180,10 +189,12 @@ async def purge_part(store: ObjectStore, quarantine: Quarantine, part: str, *, n
     over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
     if over is not True or not await _is_over(store, quarantine.run_id, now_ms):
         return count(aside)
-    return await _carry_out(store, ledger.purge_key(part), aside, lambda objects: _purged(store, quarantine, objects))
+    return await _carry_out(store, ledger.purge_key(part), aside, lambda objects: _purged(deleter, quarantine, objects))
 
 
-async def _purge_unrecorded(store: ObjectStore, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+async def _purge_unrecorded(
+    store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int
+) -> Swept:
     """The same of what an apply moved of this part and died before its rows were written.
 
     Looked for before the record is read, and only what is gone from its address is taken: an apply that goes on writes
@@ -196,16 +207,16 @@ async def _purge_unrecorded(store: ObjectStore, quarantine: Quarantine, part: st
     if not await _is_over(store, quarantine.run_id, now_ms):
         run_id, done = quarantine.run_id, LedgerState.QUARANTINED
         return count(ledger_rows(moved, nothing, run_id=run_id, now_ms=now_ms, done=done))
-    rows = await _purged(store, quarantine, moved)
+    rows = await _purged(deleter, quarantine, moved)
     key = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date).unrecorded_key(part)
     before = await rows_before(store, key, rows)
     await store.put(key, protocol.encode_ledger(pa.concat_tables([before, rows])))
     return count(rows)
 
 
-async def _purged(store: ObjectStore, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
+async def _purged(deleter: Deleter, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
     # Whatever lies in quarantine was let go there by the rule of its plan.
-    outcomes = await _each(objects, _deleting(store, place=quarantine.key), may_go=is_object_key)
+    outcomes = await _each(objects, _deleting(deleter, place=quarantine.key), may_go=is_object_key)
     when_ms = wall_clock_ms()
     return ledger_rows(objects, outcomes, run_id=quarantine.run_id, now_ms=when_ms, done=LedgerState.PURGED)
 
@@ -219,11 +230,25 @@ async def _is_over(store: ObjectStore, run_id: str, now_ms: int) -> bool:
     return protocol.decode_quarantine(data, run_id).until_ms <= now_ms
 
 
-async def remove_files(store: ObjectStore, keys: Sequence[str]) -> None:
-    """Remove files of our own beside the plans that mean nothing any more. What cannot be removed stays."""
-    assert all(key.startswith(protocol.GC_PREFIX) for key in keys), keys
+def remove_files(lake: Lake, keys: Sequence[str]) -> None:
+    """Remove small files of the collectors that no run reads again. Blocks; a file that cannot be removed stays."""
+
+    async def remove() -> None:
+        deleter = open_deleter(lake.uri, lake.options)
+        try:
+            await remove_with(deleter, keys)
+        finally:
+            await deleter.close()
+
     if keys:
-        await store.delete(keys)
+        asyncio.run(remove())
+
+
+async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
+    """Remove files of the collectors' own folder, and refuse every other key."""
+    if foreign := [key for key in keys if not key.startswith(GC_PREFIX)]:
+        raise ValueError(f"only files below {GC_PREFIX} may be removed: {foreign[:3]}")
+    await deleter.delete(keys)
 
 
 async def _carry_out(
@@ -280,13 +305,13 @@ def _is_metadata(key: str) -> bool:
     return bool(tree_file(key) or run_file(key))
 
 
-def _deleting(store: ObjectStore, *, place: Callable[[str], str] | None = None) -> Act:
+def _deleting(deleter: Deleter, *, place: Callable[[str], str] | None = None) -> Act:
     """Delete a batch; `place` says where an address lies, if not at itself."""
 
     async def act(batch: list[str]) -> Outcomes:
         keys = [place(key) for key in batch] if place else batch
         try:
-            failures = await store.delete(keys)
+            failures = await deleter.delete(keys)
         except LakebedError as error:
             # Whether some of them went is not known, and it need not be: failed keys are tried again.
             return Outcomes(errors=dict.fromkeys(batch, str(error) or type(error).__name__), states={})
@@ -299,10 +324,10 @@ def _deleting(store: ObjectStore, *, place: Callable[[str], str] | None = None) 
     return act
 
 
-def _moving(store: ObjectStore, quarantine: Quarantine) -> Act:
+def _moving(store: ObjectStore, deleter: Deleter, quarantine: Quarantine) -> Act:
     """Copy a batch aside, then delete what is copied."""
     slots = asyncio.Semaphore(COPIES_AT_ONCE)
-    delete = _deleting(store)
+    delete = _deleting(deleter)
 
     async def copy(key: str) -> LedgerState | str:
         async with slots:

@@ -1,12 +1,13 @@
-"""Immutable bytes: the ObjectStore port, the drivers behind it, and how to open a storage namespace."""
+"""Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
-from .drivers.memory import MemoryObjectStore
+from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
 from .opening import (
     ObjectStoreOptions,
     environment_of,
     namespaces_overlap,
     normalise_namespace,
+    open_deleter,
     open_objectstore,
     options_from_environment,
 )
@@ -14,6 +15,7 @@ from .store import (
     CHUNK_BYTES,
     Body,
     DeleteFailure,
+    Deleter,
     InvalidNamespace,
     InvalidObjectKey,
     Level,
@@ -35,9 +37,11 @@ __all__ = [
     "CHUNK_BYTES",
     "Body",
     "DeleteFailure",
+    "Deleter",
     "InvalidNamespace",
     "InvalidObjectKey",
     "Level",
+    "MemoryDeleter",
     "MemoryObjectStore",
     "ObjectCorrupt",
     "ObjectExists",
@@ -56,6 +60,7 @@ __all__ = [
     "is_object_key",
     "namespaces_overlap",
     "normalise_namespace",
+    "open_deleter",
     "open_objectstore",
     "options_from_environment",
 ]

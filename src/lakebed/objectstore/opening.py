@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from .drivers.memory import MemoryObjectStore
+from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keys import is_object_key
-from .store import InvalidNamespace, ObjectStore
+from .store import Deleter, InvalidNamespace, ObjectStore
 
 KNOWN: Final = "known are mem://name, local://bucket/path and s3://bucket/prefix"
 
@@ -104,10 +104,35 @@ def open_objectstore(uri: str, options: ObjectStoreOptions = ObjectStoreOptions(
     if scheme == "mem":
         return _memory(normal)
     if scheme == "local":
-        return _open_local(normal, bucket, path, options)
+        from .drivers.local import LocalObjectStore  # here, since it needs fcntl, which not every system has
+
+        base, inside = _folder_of(normal, bucket, path, options)
+        return LocalObjectStore(normal, base, inside, durable=options.local_durable)
     from .drivers.s3 import S3ObjectStore  # here, since loading obstore takes long, and many processes never need it
 
     return S3ObjectStore(normal, bucket, path, options)
+
+
+def open_deleter(uri: str, options: ObjectStoreOptions = ObjectStoreOptions()) -> Deleter:
+    """Return the right to delete from the namespace that `open_objectstore` opens with these arguments.
+
+    Only a composition root calls this; tests/tidy/test_layers.py lists them.
+
+    Raises:
+        InvalidNamespace: the URI is malformed, or these options do not allow it.
+    """
+    scheme, bucket, path = _parse(uri)
+    normal = _format(scheme, bucket, path)
+    if scheme == "mem":
+        return MemoryDeleter(_memory(normal))
+    if scheme == "local":
+        from .drivers.local import LocalDeleter
+
+        base, inside = _folder_of(normal, bucket, path, options)
+        return LocalDeleter(normal, base, inside, durable=options.local_durable)
+    from .drivers.s3 import S3Deleter
+
+    return S3Deleter(normal, bucket, path, options)
 
 
 def normalise_namespace(uri: str) -> str:
@@ -150,22 +175,19 @@ def _format(scheme: str, bucket: str, path: str) -> str:
     return f"{scheme}://{bucket}/{path}" if path else f"{scheme}://{bucket}"
 
 
-def _open_local(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> ObjectStore:
-    from .drivers.local import LocalObjectStore  # here, since it needs fcntl, which not every system has
-
+def _folder_of(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> tuple[Path, tuple[str, ...]]:
+    """Return the operator's folder, and the segments below it that no symbolic link may stand for."""
     root = options.local_root
     if bucket:
         if root is None:
             raise _invalid(uri, "no root folder for local:// is configured")
-        return LocalObjectStore(
-            uri, root, (bucket, *path.split("/")) if path else (bucket,), durable=options.local_durable
-        )
+        return root, (bucket, *path.split("/")) if path else (bucket,)
     folder = Path("/", path).resolve()
     if not options.allow_absolute_local:
         raise _invalid(uri, "absolute local folders are not allowed here")
     if root is not None and (folder.is_relative_to(root.resolve()) or root.resolve().is_relative_to(folder)):
         raise _invalid(uri, "it overlaps the root folder of local://bucket, which would give a place two names")
-    return LocalObjectStore(uri, folder, durable=options.local_durable)
+    return folder, ()
 
 
 @cache

@@ -5,7 +5,8 @@ to it and can name nothing outside. Nothing is ever overwritten in place: a put 
 whole or, with `if_absent`, fails. A put that returned is durable; one that failed has left nothing under the key.
 Bodies stream both ways, so no object ever has to fit into memory.
 
-`delete` is called from `gc/sweep.py` and `gc/service/hard_delete.py` and nowhere else (a tidy test sees to it).
+A store cannot delete. The right to delete is a port of its own, `Deleter`: a composition root opens it and hands it to
+the sweep. The type checker refuses a deletion everywhere else, and a tidy test keeps the list of who names a `Deleter`.
 """
 
 from __future__ import annotations
@@ -149,14 +150,25 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """Delete every key, any number of them; absent counts as deleted. What could not be deleted is returned."""
-        ...
-
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:
         """A URL that serves the object without credentials; None where this store has no such thing."""
         ...
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None: ...
+
+    async def close(self) -> None: ...
+
+
+class Deleter(Protocol):
+    """The right to delete objects of one namespace. May raise ObjectStoreUnavailable and InvalidObjectKey."""
+
+    @property
+    def uri(self) -> str:
+        """The namespace, spelled as its ObjectStore spells it."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """Delete every key, any number of them, and return the keys that stayed. An absent key counts as deleted."""
+        ...
 
     async def close(self) -> None: ...

@@ -13,7 +13,7 @@ import pytest
 from lakebed.gc.protocol import Quarantine, encode_quarantine, quarantine_path
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
-from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.objectstore import ObjectStoreOptions, open_deleter, open_objectstore
 from tests.cli.conftest import Shell
 from tests.gc.doomed import PART, plan_of
 
@@ -33,12 +33,13 @@ async def take(
     lake: str, data: Path, keys: list[str], part: str = PART, seen: datetime | None = None, *, run: str = RUN
 ) -> None:
     name = lake.removeprefix("lakefs://")
-    store = open_objectstore(f"local://{name}", ObjectStoreOptions(local_root=data / "objects", local_durable=False))
+    options = ObjectStoreOptions(local_root=data / "objects", local_durable=False)
+    store, deleter = open_objectstore(f"local://{name}", options), open_deleter(f"local://{name}", options)
     for key in keys:
         await store.put(key, key[-4:].encode())
     aside = Quarantine(run_id=run, ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
     plan = await plan_of(store, keys, part=part, seen=seen)
-    await sweep_part(store, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), aside)
+    await sweep_part(store, deleter, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), aside)
     await store.put(quarantine_path(run), encode_quarantine(aside))
     await store.close()
 

@@ -11,8 +11,7 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.objectstore import ObjectStore
-from lakebed.objectstore.drivers.memory import MemoryObjectStore
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.runtime import live_ports
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
@@ -21,9 +20,10 @@ from tests.clocks import TurnableClock
 class Lake:
     """A repository as a story needs it: short words for what people do, and for what is left of the objects."""
 
-    def __init__(self, store: Store, objectstore: ObjectStore, options: ServiceOptions | None = None) -> None:
+    def __init__(self, store: Store, objectstore: MemoryObjectStore, options: ServiceOptions | None = None) -> None:
         self.store = store
         self.objectstore = objectstore
+        self.deleter = MemoryDeleter(objectstore)
         self.clock = TurnableClock()
         self._options = options
         self.versions = self.server()
@@ -70,7 +70,7 @@ class Lake:
         self.clock.ms += int(count * DAY_MS)
 
     def collector(self, service: CollectionService | None = None) -> Collector:
-        return Collector(self.versions, service or self.service, self.objectstore.delete)
+        return Collector(self.versions, service or self.service, self.deleter.delete)
 
 
 @pytest.fixture

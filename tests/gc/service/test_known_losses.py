@@ -150,7 +150,7 @@ class Slow(Collector):
 async def a_branch_on_an_expired_commit(lake: Lake) -> None:
     old, new = await past(lake)
     await lake.service.rules.write(days_rules(1))
-    slow = Slow(lake.versions, lake.service, lake.objectstore.delete)
+    slow = Slow(lake.versions, lake.service, lake.deleter.delete)
     slow.meanwhile = lambda: lake.versions.create_branch("saved", "main~1")
 
     await slow.collect_committed()
@@ -198,7 +198,7 @@ async def part_of_a_delete_fails(lake: Lake) -> None:
     garbage = [await lake.put("main", "a", str(number)) for number in range(4)][:3]
 
     async def delete(names: Sequence[str]) -> list[DeleteFailure]:
-        await lake.objectstore.delete([name for name in names if name != garbage[1]])
+        await lake.deleter.delete([name for name in names if name != garbage[1]])
         return [DeleteFailure(key=garbage[1], reason="refused")]
 
     run = await Collector(lake.versions, lake.service, delete).collect_uncommitted()

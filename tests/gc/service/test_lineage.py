@@ -68,7 +68,7 @@ async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None
     late = clone(copied)
     await Lineage(copied.versions).step()
     theirs = await Lineage(copied.versions).read()
-    await lake.objectstore.delete([key for key in await marks(lake) if theirs.mark in key])
+    await lake.deleter.delete([key for key in await marks(lake) if theirs.mark in key])
     await Lineage(late.versions).step()
     await lake.objectstore.put(f"{LINEAGE_PREFIX}{theirs.number:012d}-{theirs.mark}", b"{}")
 
@@ -151,7 +151,7 @@ async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) 
     await copied.service.adopt(by="bob")
     (theirs,) = set(await marks(lake)).difference(before)
     body = await lake.objectstore.get(theirs)
-    await lake.objectstore.delete([theirs])
+    await lake.deleter.delete([theirs])
     await lake.service.adopt(by="ann")
     await lake.objectstore.put(theirs, body)
 

@@ -47,7 +47,7 @@ BRIEF = ServiceOptions(readers_grace_ms=0)
 
 def collector(lake: Lake, rule: MetadataRule = NOW, *, options: ServiceOptions = BRIEF) -> MetadataCollector:
     service = lake.service_with(options)
-    return MetadataCollector(lake.versions, service, lake.objectstore.delete, rule)
+    return MetadataCollector(lake.versions, service, lake.deleter.delete, rule)
 
 
 async def tree_files(lake: Lake) -> set[str]:
@@ -213,7 +213,7 @@ async def test_content_that_was_given_up_comes_back_under_another_id_and_a_late_
     gone = await collector(lake).collect()
     made = await lake.versions.commit("main", message="m", committer="me")
 
-    await lake.objectstore.delete(sorted(gone))
+    await lake.deleter.delete(sorted(gone))
 
     assert metarange_key(stranded.metarange_id) in gone
     assert made.metarange_id != stranded.metarange_id
@@ -270,7 +270,7 @@ async def test_one_range_of_it_that_went_is_enough(lake: Lake) -> None:
     await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "b"))
     await write_unpublished(lake, stranded.metarange_id)
     ranges = sorted(gone - {tree})
-    await lake.objectstore.delete(ranges)
+    await lake.deleter.delete(ranges)
 
     assert ranges
     await lake.collector().collect_uncommitted()
@@ -280,7 +280,7 @@ async def test_a_file_that_is_missing_and_was_never_given_up_stops_the_run(lake:
     await commit(lake, "a")
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "b"))
     await write_unpublished(lake, stranded.metarange_id)
-    await lake.objectstore.delete([metarange_key(stranded.metarange_id)])
+    await lake.deleter.delete([metarange_key(stranded.metarange_id)])
     cold = Lake(lake.store, lake.objectstore)
 
     with pytest.raises(MetarangeCorrupt, match=stranded.metarange_id):
@@ -293,7 +293,7 @@ async def test_a_published_commit_whose_file_was_given_up_and_is_gone_stops_the_
     """That cannot come from us: it is damage, and nothing more may go."""
     made = await commit(lake, "a")
     await lake.store.set(keys.given_up_partition(lake.versions.uid), made.metarange_id.encode(), b"run")
-    await lake.objectstore.delete([metarange_key(made.metarange_id)])
+    await lake.deleter.delete([metarange_key(made.metarange_id)])
     cold = Lake(lake.store, lake.objectstore)
 
     with pytest.raises(MetarangeCorrupt, match=made.metarange_id):
@@ -459,7 +459,7 @@ async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: 
     data = await lake.objectstore.get(part)
     match harm:
         case "delete":
-            await lake.objectstore.delete([part])
+            await lake.deleter.delete([part])
         case "truncate":
             await lake.objectstore.put(part, data[:-1])
         case "flip":
@@ -546,7 +546,7 @@ async def test_whoever_reads_what_is_gone_is_told_which_run_took_it(lake: Lake) 
 
 async def test_damage_is_not_taken_for_a_collection(lake: Lake) -> None:
     made = await commit(lake, "a")
-    await lake.objectstore.delete([metarange_key(made.metarange_id)])
+    await lake.deleter.delete([metarange_key(made.metarange_id)])
 
     with pytest.raises(MetarangeCorrupt, match="missing"):
         await lake.server().list("main@")

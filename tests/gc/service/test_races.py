@@ -18,6 +18,7 @@ from lakebed.gc.service import CollectionService, Collector, ServiceOptions
 from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
 from sim import DAWN_MS, Actor, Faults, Program, Scene, SimPorts, Violation, run_seed
+from sim.ports import SimDeleter
 
 SEEDS = 12
 FAULTS = Faults(lose_answer=0.01, lose_request=0.01, crash=0.004, delay=0.02, refuse=0.004)
@@ -51,7 +52,7 @@ class Server:
         await self.versions.commit(branch, message="m", committer="me", created_ms=created_ms)
 
     def collector(self) -> Collector:
-        return Collector(self.versions, self.service, self.ports.objectstore.delete)
+        return Collector(self.versions, self.service, SimDeleter().delete)
 
 
 def acting(*steps: Callable[[Server], Awaitable[object]]) -> Program:
@@ -110,7 +111,7 @@ async def collect_metadata(server: Server) -> frozenset[str]:
     """Everything is old enough, and nobody is given time to read."""
     rule = MetadataRule(file_age_ms_min=-DAY_MS, runs_newest=0, run_age_ms_min=-DAY_MS)
     service = CollectionService(server.versions, ServiceOptions(scan_page=2, page_rows=2, readers_grace_ms=0))
-    return await MetadataCollector(server.versions, service, server.ports.objectstore.delete, rule).collect()
+    return await MetadataCollector(server.versions, service, SimDeleter().delete, rule).collect()
 
 
 def put_again(path: str) -> Callable[[Server], Awaitable[object]]:

@@ -28,7 +28,7 @@ from lakebed.gc.recording import Ledger
 from lakebed.gc.service import BadContinuation, NotInQuarantine, Restoring
 from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.objectstore import MemoryObjectStore
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.versions import BranchNotFound, PathNotFound
 from tests.gc.doomed import PART, plan_of
 from tests.gc.service.conftest import Lake
@@ -55,7 +55,9 @@ async def moved(
         for key in share:
             await lake.objectstore.put(key, key[-4:].encode())
         plan = await plan_of(lake.objectstore, share, part=f"part-{number:05d}.parquet", with_paths=paths, seen=seen)
-        await sweep_part(lake.objectstore, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), quarantine)
+        await sweep_part(
+            lake.objectstore, lake.deleter, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), quarantine
+        )
     if quarantine is not None:
         await lake.objectstore.put(quarantine_path(run), encode_quarantine(quarantine))
 
@@ -206,7 +208,9 @@ async def took_versions(lake: Lake, *contents: str) -> None:
         await lake.objectstore.put(key, text.encode())
         seen = LATER + timedelta(days=int(text[-1]))
         plan = await plan_of(lake.objectstore, [key], part=f"part-{number:05d}.parquet", seen=seen)
-        await sweep_part(lake.objectstore, plan, plan.parts[0], Ledger(run_id="r1", date="2026-11-21"), ASIDE)
+        await sweep_part(
+            lake.objectstore, lake.deleter, plan, plan.parts[0], Ledger(run_id="r1", date="2026-11-21"), ASIDE
+        )
     await lake.objectstore.put(quarantine_path("r1"), encode_quarantine(ASIDE))
 
 
@@ -268,7 +272,7 @@ async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
 async def test_an_older_version_returns_where_the_newest_was_purged(lake: Lake) -> None:
     await took_versions(lake, "day1", "day2")
     assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.objectstore.delete([ASIDE.key("data/v1")])
+    await lake.deleter.delete([ASIDE.key("data/v1")])
 
     page = await restored(lake)
 
@@ -381,7 +385,7 @@ async def killed(lake: Lake, keys: Sequence[str], moved: Sequence[str], *, run: 
     for key in moved:
         await lake.objectstore.copy(key, aside.key(key))
     assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.objectstore.delete(moved[:-1])
+    await lake.deleter.delete(moved[:-1])
     return aside
 
 
@@ -430,7 +434,7 @@ async def test_a_plan_that_is_gone_hides_nothing_that_is_recorded(lake: Lake) ->
     aside = await killed(lake, ["data/abcd"], ["data/abcd"])
     assert isinstance(lake.objectstore, MemoryObjectStore)
     assert aside.doomed
-    await lake.objectstore.delete([aside.doomed.folder + "part-00001.parquet"])
+    await lake.deleter.delete([aside.doomed.folder + "part-00001.parquet"])
 
     assert (await restored(lake)).restored == 1
     with pytest.raises(NotInQuarantine):
@@ -545,9 +549,9 @@ async def test_a_run_that_is_purged_between_two_pages_is_told(lake: Lake, monkey
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
     await moved(lake, ["data/abcd", "data/efgh"])
     page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
-    await purge_part(lake.objectstore, ASIDE, PART, now_ms=2_000)
+    await purge_part(lake.objectstore, lake.deleter, ASIDE, PART, now_ms=2_000)
     assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.objectstore.delete([quarantine_path("r1")])
+    await lake.deleter.delete([quarantine_path("r1")])
 
     with pytest.raises(NotInQuarantine, match="it was purged at"):
         await restored(lake, Restore(run_id="r1", continuation_token=page.continuation_token))
@@ -578,9 +582,9 @@ async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: La
 
 async def test_what_was_purged_is_told(lake: Lake) -> None:
     await moved(lake, ["data/abcd"])
-    await purge_part(lake.objectstore, ASIDE, PART, now_ms=2_000)
+    await purge_part(lake.objectstore, lake.deleter, ASIDE, PART, now_ms=2_000)
     assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.objectstore.delete([quarantine_path("r1")])
+    await lake.deleter.delete([quarantine_path("r1")])
 
     with pytest.raises(NotInQuarantine, match="run r1 moved it aside by the rule main: 1 days, and it was purged at"):
         await restored(lake, Restore(path="events/0"))
@@ -598,7 +602,7 @@ async def test_a_purge_that_is_faster_fails_the_restore_and_nothing_else(lake: L
     await moved(lake, ["data/abcd", "data/efgh"])
     await lake.put("main", "mine", "mine")
     assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.objectstore.delete([ASIDE.key("data/abcd")])
+    await lake.deleter.delete([ASIDE.key("data/abcd")])
 
     page = await restored(lake)
 
@@ -617,7 +621,7 @@ class Unreliable(MemoryObjectStore):
 
     async def copy(self, source: str, target: str) -> None:
         if self._mishap == "purged" and target.startswith("data/"):
-            await self.delete([source])
+            await MemoryDeleter(self).delete([source])
         await super().copy(source, target)
         if self._mishap == "garbled" and target.startswith("data/"):
             await self.put(target, b"????")

@@ -144,7 +144,7 @@ async def test_a_search_that_fails_is_forgotten(lake: Lake) -> None:
     token = (await searches.page(lake.versions, question)).continuation_token
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
     contents = {key: await lake.objectstore.get(key) for key in ranges}
-    await lake.objectstore.delete(ranges)
+    await lake.deleter.delete(ranges)
 
     with pytest.raises(RangeCorrupt):
         await to_the_end(lake, searches, question, WhyPage(continuation_token=token))

@@ -180,7 +180,7 @@ async def test_a_file_of_our_own_stays_while_commits_name_it(lake: Lake) -> None
 async def test_an_object_that_something_names_and_that_is_not_there_is_missing(lake: Lake) -> None:
     address = await lake.put("main", "a")
     await lake.commit("main")
-    await lake.objectstore.delete([address])
+    await lake.deleter.delete([address])
 
     assert (await only(lake, address=address)).fate is Fate.MISSING
 
@@ -264,7 +264,7 @@ async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
     metarange = (await lake.versions.log("main", limit=2))[0][1].metarange_id
     for info in await lake.versions.trees.ranges(metarange):
-        await lake.objectstore.delete([key for key in ranges if info.id in key])
+        await lake.deleter.delete([key for key in ranges if info.id in key])
     lake.versions = lake.server()
     forgotten = await CollectionService(lake.versions).why(ref="main~1", path="events/a")
 
@@ -292,7 +292,7 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
     address = await lake.put("main", "a")
     await lake.commit("main")
     (range_,) = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
-    await lake.objectstore.delete([range_])
+    await lake.deleter.delete([range_])
 
     with pytest.raises(RangeCorrupt, match=range_.split("/")[-1][:12]):
         await lake.service.why(address=address)

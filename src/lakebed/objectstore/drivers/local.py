@@ -145,15 +145,6 @@ class LocalObjectStore:
         draft = Draft(self._folders, durable=self._durable)
         await _outlasting(draft, partial(self._copy, draft, source, target))
 
-    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """Directories left empty go too. What it removed stays removed after a loss of power."""
-        for key in keys:
-            check_object_key(key)
-        failures: list[DeleteFailure] = []
-        for first in range(0, len(keys), PAGE_KEYS):
-            failures += await _in_thread(partial(self._delete, sorted(keys[first : first + PAGE_KEYS])))
-        return failures
-
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
         check_object_key(key)
         return None
@@ -236,6 +227,54 @@ class LocalObjectStore:
         except FileNotFoundError:
             raise _not_found(key) from None
 
+    def _level(self, folder: str) -> Level:
+        keys: list[str] = []
+        folders: list[str] = []
+        found = self._folders.find(folder.removesuffix("/")) if can_begin_object_key(folder) else None
+        if found is not None:
+            with os.scandir(found.fd) as scan:
+                for entry in scan:
+                    key = folder + _decoded(entry.name)
+                    if not is_object_key(key):
+                        continue  # put there by somebody else, or the directory of temporary files
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(key + "/")
+                    elif entry.is_file(follow_symlinks=False):
+                        keys.append(key)
+        return Level(keys=sorted(keys), folders=sorted(folders))
+
+    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectStat]:
+        if not can_begin_object_key(prefix):
+            return
+        path, slash, _ = prefix.rpartition("/")
+        folder = self._folders.find(path)
+        if folder is not None:
+            yield from _walk_folder(folder, path + slash, prefix, start_after)
+
+
+class LocalDeleter:
+    """Deletes objects of the namespace that a LocalObjectStore of the same arguments reads and writes."""
+
+    def __init__(self, uri: str, base: Path, inside: tuple[str, ...] = (), *, durable: bool = True) -> None:
+        self._uri = uri
+        self._folders = Folders(base, inside, durable=durable)
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """Directories left empty go too. What it removed stays removed after a loss of power."""
+        for key in keys:
+            check_object_key(key)
+        failures: list[DeleteFailure] = []
+        for first in range(0, len(keys), PAGE_KEYS):
+            failures += await _in_thread(partial(self._delete, sorted(keys[first : first + PAGE_KEYS])))
+        return failures
+
+    async def close(self) -> None:
+        self._folders.close()
+
     def _delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         failures: list[DeleteFailure] = []
         by_path: dict[str, list[str]] = {}
@@ -268,30 +307,6 @@ class LocalObjectStore:
                 return
             self._folders.forget(path)
             path = parent
-
-    def _level(self, folder: str) -> Level:
-        keys: list[str] = []
-        folders: list[str] = []
-        found = self._folders.find(folder.removesuffix("/")) if can_begin_object_key(folder) else None
-        if found is not None:
-            with os.scandir(found.fd) as scan:
-                for entry in scan:
-                    key = folder + _decoded(entry.name)
-                    if not is_object_key(key):
-                        continue  # put there by somebody else, or the directory of temporary files
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(key + "/")
-                    elif entry.is_file(follow_symlinks=False):
-                        keys.append(key)
-        return Level(keys=sorted(keys), folders=sorted(folders))
-
-    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectStat]:
-        if not can_begin_object_key(prefix):
-            return
-        path, slash, _ = prefix.rpartition("/")
-        folder = self._folders.find(path)
-        if folder is not None:
-            yield from _walk_folder(folder, path + slash, prefix, start_after)
 
 
 def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> Iterator[ObjectStat]:

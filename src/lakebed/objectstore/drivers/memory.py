@@ -35,7 +35,7 @@ class MemoryObjectStore:
     def __init__(self, uri: str = "mem://memory", *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._uri = uri
         self._now_ms = now_ms
-        self._objects: dict[str, tuple[bytes, int]] = {}
+        self.objects: dict[str, tuple[bytes, int]] = {}
 
     @property
     def uri(self) -> str:
@@ -45,9 +45,9 @@ class MemoryObjectStore:
         check_object_key(key)
         head, rest = await gather(body, size_bytes, small_bytes=CHUNK_BYTES)
         data = head if rest is None else b"".join([head, *[chunk async for chunk in rest]])
-        if if_absent and key in self._objects:
+        if if_absent and key in self.objects:
             raise ObjectExists(f"there is an object {key!r} already", key=key)
-        self._objects[key] = (data, self._now_ms())
+        self.objects[key] = (data, self._now_ms())
         return stored(data)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
@@ -66,28 +66,21 @@ class MemoryObjectStore:
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         # Code points sort as their bytes of UTF-8 do. Each page is looked up anew: keys may come and go meanwhile.
         after = start_after
-        while page := sorted(key for key in self._objects if key > after and key.startswith(prefix))[:PAGE_KEYS]:
+        while page := sorted(key for key in self.objects if key > after and key.startswith(prefix))[:PAGE_KEYS]:
             yield [
                 ObjectStat(key=key, size_bytes=len(data), modified_ms=modified_ms)
-                for key, (data, modified_ms) in ((key, self._objects[key]) for key in page)
+                for key, (data, modified_ms) in ((key, self.objects[key]) for key in page)
             ]
             after = page[-1]
 
     async def level(self, folder: str = "") -> Level:
-        below = [key[len(folder) :] for key in sorted(self._objects) if key.startswith(folder)]
+        below = [key[len(folder) :] for key in sorted(self.objects) if key.startswith(folder)]
         folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)
         return Level(keys=[folder + key for key in below if "/" not in key], folders=[*folders])
 
     async def copy(self, source: str, target: str) -> None:
         data, _ = self._object(source)
-        self._objects[check_object_key(target)] = (data, self._now_ms())
-
-    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        for key in keys:
-            check_object_key(key)
-        for key in keys:
-            self._objects.pop(key, None)
-        return []
+        self.objects[check_object_key(target)] = (data, self._now_ms())
 
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
         check_object_key(key)
@@ -101,7 +94,28 @@ class MemoryObjectStore:
         """Nothing is let go: the objects live as long as this value does."""
 
     def _object(self, key: str) -> tuple[bytes, int]:
-        found = self._objects.get(check_object_key(key))
+        found = self.objects.get(check_object_key(key))
         if found is None:
             raise ObjectMissing(f"there is no object {key!r}", key=key)
         return found
+
+
+class MemoryDeleter:
+    """Deletes from one MemoryObjectStore."""
+
+    def __init__(self, store: MemoryObjectStore) -> None:
+        self._store = store
+
+    @property
+    def uri(self) -> str:
+        return self._store.uri
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        for key in keys:
+            check_object_key(key)
+        for key in keys:
+            self._store.objects.pop(key, None)
+        return []
+
+    async def close(self) -> None:
+        """Release nothing: the store stays open."""

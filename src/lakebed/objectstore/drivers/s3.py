@@ -88,7 +88,7 @@ class S3ObjectStore:
         return self._uri
 
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
-        path = self._path(key)
+        path = _path(self._prefix, key)
         head, rest = await gather(body, size_bytes, small_bytes=SINGLE_PUT_BYTES)
         if rest is None and len(head) <= SINGLE_PUT_BYTES:
             stored = await _hashed(head)
@@ -105,7 +105,7 @@ class S3ObjectStore:
         return await self._put_parts_if_absent(key, path, feed, part_bytes)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        path = self._path(key)
+        path = _path(self._prefix, key)
         if start == 0 and end is None:
             return await _bytes(key, await done(key, obstore.get_async(self._client, path)))
         found = await self._get_range(key, start, end)
@@ -132,7 +132,7 @@ class S3ObjectStore:
             await self.stat(key)  # an empty range was asked for, of an object that must exist all the same
 
     async def stat(self, key: str) -> ObjectStat:
-        meta = await done(key, obstore.head_async(self._client, self._path(key)))
+        meta = await done(key, obstore.head_async(self._client, _path(self._prefix, key)))
         return _object_stat(key, meta)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
@@ -233,7 +233,7 @@ class S3ObjectStore:
         obstore does not read. So the target is looked at: one that was there before with the same size passes for the
         copy. No caller of ours has another target than a fresh one, or one with the same bytes.
         """
-        from_, to = self._path(source), self._path(target)
+        from_, to = _path(self._prefix, source), _path(self._prefix, target)
         size_bytes = (await self.stat(source)).size_bytes
         if size_bytes > COPY_BYTES_MAX:
             await self.put(target, self.stream(source), size_bytes=size_bytes)
@@ -248,20 +248,6 @@ class S3ObjectStore:
         if found_bytes != size_bytes:
             raise ObjectStoreUnavailable(f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source)
 
-    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
-        names only the first failure of a batch.
-        """
-        paths = self._paths(keys)
-        failures: list[DeleteFailure] = []
-        for first in range(0, len(keys), DELETE_KEYS_MAX):
-            batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
-            try:
-                await done("", obstore.delete_async(self._client, named))
-            except LakebedError as error:
-                failures += await self._delete_singly(batch, dict(zip(batch, named, strict=True)), str(error))
-        return failures
-
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:
         return await self._sign("GET", key, expires_s)
 
@@ -271,23 +257,9 @@ class S3ObjectStore:
     async def close(self) -> None:
         """Nothing is let go: the connections are the process's, shared by all namespaces of the bucket."""
 
-    def _paths(self, keys: Sequence[str]) -> Sequence[str]:
-        longest = len(self._prefix.encode()) + max(map(len, keys), default=0)
-        if longest <= BLOCK_KEY_BYTES_MAX and are_plain_object_keys(keys):
-            return [self._prefix + key for key in keys]
-        return [self._path(key) for key in keys]
-
-    def _path(self, key: str) -> str:
-        path = self._prefix + check_object_key(key)
-        if len(path) * 4 > BLOCK_KEY_BYTES_MAX and len(path.encode()) > BLOCK_KEY_BYTES_MAX:
-            raise InvalidObjectKey(
-                f"with its namespace this key is over S3's {BLOCK_KEY_BYTES_MAX} bytes: {key[:100]!a}", key=key
-            )
-        return path
-
     async def _get_range(self, key: str, start: int, end: int | None, *, e_tag: str | None = None) -> GetResult | None:
         """What is there of this range; None where the object exists and has none of it."""
-        path = self._path(key)
+        path = _path(self._prefix, key)
         if end is not None and end <= start:
             await self.stat(key)
             return None
@@ -334,6 +306,40 @@ class S3ObjectStore:
                 await done(temporary, outlast(remove, _nothing))
         return stored
 
+    async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str:
+        lifetime = timedelta(seconds=expires_s)
+        return await done(key, obstore.sign_async(self._client, method, _path(self._prefix, key), lifetime))
+
+
+class S3Deleter:
+    """Deletes objects of the namespace that an S3ObjectStore of the same arguments reads and writes."""
+
+    def __init__(self, uri: str, bucket: str, prefix: str, options: ObjectStoreOptions) -> None:
+        self._uri = uri
+        self._prefix = prefix + "/" if prefix else ""
+        self._client = client_of(bucket, options)
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
+        names only the first failure of a batch.
+        """
+        paths = _paths(self._prefix, keys)
+        failures: list[DeleteFailure] = []
+        for first in range(0, len(keys), DELETE_KEYS_MAX):
+            batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
+            try:
+                await done("", obstore.delete_async(self._client, named))
+            except LakebedError as error:
+                failures += await self._delete_singly(batch, dict(zip(batch, named, strict=True)), str(error))
+        return failures
+
+    async def close(self) -> None:
+        """Release nothing: the process shares the connections among all namespaces of the bucket."""
+
     async def _delete_singly(self, keys: Sequence[str], paths: dict[str, str], reason: str) -> Sequence[DeleteFailure]:
         failures: list[DeleteFailure] = []
         for first in range(0, len(keys), DELETES_AT_ONCE):
@@ -355,9 +361,21 @@ class S3ObjectStore:
             return DeleteFailure(key=key, reason=str(error))
         return None
 
-    async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str:
-        lifetime = timedelta(seconds=expires_s)
-        return await done(key, obstore.sign_async(self._client, method, self._path(key), lifetime))
+
+def _paths(prefix: str, keys: Sequence[str]) -> Sequence[str]:
+    longest = len(prefix.encode()) + max(map(len, keys), default=0)
+    if longest <= BLOCK_KEY_BYTES_MAX and are_plain_object_keys(keys):
+        return [prefix + key for key in keys]
+    return [_path(prefix, key) for key in keys]
+
+
+def _path(prefix: str, key: str) -> str:
+    path = prefix + check_object_key(key)
+    if len(path) * 4 > BLOCK_KEY_BYTES_MAX and len(path.encode()) > BLOCK_KEY_BYTES_MAX:
+        raise InvalidObjectKey(
+            f"with its namespace this key is over S3's {BLOCK_KEY_BYTES_MAX} bytes: {key[:100]!a}", key=key
+        )
+    return path
 
 
 def _nothing() -> None:

@@ -1,9 +1,13 @@
-"""What every ObjectStore driver must do. A driver's author inherits the class and opens an empty store:
+"""What every driver of ObjectStore and Deleter must do. Its author inherits the class and opens an empty store:
 
     class TestMyObjectStore(ObjectStoreContract):
         @pytest.fixture
         def objectstore(self) -> ObjectStore:
             return MyObjectStore("my://fresh-and-empty")
+
+        @pytest.fixture
+        def deleter(self, objectstore: ObjectStore) -> Deleter:
+            return MyDeleter(objectstore.uri)
 
 What only some stores can show (a failing delete, a full disk, death in the middle of a put) is left to their own tests.
 """
@@ -18,6 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from lakebed.objectstore import (
+    Deleter,
     InvalidObjectKey,
     Level,
     ObjectExists,
@@ -174,8 +179,8 @@ async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:
 
 
 class ObjectStoreContract:
-    """Override the fixture `objectstore`. `many` is how many objects the tests of paging and bulk deletion put: more
-    than one page of the store's own.
+    """Override the fixtures `objectstore` and `deleter`. `many` is how many objects the tests of paging and bulk
+    deletion put: more than one page of the store's own.
     """
 
     many = 2500
@@ -183,6 +188,18 @@ class ObjectStoreContract:
     @pytest.fixture
     def objectstore(self) -> ObjectStore:
         raise NotImplementedError("a contract's test class overrides the fixture `objectstore`")
+
+    @pytest.fixture
+    def deleter(self, objectstore: ObjectStore) -> Deleter:
+        raise NotImplementedError("a contract's test class overrides the fixture `deleter`")
+
+    # --- the right to delete
+
+    def test_a_store_cannot_delete(self, objectstore: ObjectStore) -> None:
+        assert not hasattr(objectstore, "delete")
+
+    def test_a_deleter_names_the_namespace_of_its_store(self, objectstore: ObjectStore, deleter: Deleter) -> None:
+        assert deleter.uri == objectstore.uri
 
     # --- put and get
 
@@ -353,9 +370,9 @@ class ObjectStoreContract:
         assert (await objectstore.stat("a/x")).size_bytes == size_bytes
         assert await keys_of(objectstore) == ["a/x"]
 
-    async def test_a_deleted_key_is_absent_again(self, objectstore: ObjectStore) -> None:
+    async def test_a_deleted_key_is_absent_again(self, objectstore: ObjectStore, deleter: Deleter) -> None:
         await objectstore.put("a/x", b"old", if_absent=True)
-        assert not await objectstore.delete(["a/x"])
+        assert not await deleter.delete(["a/x"])
         await objectstore.put("a/x", b"new", if_absent=True)
         assert await objectstore.get("a/x") == b"new"
 
@@ -439,14 +456,16 @@ class ObjectStoreContract:
         middle = sorted(keys)[self.many // 2]
         assert await keys_of(objectstore, "data/", start_after=middle) == sorted(keys)[self.many // 2 + 1 :]
 
-    async def test_a_listing_shows_all_that_stays_while_other_keys_come_and_go(self, objectstore: ObjectStore) -> None:
+    async def test_a_listing_shows_all_that_stays_while_other_keys_come_and_go(
+        self, objectstore: ObjectStore, deleter: Deleter
+    ) -> None:
         stays = [f"data/{n:08d}/stays" for n in range(self.many // 2)]
         goes = [f"data/{n:08d}/goes" for n in range(0, self.many // 2, 3)]
         await put_many(objectstore, stays + goes)
         seen: list[str] = []
         async for page in objectstore.list():
             seen += [stat.key for stat in page]
-            assert not await objectstore.delete(goes)
+            assert not await deleter.delete(goes)
             await objectstore.put("data/99999999/comes", b"")
         assert [key for key in seen if key.endswith("stays")] == stays
         assert seen == sorted(set(seen))
@@ -454,7 +473,7 @@ class ObjectStoreContract:
     # --- keys
 
     @pytest.mark.parametrize("key", AWKWARD_KEYS)
-    async def test_every_key_is_kept_as_it_is(self, objectstore: ObjectStore, key: str) -> None:
+    async def test_every_key_is_kept_as_it_is(self, objectstore: ObjectStore, deleter: Deleter, key: str) -> None:
         await objectstore.put(key, DATA)
         assert await objectstore.get(key) == DATA
         assert (await objectstore.stat(key)).key == key
@@ -462,11 +481,13 @@ class ObjectStoreContract:
         assert await keys_of(objectstore) == sorted([key, "copied/" + key])
         assert await keys_of(objectstore, key) == [key]
         assert await keys_of(objectstore, "copied/", start_after="copied/" + key) == []
-        assert not await objectstore.delete([key])
+        assert not await deleter.delete([key])
         assert await keys_of(objectstore) == ["copied/" + key]
 
     @pytest.mark.parametrize("key", BAD_KEYS)
-    async def test_what_is_no_key_is_refused_by_every_method(self, objectstore: ObjectStore, key: str) -> None:
+    async def test_what_is_no_key_is_refused_by_every_method(
+        self, objectstore: ObjectStore, deleter: Deleter, key: str
+    ) -> None:
         await objectstore.put("good", DATA)
         with pytest.raises(InvalidObjectKey):
             await objectstore.put(key, DATA)
@@ -487,7 +508,7 @@ class ObjectStoreContract:
         with pytest.raises(InvalidObjectKey):
             await objectstore.presign_put(key, expires_s=60)
         with pytest.raises(InvalidObjectKey):
-            await objectstore.delete(["good", key])
+            await deleter.delete(["good", key])
         assert await keys_of(objectstore) == ["good"]
 
     # --- copy and delete
@@ -501,41 +522,43 @@ class ObjectStoreContract:
             assert await md5_of(objectstore.stream(key)) == await md5_of(large_body(size_bytes))
         assert await keys_of(objectstore) == ["a/x", "b/y"]
 
-    async def test_a_copy_outlives_its_source(self, objectstore: ObjectStore) -> None:
+    async def test_a_copy_outlives_its_source(self, objectstore: ObjectStore, deleter: Deleter) -> None:
         await objectstore.put("a/x", DATA)
         await objectstore.copy("a/x", "y")
         await objectstore.put("a/x", b"changed")
-        assert not await objectstore.delete(["a/x"])
+        assert not await deleter.delete(["a/x"])
         assert await objectstore.get("y") == DATA
 
-    async def test_what_is_deleted_is_gone_and_the_rest_stays(self, objectstore: ObjectStore) -> None:
+    async def test_what_is_deleted_is_gone_and_the_rest_stays(self, objectstore: ObjectStore, deleter: Deleter) -> None:
         await put_many(objectstore, ["a/x", "a/y", "a/z/deep/er", "ab", "b"])
-        assert not await objectstore.delete(["a/x", "a/z/deep/er", "b"])
+        assert not await deleter.delete(["a/x", "a/z/deep/er", "b"])
         assert await keys_of(objectstore) == ["a/y", "ab"]
         with pytest.raises(ObjectMissing):
             await objectstore.get("b")
 
-    async def test_deleting_what_is_absent_is_no_failure(self, objectstore: ObjectStore) -> None:
+    async def test_deleting_what_is_absent_is_no_failure(self, objectstore: ObjectStore, deleter: Deleter) -> None:
         await put_many(objectstore, ["a/x"])
-        assert not await objectstore.delete([])
-        assert not await objectstore.delete(["absent", "a", "a/absent", "a/x/absent", "b/c/d"])
-        assert not await objectstore.delete(["a/x", "a/x"])
-        assert not await objectstore.delete(["a/x"])
+        assert not await deleter.delete([])
+        assert not await deleter.delete(["absent", "a", "a/absent", "a/x/absent", "b/c/d"])
+        assert not await deleter.delete(["a/x", "a/x"])
+        assert not await deleter.delete(["a/x"])
         assert await keys_of(objectstore) == []
 
-    async def test_any_number_of_keys_is_deleted(self, objectstore: ObjectStore) -> None:
+    async def test_any_number_of_keys_is_deleted(self, objectstore: ObjectStore, deleter: Deleter) -> None:
         keys = [f"data/{n % 7}/{n:08d}" for n in range(self.many)]
         await put_many(objectstore, keys)
-        assert not await objectstore.delete(keys[1:])
+        assert not await deleter.delete(keys[1:])
         assert await keys_of(objectstore) == keys[:1]
 
-    async def test_puts_and_deletes_in_one_folder_do_not_disturb_each_other(self, objectstore: ObjectStore) -> None:
+    async def test_puts_and_deletes_in_one_folder_do_not_disturb_each_other(
+        self, objectstore: ObjectStore, deleter: Deleter
+    ) -> None:
         async def work(name: str) -> None:
             for n in range(20):
                 key = f"a/b/{name}-{n}"
                 await objectstore.put(key, DATA, if_absent=n % 2 == 0)
                 assert await objectstore.get(key) == DATA
-                assert not await objectstore.delete([key])
+                assert not await deleter.delete([key])
 
         await asyncio.gather(*(work(name) for name in "pqrstuvw"))
         assert await keys_of(objectstore) == []
