@@ -20,6 +20,7 @@ from lakebed.base import ExitCode
 
 from .actors import Violation
 from .exploring import Explored, TooManyStates, explore
+from .histories.command import main as record_histories
 from .hunting import Hunt, hunt_by_seed, hunt_by_world
 from .mutants import MUTANTS
 from .scheduling import run_seed
@@ -29,6 +30,9 @@ from .worlds import World, small_worlds
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 if nothing was violated and no mutant missed."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["histories"]:
+        return record_histories(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
     started_s = sum(os.times()[:4])
@@ -181,6 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--first", type=int, default=0, help="the first seed")
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="give up on a mutant after so many seeds")
+    commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
     for command in (every, many, bugs):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser

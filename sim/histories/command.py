@@ -1,0 +1,86 @@
+"""`python -m sim histories`: record and judge, or judge a recording again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .events import Event, calls_of, elle_lines, read_events, write_events
+from .judging import Verdict, judge
+from .recording import Plan, Recording, record
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 if the recording keeps every promise, 1 if not."""
+    options = _parser().parse_args(arguments)
+    kills, errors = 0, 0
+    if options.check is not None:
+        events = read_events(options.check)
+    else:
+        recording = _record(options)
+        events, kills, errors = recording.events, recording.kills, len(recording.server_errors)
+        for text in sorted(set(recording.server_errors))[:5]:
+            print(f"a server answered: {text}")
+    if options.out is not None:
+        _save(options.out, events)
+    verdict = judge(calls_of(events))
+    _show(verdict)
+    found = {"calls": sum(verdict.calls.values()), "kills": kills, "server_errors": errors}
+    found |= {"violations": len(verdict.forbidden), "allowed": len(verdict.allowed)}
+    if options.json:
+        print(json.dumps({"name": "histories", **found}))
+    else:
+        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in found.items()))
+    return 0 if verdict.is_valid else 1
+
+
+def _record(options: argparse.Namespace) -> Recording:
+    plan = Plan(
+        seconds=options.seconds,
+        seed=options.seed,
+        processes=options.processes,
+        clients=options.clients,
+        is_killing=options.kill,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(record(plan, Path(folder)))
+
+
+def _save(folder: Path, events: Sequence[Event]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_events(folder / "history.jsonl", events)
+    (folder / "elle.jsonl").write_bytes(elle_lines(events))
+    (folder / "elle-alone.jsonl").write_bytes(elle_lines(events, alone=True))
+
+
+def _show(verdict: Verdict) -> None:
+    print(", ".join(f"{count:,} {name}" for name, count in sorted(verdict.calls.items())))
+    shown: set[str] = set()
+    for anomaly in verdict.allowed:
+        if anomaly.name not in shown:  # one example of each is enough
+            shown.add(anomaly.name)
+            print(f"allowed: {anomaly}")
+    for anomaly in verdict.forbidden:
+        print(f"FORBIDDEN: {anomaly}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sim histories", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long clients call")
+    parser.add_argument("--seed", type=int, default=0, help="what clients choose; the schedule is the machine's")
+    parser.add_argument("--processes", type=int, default=3, help="servers over one folder")
+    parser.add_argument("--clients", type=int, default=8, help="clients at once, each on all servers")
+    parser.add_argument("--kill", action="store_true", help="kill -9 servers at random, and start them again")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="keep history.jsonl and, for Elle, elle.jsonl and elle-alone.jsonl there",
+    )
+    parser.add_argument("--check", type=Path, metavar="FILE", help="judge this history.jsonl, and record nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    return parser
