@@ -147,7 +147,7 @@ class Lake:
         )
         self.service = CollectionService(self.versions)
         # The records are new for each run, and the namespace is not.
-        self.wait(self.service.adopt(by="bench"))
+        self.wait(self.service.adopting())
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)

@@ -26,6 +26,7 @@ from lakebed.gc.protocol import (
     GiveUp,
     Mark,
     PrepareCommits,
+    Question,
     ReadUncommitted,
     Restore,
     RunKind,
@@ -34,7 +35,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
-from lakebed.gc.service import CollectionService, Question, Restoring, Searches
+from lakebed.gc.service import CollectionService, Restoring, Searches
 from lakebed.gc.workshop import write_input
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore

@@ -405,7 +405,7 @@ def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_ol
     lakeside.service = CollectionService(lakeside.versions)
     lakeside.wait(lakeside.versions.initialise("main"))
     # Its records know nothing of the namespace: only a person lets it collect there.
-    lakeside.wait(lakeside.service.adopt(by="tests"))
+    lakeside.wait(lakeside.service.adopting())
 
     assert choice(lakeside).note == "no run has saved its state yet"
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         why,
     )
     from .grace import BadGrace, grace_seconds
+    from .http_requests import HttpRequests
     from .java import Java, NoJava, find_java
     from .listed import ListedRun
     from .live_side import LiveSide, RunAbandoned, UnknownAnswer
@@ -64,6 +65,7 @@ __all__ = [
     "BadSessionOptions",
     "BadWindow",
     "Collector",
+    "HttpRequests",
     "Java",
     "Lake",
     "LedgerQuery",
@@ -130,6 +132,7 @@ _HOME: Final = {
     "BadSessionOptions": ".session",
     "BadWindow": ".quarantine",
     "Collector": ".api",
+    "HttpRequests": ".http_requests",
     "Java": ".java",
     "Lake": ".files",
     "LedgerQuery": "lakebed.gc.protocol",

@@ -47,9 +47,10 @@ from .admitting import RunNotReady, check_apply, check_how, check_planning
 from .applying import apply_run
 from .files import Files, Lake
 from .finishing import NotFinished, finish_each, go_on_command, telling_where
+from .http_requests import Caller, HttpRequests
 from .ledger_query import ledger_frame, ledger_rows_of
 from .listed import ListedRun, ended_without_deleting, list_runs
-from .live_side import Caller, LiveSide
+from .live_side import LiveSide
 from .modes import Mode, UncommittedOptions
 from .patience import Patient
 from .planning import plan_run
@@ -156,7 +157,9 @@ class Collector:
         options = self.uncommitted if mode is None else replace(self.uncommitted, mode=mode)
         shop = self._shop(spark)
         if rules is not None:
-            shop = replace(shop, live_side=Supposing(Patient(self.client, self.progress), self.repository, rules))
+            caller = Patient(self.client, self.progress)
+            service = Supposing(HttpRequests(caller, self.repository), rules)
+            shop = replace(shop, live_side=LiveSide(caller, self.repository, service))
         return plan_run(shop, kind, options)
 
     def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:

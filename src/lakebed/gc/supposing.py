@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from lakebed.base import Conflict, Invalid
-from lakebed.gc.protocol import Manifest, Plan, PreparedCommits, RunKind, RunView
+from lakebed.gc.protocol import Manifest, Plan, PreparedCommits, Requests, RunKind, RunView, Service
 from lakebed.gc.rules import Rules, check_rules
 
-from .live_side import Caller, LiveSide
+from .live_side import LiveSide
 
 NO_VERSION: Final = -1
 
@@ -40,23 +40,23 @@ def check_supposed(kinds: Iterable[RunKind], rules: Rules | None) -> None:
         raise NothingToSuppose("metadata goes by no rules: suppose them of committed or uncommitted data alone")
 
 
-class Supposing(LiveSide):
-    """As LiveSide, by rules that nobody saved."""
+class Supposing(Service):
+    """Serve a plan by rules that are not the repository's."""
 
-    def __init__(self, client: Caller, repository: str, rules: Rules) -> None:
+    def __init__(self, requests: Requests, rules: Rules) -> None:
         """
         Raises:
             InvalidRules: these rules could not be saved either.
         """
-        super().__init__(client, repository)
+        super().__init__(requests)
         self.rules_supposed = check_rules(rules)
 
-    def commits(self, run_id: str) -> PreparedCommits:
-        prepared = super().commits(run_id)
+    async def commits(self, run_id: str) -> PreparedCommits:
+        prepared = await super().commits(run_id)
         return msgspec.structs.replace(prepared, rules=self.rules_supposed, rules_version=NO_VERSION)
 
-    def marked(self, run_id: str, plan: Manifest) -> RunView:  # noqa: ARG002 - bound to nothing
-        return self.abandoned(run_id)
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:  # noqa: ARG002 - bound to nothing
+        return await self.abandoned(run_id)
 
 
 def version_to_condemn_by(live_side: LiveSide, plan: Plan) -> int:

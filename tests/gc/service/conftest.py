@@ -27,7 +27,7 @@ class Lake:
         self.clock = TurnableClock()
         self._options = options
         self.versions = self.server()
-        self.service = CollectionService(self.versions, options)
+        self.service = CollectionService(self.versions, options, user_id="ann")
 
     def server(self) -> Versions:
         """Another server instance on the same repository, with caches and slices of its own."""

@@ -55,7 +55,7 @@ async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lak
 
     for service in (copied.service, lake.service):
         with pytest.raises(OtherInstallation):
-            await service.check_purging()
+            await service.purging()
         with pytest.raises(OtherInstallation):
             await service.start(StartRun(kind=RunKind.METADATA))
     assert started.run_id
@@ -84,9 +84,9 @@ async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake
     with pytest.raises(OtherInstallation):
         await copied.service.start(StartRun(kind=RunKind.METADATA))
     with pytest.raises(OtherInstallation):
-        await lake.service.check_purging()
+        await lake.service.purging()
 
-    adopted = await lake.service.adopt(by="ann")
+    adopted = await lake.service.adopting()
 
     assert (adopted.adopted_by, adopted.adopted_ms) == ("ann", lake.clock.ms)
     assert b'"adopted_by":"ann"' in await lake.objectstore.get((await marks(lake))[-1])
@@ -108,13 +108,13 @@ async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
         copied.days(1)
         await copied.service.say_alive()
         with pytest.raises(OtherInstallation):
-            await lake.service.check_purging()
-    await lake.service.adopt(by="ann")
+            await lake.service.purging()
+    await lake.service.adopting()
     for _ in range(steps):
         await Lineage(lake.versions).step()
 
     with pytest.raises(OtherInstallation):
-        await copied.service.check_purging()
+        await copied.service.purging()
 
     await lake.collector().collect_uncommitted()
     with pytest.raises(OtherInstallation):
@@ -122,24 +122,24 @@ async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
 
 
 async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: Lake) -> None:
-    await lake.service.adopt(by="ann")
+    await lake.service.adopting()
     copied = clone(lake)
     await Lineage(lake.versions).step()
     with pytest.raises(OtherInstallation):
-        await copied.service.check_purging()
+        await copied.service.purging()
 
     with pytest.raises(OtherInstallation):
-        await lake.service.check_purging()
+        await lake.service.purging()
 
 
 async def test_of_two_that_were_chosen_the_last_goes_on(lake: Lake) -> None:
     await lake.service.say_alive()
     copied = clone(lake)
-    await lake.service.adopt(by="ann")
-    await copied.service.adopt(by="bob")
+    await lake.service.adopting()
+    await copied.service.adopting()
 
     with pytest.raises(OtherInstallation):
-        await lake.service.check_purging()
+        await lake.service.purging()
 
     await copied.collector().collect_uncommitted()
 
@@ -148,16 +148,16 @@ async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) 
     await lake.service.say_alive()
     copied = clone(lake)
     before = await marks(lake)
-    await copied.service.adopt(by="bob")
+    await copied.service.adopting()
     (theirs,) = set(await marks(lake)).difference(before)
     body = await lake.objectstore.get(theirs)
     await lake.deleter.delete([theirs])
-    await lake.service.adopt(by="ann")
+    await lake.service.adopting()
     await lake.objectstore.put(theirs, body)
 
     for one in (lake, copied):
         with pytest.raises(OtherInstallation):
-            await one.service.check_purging()
+            await one.service.purging()
 
 
 async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, m
     put = lineage._put
 
     async def slowly(mark: Mark, *, adopted_by: str = "") -> None:
-        await lake.service.adopt(by="ann")
+        await lake.service.adopting()
         await put(mark, adopted_by=adopted_by)
 
     monkeypatch.setattr(lineage, "_put", slowly)
@@ -182,12 +182,12 @@ async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, m
 async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) -> None:
     await lake.service.say_alive()
     copied = clone(lake)
-    await lake.service.adopt(by="ann")
+    await lake.service.adopting()
     await lake.objectstore.put((await marks(lake))[-1], body)
 
     for one in (copied, lake):
         with pytest.raises(OtherInstallation):
-            await one.service.check_purging()
+            await one.service.purging()
 
 
 async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_step(lake: Lake) -> None:
@@ -196,7 +196,7 @@ async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_st
     await here.versions.initialise("main")
     objectstore.left = 0
     with pytest.raises(ObjectStoreUnavailable):
-        await here.service.adopt(by="ann")
+        await here.service.adopting()
     objectstore.left = 100
     for _ in range(2):
         await Lineage(here.versions).step()
@@ -215,7 +215,7 @@ async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> 
     with pytest.raises(OtherInstallation):
         await restored.service.say_alive()
 
-    await restored.service.adopt(by="ann")
+    await restored.service.adopting()
 
     await restored.collector().collect_uncommitted()
     with pytest.raises(OtherInstallation):
@@ -273,9 +273,9 @@ async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> No
     objectstore.left = 100
 
     with pytest.raises(OtherInstallation):
-        await here.service.check_purging()
+        await here.service.purging()
     with pytest.raises(OtherInstallation):
-        await copied.service.check_purging()
+        await copied.service.purging()
 
 
 async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from lakebed.gc.protocol import WhyAnswer, WhyPage
-from lakebed.gc.service import BadContinuation, Question, Searches, TooManySearches
+from lakebed.gc.protocol import Question, WhyAnswer, WhyPage
+from lakebed.gc.service import BadContinuation, Searches, TooManySearches
 from lakebed.ranges import RangeCorrupt
 
 from .conftest import Lake

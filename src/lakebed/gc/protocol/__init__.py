@@ -86,8 +86,9 @@ from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, Res
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
+from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
-from .why import CommittedName, Fate, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
+from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
 __all__ = [
     "AGES",
@@ -164,8 +165,10 @@ __all__ = [
     "PreparedCommits",
     "Purging",
     "Quarantine",
+    "Question",
     "RangeCounts",
     "ReadUncommitted",
+    "Requests",
     "Restore",
     "RestoreFailure",
     "RestorePage",
@@ -173,6 +176,7 @@ __all__ = [
     "RulesHistory",
     "RulesVersion",
     "RulesWritten",
+    "RunAbandoned",
     "RunKind",
     "RunList",
     "RunMode",
@@ -180,6 +184,7 @@ __all__ = [
     "RunState",
     "RunView",
     "Saved",
+    "Service",
     "Side",
     "StageReport",
     "StartJob",
@@ -191,6 +196,7 @@ __all__ = [
     "Totals",
     "UncommittedName",
     "UncommittedPage",
+    "UnknownAnswer",
     "WhyAnswer",
     "WhyObject",
     "WhyPage",

@@ -9,12 +9,21 @@ namespace or absolute: both spellings of one object have one answer. Nothing is 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
 from lakebed.gc.rules import Stay
 
 from .ledger_query import LedgerRow
+
+
+class Question(NamedTuple):
+    """An address; or a ref and a path."""
+
+    address: str = ""
+    ref: str = ""
+    path: str = ""
 
 
 class Fate(StrEnum):

@@ -1,6 +1,6 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
-from .collection_service import CollectionService
+from .collection_service import CollectionService, rules_version
 from .collector import Collected, Collector, Delete, history_of
 from .continuing import Reader
 from .errors import (
@@ -22,7 +22,7 @@ from .options import ServiceOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
-from .searches import Question, Searches, TooManySearches
+from .searches import Searches, TooManySearches
 from .why import NoQuestion
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "NotInQuarantine",
     "OtherInstallation",
     "OutOfOrder",
-    "Question",
     "Reader",
     "Refusal",
     "RestoreDiffers",
@@ -61,4 +60,5 @@ __all__ = [
     "TooManySearches",
     "WrongKind",
     "history_of",
+    "rules_version",
 ]

@@ -1,8 +1,8 @@
-"""The live side of collection for one repository: each call is one of the routes in `lakebed.gc.protocol.messages`.
+"""The live side of collections for one repository: `lakebed.gc.protocol.Requests`. The server's routes call it too.
 
-The collectors decide and delete; this side says what is alive, keeps the runs' records, and sees to it that writers and
-runs see each other. The order of the steps is the proof (docs/design/protocols.md); here it is enforced by the run's
-state, by the inputs that are complete, and by the sealed cursor in a continuation token.
+A collector decides and deletes. The live side says what is alive, keeps the runs' records, and makes sure that writers
+and runs see each other. The order of the steps is the proof (docs/design/protocols.md). Three things enforce it here:
+the run's state, inputs that are complete, and the sealed cursor in a continuation token.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lakebed.gc.protocol import (
     DOOMED,
     REFS,
     UNCOMMITTED,
+    Adopting,
     Apply,
     BadInput,
     Condemn,
@@ -25,9 +26,15 @@ from lakebed.gc.protocol import (
     GivenUp,
     GiveUp,
     Mark,
+    Planning,
     PrepareCommits,
     PreparedCommits,
+    Purging,
+    Question,
     ReadUncommitted,
+    Restore,
+    RestorePage,
+    RulesVersion,
     RunKind,
     RunList,
     RunState,
@@ -37,6 +44,7 @@ from lakebed.gc.protocol import (
     Sweep,
     UncommittedPage,
     WhyAnswer,
+    WhyPage,
     check_manifest,
     check_run_id,
     rules_path,
@@ -49,20 +57,41 @@ from .condemning import Condemning
 from .continuing import Continuations, Reader
 from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .inputs import Inputs
-from .lineage import Lineage, LineageRecord
+from .lineage import Lineage
 from .metadata import MetadataRuns
 from .options import ServiceOptions
 from .reading import Cursor, Reading
-from .rules import RuleBook
+from .restoring import Refusal, Restoring, refuse_nothing
+from .rules import RuleBook, RulesRecord
 from .runs import RunBook, state_of, view
+from .searches import Searches
 from .why import Why
 
 
 class CollectionService:
     """Any number of these, in any number of processes, may serve one repository."""
 
-    def __init__(self, versions: Versions, options: ServiceOptions | None = None) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        options: ServiceOptions | None = None,
+        *,
+        default_branch: str = "main",
+        user_id: str = "",
+        refusal: Refusal = refuse_nothing,
+        continuation_key: bytes = b"",
+        searches: Searches | None = None,
+    ) -> None:
+        """`user_id` asks, and may restore what `refusal` does not refuse.
+
+        `continuation_key` seals the tokens of a restore. A server has one secret key for all its processes, and one
+        `Searches` for each process.
+        """
         self._options = options = options or ServiceOptions()
+        self._default_branch = default_branch
+        self._user_id = user_id
+        self._restoring = Restoring(versions, key=continuation_key, refusal=refusal)
+        self._searches = searches or Searches(versions.ports)
         self._versions = versions
         self._runs = RunBook(versions, options)
         self._reading = Reading(versions, options)
@@ -277,13 +306,14 @@ class CollectionService:
 
     # Being the only one
 
-    async def check_purging(self) -> None:
-        """What a purge takes was let go by the run that moved it aside; left to ask is whether that may go on.
+    async def purging(self) -> Purging:
+        """Answer who may purge, and where. The run that set objects aside asked everything else.
 
         Raises:
             OtherInstallation: see `start`.
         """
         await self._lineage.check()
+        return Purging(namespace=self._versions.objectstore.uri)
 
     async def say_alive(self) -> None:
         """Now and then, for each repository, so that a copy of the key-value store notices. See `Lineage.step_if_due`.
@@ -293,11 +323,24 @@ class CollectionService:
         """
         await self._lineage.step_if_due()
 
-    async def adopt(self, *, by: str) -> LineageRecord:
-        """Of several installations in the namespace this one goes on. See `Lineage.adopt`."""
-        return await self._lineage.adopt(by=by)
+    async def adopting(self) -> Adopting:
+        """Choose this installation, of several in the namespace. See `Lineage.adopt`."""
+        adopted = await self._lineage.adopt(by=self._user_id)
+        return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 
     # Looking
+
+    async def namespace(self) -> str:
+        """Return the URI of the storage namespace."""
+        return self._versions.objectstore.uri
+
+    async def planning(self) -> Planning:
+        """Begin nothing: a caller who may not plan, or cannot, learns it before any slow step."""
+        return Planning(has_rules=(await self.rules.read()).rules is not None)
+
+    async def rules_in_force(self) -> RulesVersion:
+        """Return the rules in force, with their version."""
+        return rules_version(await self.rules.read())
 
     async def run(self, run_id: str) -> RunView:
         """
@@ -314,6 +357,14 @@ class CollectionService:
     async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
         """What keeps an object, and until when, or which run took it. See `Why.ask`."""
         return await self._why.ask(address=address, ref=ref, path=path)
+
+    async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
+        """Search for a second or so, then answer or say how to go on. See `Searches.page`."""
+        return await self._searches.page(self._versions, question, token)
+
+    async def restore(self, body: Restore) -> RestorePage:
+        """Restore one page. See `Restoring.restore`."""
+        return await self._restoring.restore(body, branch=body.branch or self._default_branch)
 
     async def runs(self) -> RunList:
         return RunList(runs=tuple(await self._runs.views()))
@@ -338,3 +389,9 @@ class CollectionService:
         abandoned = await self._runs.abandon_dead()
         await self._condemning.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)
         return abandoned
+
+
+def rules_version(record: RulesRecord) -> RulesVersion:
+    return RulesVersion(
+        version=record.version, rules=record.rules, changed_ms=record.changed_ms, changed_by=record.changed_by
+    )

@@ -70,7 +70,7 @@ Refusal = Callable[[str, str], str]
 """Why an object that had the first path (empty: none is known) may not be staged at the second; empty: it may."""
 
 
-def _refuse_nothing(_path: str, _target: str) -> str:
+def refuse_nothing(_path: str, _target: str) -> str:
     return ""
 
 
@@ -104,7 +104,7 @@ class _Bytes:
 
 
 class Restoring:
-    def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = _refuse_nothing) -> None:
+    def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing) -> None:
         """`key` seals tokens: the same in every process of a server, and told nobody."""
         self._versions = versions
         self._key = key

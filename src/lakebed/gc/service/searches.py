@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from lakebed.base import Ports, Unavailable
-from lakebed.gc.protocol import WhyAnswer, WhyPage, WhyProgress
+from lakebed.gc.protocol import Question, WhyAnswer, WhyPage, WhyProgress
 from lakebed.versions import Versions
 
 from .errors import BadContinuation
@@ -30,14 +30,6 @@ _TOKEN_CHARS_MAX: Final = 64
 
 class TooManySearches(Unavailable):
     """This process is at work on SEARCHES_MAX searches, and somebody waits for each."""
-
-
-class Question(NamedTuple):
-    """An address; or a ref and a path."""
-
-    address: str = ""
-    ref: str = ""
-    path: str = ""
 
 
 @dataclass(slots=True)

@@ -13,22 +13,20 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
-    Adopting,
     Apply,
     Condemn,
     End,
     GiveUp,
     Mark,
-    Planning,
     PrepareCommits,
-    Purging,
+    Question,
     ReadUncommitted,
     RunKind,
     StartRun,
     Sweep,
     input_folder,
 )
-from lakebed.gc.service import BadContinuation, CollectionService, Question, Reader, Searches
+from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
@@ -98,7 +96,8 @@ class Runs:
         self._searches = Searches(state.ports)
 
     async def _service(self, request: RestRequest) -> CollectionService:
-        return CollectionService((await self._catalog.get(request.args[0])).versions)
+        repository = await self._catalog.get(request.args[0])
+        return CollectionService(repository.versions, user_id=request.identity.user_id, searches=self._searches)
 
     async def start(self, request: RestRequest) -> Response:
         service = await self._service(request)
@@ -111,9 +110,9 @@ class Runs:
         return answer(await (await self._service(request)).run(request.args[1]))
 
     async def why(self, request: RestRequest) -> Response:
-        versions = (await self._catalog.get(request.args[0])).versions
+        service = await self._service(request)
         question = Question(**{name: request.query(name) for name in Question._fields})
-        return answer(await self._searches.page(versions, question, request.query("continuation_token") or None))
+        return answer(await service.why_page(question, request.query("continuation_token") or None))
 
     async def uncommitted(self, request: RestRequest) -> Response:
         service = await self._service(request)
@@ -134,20 +133,15 @@ class Runs:
         return answer(await service.apply(request.args[1], await request.decoded(Apply)))
 
     async def planning(self, request: RestRequest) -> Response:
-        """Begins nothing: what is slow need not begin for who may not, or for what cannot be."""
-        service = await self._service(request)
-        return answer(Planning(has_rules=(await service.rules.read()).rules is not None))
+        return answer(await (await self._service(request)).planning())
 
     async def purging(self, request: RestRequest) -> Response:
-        """What a purge takes was let go by the run that moved it aside: left to ask is who may do it, and where."""
-        repository = await self._catalog.get(request.args[0])
-        await CollectionService(repository.versions).check_purging()
-        return answer(Purging(namespace=repository.record.storage_namespace))
+        return answer(await (await self._service(request)).purging())
 
     async def adopting(self, request: RestRequest) -> Response:
-        adopted = await (await self._service(request)).adopt(by=request.identity.user_id)
+        adopted = await (await self._service(request)).adopting()
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
-        return answer(Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms))
+        return answer(adopted)
 
     async def condemn(self, request: RestRequest) -> Response:
         service = await self._service(request)

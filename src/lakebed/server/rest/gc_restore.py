@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lakebed.auth import Permissions
 from lakebed.gc.protocol import Restore
-from lakebed.gc.service import Refusal, Restoring
+from lakebed.gc.service import CollectionService, Refusal
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
 from lakebed.server.routing import Route
@@ -30,8 +30,10 @@ class Restores:
         branch = body.branch or repository.record.default_branch
         await repository.check_branch_writable(branch)
         refusal = _refusal(request.permissions, request.args[0])
-        restoring = Restoring(repository.versions, key=self._key, refusal=refusal)
-        return answer(await restoring.restore(body, branch=branch))
+        service = CollectionService(
+            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key
+        )
+        return answer(await service.restore(body))
 
 
 def _refusal(permissions: Permissions, repository: str) -> Refusal:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.gc.protocol import RulesHistory, RulesVersion, RulesWritten
+from lakebed.gc.protocol import RulesHistory, RulesWritten
 from lakebed.gc.rules import Rules, explain, in_days
-from lakebed.gc.service import CollectionService, RulesNotFound, RulesRecord, RulesSet
+from lakebed.gc.service import CollectionService, RulesNotFound, RulesSet, rules_version
 from lakebed.server.errors import Answer, InvalidBody
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer, nothing
@@ -76,7 +76,7 @@ class FullRules:
     async def get(self, request: RestRequest) -> Response:
         book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         version = request.integer("version", -1)
-        return answer(_shown(await book.read() if version == -1 else await book.version(version)))
+        return answer(rules_version(await book.read() if version == -1 else await book.version(version)))
 
     async def set(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
@@ -89,7 +89,7 @@ class FullRules:
         book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
-        return answer(RulesHistory(versions=tuple(map(_shown, records)), has_more=has_more))
+        return answer(RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more))
 
     async def explain(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
@@ -108,12 +108,6 @@ async def _write(repository: Repository, request: RestRequest, rules: Rules | No
     book = CollectionService(repository.versions).rules
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
     return answer(RulesWritten(version=written.version, counts_after=written.counts_after))
-
-
-def _shown(record: RulesRecord) -> RulesVersion:
-    return RulesVersion(
-        version=record.version, rules=record.rules, changed_ms=record.changed_ms, changed_by=record.changed_by
-    )
 
 
 def routes(state: AppState) -> list[Route]:

@@ -1,0 +1,280 @@
+"""What a collector asks of the live side: `Requests`, one record there and one back, and over it `Service`.
+
+The live side owns every decision that races with writers: which slices are closed, what is staged, whether a run may
+go on. `Requests` has two implementations: `lakebed.gc.service.CollectionService` in this process, and `HttpRequests` of
+the collectors. Paging, and what must hold between pages, stand here once.
+
+A collector believes an answer only if it is complete: pages must add up to the manifest that ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, Corrupt, NotFound
+
+from .manifests import BadInput, Manifest, Part
+from .messages import (
+    Adopting,
+    Apply,
+    Condemn,
+    Condemnation,
+    End,
+    GivenUp,
+    GiveUp,
+    Mark,
+    Planning,
+    PrepareCommits,
+    PreparedCommits,
+    Purging,
+    ReadUncommitted,
+    RunList,
+    RunView,
+    StartedRun,
+    StartRun,
+    Sweep,
+    UncommittedPage,
+)
+from .restoring import Restore, RestorePage
+from .rules import RulesVersion
+from .runs import RunKind
+from .why import Question, WhyAnswer, WhyPage, WhyProgress
+
+
+class RunAbandoned(Conflict):
+    """The run was ended while it worked: discard what it found, delete nothing."""
+
+
+class UnknownAnswer(Corrupt):
+    """The live side's answer is not the record that this release expects."""
+
+
+class Requests(Protocol):
+    """One repository's collections, one request a method (messages.py lists the routes). Repeating a request is safe.
+
+    All but `start` may be sent again after a lost answer. Errors keep their families (`lakebed.base.errors`) over HTTP.
+    """
+
+    async def namespace(self) -> str: ...
+    async def planning(self) -> Planning: ...
+    async def purging(self) -> Purging: ...
+    async def adopting(self) -> Adopting: ...
+    async def start(self, body: StartRun) -> StartedRun: ...
+    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage: ...
+    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
+    async def mark(self, run_id: str, body: Mark) -> RunView: ...
+    async def apply(self, run_id: str, body: Apply) -> RunView: ...
+    async def condemn(self, run_id: str, body: Condemn) -> Condemnation: ...
+    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp: ...
+    async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
+    async def end(self, run_id: str, body: End) -> RunView: ...
+    async def abandon(self, run_id: str) -> RunView: ...
+    async def run(self, run_id: str) -> RunView: ...
+    async def runs(self) -> RunList: ...
+    async def rules_in_force(self) -> RulesVersion: ...
+    async def restore(self, body: Restore) -> RestorePage: ...
+    async def why_page(self, question: Question, token: str | None = None) -> WhyPage: ...
+
+
+class Service:
+    """The live side of one repository, as a collection uses it.
+
+    Every method may raise the errors of `Requests`, over HTTP also the client's and UnknownAnswer.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def namespace(self) -> str:
+        """Return the repository's storage namespace."""
+        return await self._requests.namespace()
+
+    async def planning(self) -> Planning:
+        """Ask before any slow step of a plan.
+
+        Raises:
+            Denied: the caller may not plan.
+        """
+        return await self._requests.planning()
+
+    async def start(self, kind: RunKind) -> StartedRun:
+        """Begin a run. A repeated call begins another one."""
+        return await self._requests.start(StartRun(kind=kind))
+
+    async def uncommitted(self, run_id: str) -> Manifest:
+        """Write every address that is staged, being uploaded or copied into the run's folder.
+
+        Raises:
+            BadInput: the pages do not add up to the manifest.
+        """
+        parts: list[Part] = []
+        token: str | None = None
+        turns = _Turns("the uncommitted listing", run_id)
+        while True:
+            page = await self._requests.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+            parts += page.parts
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return _complete(page.manifest, parts)
+
+    async def commits(self, run_id: str) -> PreparedCommits:
+        """Write every commit and ref into the run's folder, and return the rules in force."""
+        return await self._requests.prepare_commits(run_id)
+
+    async def commits_for_metadata(self, run_id: str) -> PreparedCommits:
+        """As `commits`; a commit counts as swept only after the time that readers are given."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.METADATA))
+
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:
+        """Bind a marking run to its plan.
+
+        Raises:
+            RunAbandoned: the run no longer marks.
+        """
+        try:
+            return await self._requests.mark(run_id, Mark(plan=plan))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
+
+    async def applying(self, run_id: str, request: Apply) -> RunView:
+        """Ask before an apply writes or deletes anything.
+
+        Raises:
+            Denied: the caller may not apply.
+            Conflict, NotFound: the plan may not be carried out; the message says why.
+        """
+        return await self._requests.apply(run_id, request)
+
+    async def purging(self) -> str:
+        """Return the namespace in which the caller may purge. Ask before a purge deletes anything.
+
+        Raises:
+            Denied: the caller may not purge.
+        """
+        return (await self._requests.purging()).namespace
+
+    async def condemn(self, run_id: str, request: Condemn) -> Condemnation:
+        """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""
+        turns = _Turns("the condemnation", run_id)
+        while True:
+            answer = await self._requests.condemn(run_id, request)
+            token = turns.next(answer.continuation_token)
+            if token is None:
+                return answer
+            request = replace(request, continuation_token=token)
+
+    async def give_up(self, run_id: str, request: GiveUp) -> GivenUp:
+        """Publish the files that a run of metadata takes: from here on no writer uses one of these ids.
+
+        Raises:
+            RunAbandoned: the run is over, or another run took its plan.
+        """
+        try:
+            return await self._requests.give_up(run_id, request)
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
+
+    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest) -> RunView:
+        """Let the run delete what `plan` names, from here on. `commits` are those that the plan was rechecked with.
+
+        Raises:
+            RunAbandoned: the run may not sweep any more.
+        """
+        try:
+            return await self._requests.sweep(run_id, Sweep(plan=plan, commits=commits))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
+
+    async def ended(self, run_id: str, plan: Manifest) -> RunView:
+        """End the run: every object of this plan is deleted."""
+        return await self._requests.end(run_id, End(plan=plan.digest()))
+
+    async def abandoned(self, run_id: str) -> RunView:
+        """End the run before its deletes began."""
+        return await self._requests.abandon(run_id)
+
+    async def adopting(self) -> Adopting:
+        """Choose this installation, of several in the namespace."""
+        return await self._requests.adopting()
+
+    async def restore(self, request: Restore) -> AsyncIterator[RestorePage]:
+        """Restore page by page: each page is a request, and what it names is staged when it is yielded.
+
+        Raises:
+            NotFound: nothing that was asked for can be restored; the message says what became of it.
+            BadInput: the pages go round in a circle.
+        """
+        turns = _Turns("the restore", request.run_id)
+        while True:
+            page = await self._requests.restore(request)
+            yield page
+            token = turns.next(page.continuation_token)
+            if token is None:
+                return
+            request = replace(request, continuation_token=token)
+
+    async def run(self, run_id: str) -> RunView | None:
+        """Return None where no record is: a run of committed data or metadata that was only planned, or no run."""
+        try:
+            return await self._requests.run(run_id)
+        except NotFound:
+            return None
+
+    async def runs(self) -> tuple[RunView, ...]:
+        """Return every run, newest first."""
+        return (await self._requests.runs()).runs
+
+    async def rules(self) -> RulesVersion:
+        """Return the rules in force."""
+        return await self._requests.rules_in_force()
+
+    async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
+        """Find what keeps an object and until when, or which run took it. Calls `progress` after each page."""
+        token: str | None = None
+        while True:
+            page = await self._requests.why_page(question, token)
+            if page.answer is not None:
+                return page.answer
+            if page.continuation_token is None:
+                raise UnknownAnswer("the server neither answered why, nor said how to go on")
+            if page.progress is not None:
+                progress(page.progress)
+            token = page.continuation_token
+
+
+class _Turns:
+    """Find a circle in the tokens of one listing of any length: a page leads to the next, so a token that came before
+    comes for ever. Remember one token at a time, each twice as long as the one before; every circle meets one.
+    """
+
+    def __init__(self, what: str, run_id: str) -> None:
+        self._what, self._run_id = what, run_id
+        self._remembered: str | None = None
+        self._turns, self._until = 0, 1
+
+    def next(self, token: str | None) -> str | None:
+        """
+        Raises:
+            BadInput: this is a circle.
+        """
+        if token is not None and token == self._remembered:
+            raise BadInput(f"{self._what} does not end: a page came twice", run_id=self._run_id)
+        self._turns += 1
+        if self._turns == self._until:
+            self._remembered, self._until = token, 2 * self._until
+        return token
+
+
+def _complete(manifest: Manifest | None, parts: list[Part]) -> Manifest:
+    if manifest is None:
+        raise BadInput("the uncommitted listing ended without a manifest", input="uncommitted")
+    if sorted(manifest.parts, key=_name) != sorted(parts, key=_name):
+        raise BadInput("the pages of the uncommitted listing do not add up to its manifest", input="uncommitted")
+    return manifest
+
+
+def _name(part: Part) -> str:
+    return part.name
