@@ -7,7 +7,16 @@ import base64
 import jwt
 import pytest
 
-from lakebed.auth import TOKEN_LIFETIME_S, Accounts, Authenticator, AuthFormat, NotAuthenticated, ServerKeys
+from lakebed.auth import (
+    TOKEN_LIFETIME_S,
+    Accounts,
+    Authenticator,
+    AuthFormat,
+    Groups,
+    NotAuthenticated,
+    ServerKeys,
+    SessionNotFound,
+)
 from lakebed.base import Ports
 from lakebed.kv import Store
 
@@ -136,3 +145,108 @@ async def test_another_server_secret_says_so_instead_of_refusing_everybody(
 
     with pytest.raises(AuthFormat, match=issued.access_key_id):
         await elsewhere.authenticate(basic(issued.access_key_id, issued.secret_access_key), None)
+
+
+async def test_a_login_ends_with_its_key_pair(
+    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator
+) -> None:
+    await accounts.set_up("esti")
+    issued = await accounts.create_credentials("esti")
+    token, _ = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+    elsewhere = Authenticator(accounts, keys, ports)
+    await elsewhere.authenticate(None, token.encode())
+
+    await accounts.delete_credentials("esti", issued.access_key_id)
+    authenticator.forget_all()
+
+    with pytest.raises(NotAuthenticated):
+        await authenticator.authenticate(None, token.encode())
+    await ports.clock.sleep(5)
+    with pytest.raises(NotAuthenticated):
+        await elsewhere.authenticate(None, token.encode())
+    assert await accounts.list_sessions("esti") == []
+
+
+async def test_a_token_whose_key_pair_went_without_its_sessions_opens_nothing(
+    accounts: Accounts, authenticator: Authenticator, store: Store
+) -> None:
+    issued = await accounts.set_up("esti")
+    token, _ = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+
+    await store.delete(b"auth", b"credentials/" + issued.access_key_id.encode())  # as a crash in between leaves it
+
+    with pytest.raises(NotAuthenticated):
+        await authenticator.authenticate(b"Bearer " + token.encode(), None)
+
+
+async def test_a_logout_ends_one_session_and_no_other(accounts: Accounts, authenticator: Authenticator) -> None:
+    issued = await accounts.set_up("esti")
+    ended, _ = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+    other, _ = await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+
+    await authenticator.log_out(await authenticator.authenticate(None, ended.encode()))
+
+    with pytest.raises(NotAuthenticated):
+        await authenticator.authenticate(None, ended.encode())
+    assert (await authenticator.authenticate(None, other.encode())).user_id == "esti"
+
+
+async def test_sessions_are_listed_until_they_end(
+    accounts: Accounts, authenticator: Authenticator, ports: Ports
+) -> None:
+    issued = await accounts.set_up("esti")
+    await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+    await ports.clock.sleep(10)
+    await authenticator.log_in(issued.access_key_id, issued.secret_access_key)
+
+    sessions = await accounts.list_sessions("esti")
+    await accounts.end_session("esti", sessions[0].id)
+
+    assert [session.access_key_id for session in sessions] == [issued.access_key_id] * 2
+    assert await accounts.list_sessions("esti") == sessions[1:]
+    await ports.clock.sleep(TOKEN_LIFETIME_S)
+    assert await accounts.list_sessions("esti") == []
+    with pytest.raises(SessionNotFound):
+        await accounts.end_session("esti", sessions[0].id)
+
+
+async def test_wrong_secrets_are_answered_more_and_more_slowly_and_a_right_one_at_once(
+    accounts: Accounts, authenticator: Authenticator, ports: Ports
+) -> None:
+    issued = await accounts.set_up("esti")
+    waited_ms: list[int] = []
+    for _ in range(14):
+        began_ms = ports.clock.now_ms()
+        with pytest.raises(NotAuthenticated):
+            await authenticator.check_key_pair(issued.access_key_id, "wrong")
+        waited_ms.append(ports.clock.now_ms() - began_ms)
+
+    began_ms = ports.clock.now_ms()
+    await authenticator.check_key_pair(issued.access_key_id, issued.secret_access_key)
+
+    assert waited_ms == [0] * 5 + [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]
+    assert ports.clock.now_ms() == began_ms
+    with pytest.raises(NotAuthenticated) as caught:
+        await authenticator.check_key_pair(issued.access_key_id, "wrong")
+    assert caught.value.facts["failures"] == 1
+
+
+async def test_recovery_makes_an_administrator_with_a_fresh_key_pair(
+    accounts: Accounts, authenticator: Authenticator, store: Store, ports: Ports
+) -> None:
+    await accounts.set_up("esti")
+    groups = Groups(store, ports, accounts)
+
+    issued = await accounts.recover("rescue")
+    again = await accounts.recover("rescue")
+
+    assert (await authenticator.check_key_pair(issued.access_key_id, issued.secret_access_key)).user_id == "rescue"
+    assert again.access_key_id != issued.access_key_id
+    members, _ = await groups.list_members("Admins", prefix="", after="", limit=10)
+    assert [user.id for user in members] == ["esti", "rescue"]
+
+
+async def test_recovery_of_an_installation_without_set_up_sets_it_up(accounts: Accounts) -> None:
+    await accounts.recover("esti")
+
+    assert await accounts.installation() is not None

@@ -26,13 +26,12 @@ from lakebed.auth import (
     Policies,
     PolicyExists,
     PolicyNotFound,
-    ServerKeys,
     Statement,
     UserNotFound,
 )
 from lakebed.auth.actions import ACTIONS, ALSO
 from lakebed.auth.built_in import GROUPS, POLICIES
-from lakebed.auth.records import INSTALLATION, PARTITION, InstallationRecord, decode, encode
+from lakebed.auth.records import PARTITION
 from lakebed.auth.statements import check_statements
 from lakebed.base import Ports
 from lakebed.kv import Store
@@ -281,40 +280,34 @@ async def test_ids_are_taken_once_and_not_every_id_is(roles: Roles) -> None:
         await roles.policies.create("nothing", [])
 
 
-async def test_users_of_an_earlier_release_keep_what_they_could_do(
-    roles: Roles, accounts: Accounts, store: Store
+async def test_no_statement_denies_an_administrator_the_management_of_users(roles: Roles) -> None:
+    deny = Statement(effect="deny", actions=("*",), resource="*")
+    await roles.policies.create("denyall", [deny])
+
+    await roles.policies.attach_to_user("esti", "denyall")
+
+    assert await may(roles, "esti", "auth:DetachPolicy")
+    assert not await may(roles, "esti", "fs:ReadObject")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "arn:lakefs:fs:::repository/[l]ake",
+        "arn:lakefs:fs:::repository/{lake1,lake2}",
+        "arn:lakefs:fs:::repository/${usr}",
+        "arn:lakefs:fs:::repository/lake?",
+        "repository/lake",
+    ],
+)
+async def test_a_resource_that_cannot_be_carried_out_to_the_letter_is_refused_with_its_place(
+    roles: Roles, resource: str
 ) -> None:
-    held = await store.get(PARTITION, INSTALLATION)
-    assert held is not None
-    now = decode(InstallationRecord, held.value)
-    before = InstallationRecord(
-        id=now.id,
-        attempt=now.attempt,
-        first_user="esti",
-        first_uid=now.first_uid,
-        created_ms=now.created_ms,
-        is_complete=True,
-    )
-    await store.set(PARTITION, INSTALLATION, encode(before))
-    await store.delete(PARTITION, b"user_groups/esti/Admins")
+    good = Statement(effect="allow", actions=("fs:ReadObject",), resource="arn:lakefs:fs:::repository/${user}/*")
+    bad = Statement(effect="deny", actions=("fs:ReadObject",), resource=resource)
 
-    await accounts.adopt_users()
-    assert await may(roles, "ann", "fs:ReadObject")
-    assert await may(roles, "esti", "fs:ReadObject")
-
-    await roles.groups.remove_member(ADMINS, "ann")
-    await accounts.create_user("bob")
-    await accounts.adopt_users()
-    assert not await may(roles, "ann", "fs:ReadObject")
-    assert not await may(roles, "bob", "fs:ReadObject")
-
-
-async def test_there_is_nobody_to_adopt_before_set_up(store: Store, ports: Ports, keys: ServerKeys) -> None:
-    accounts = Accounts(store, ports, keys)
-
-    await accounts.adopt_users()
-
-    assert (await store.scan(PARTITION, b"", 10)).keys == []
+    with pytest.raises(InvalidPolicy, match="statement 2"):
+        await roles.policies.create("odd", [good, bad])
 
 
 async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, ports: Ports) -> None:

@@ -109,3 +109,17 @@ def test_what_exists_already_is_named(shell: Shell, tmp_path: Path) -> None:
     assert twice("auth", "users", "create", "ann") == (4, "error: user ann exists already\n")
     assert twice("auth", "groups", "create", "Viewers") == (4, "error: group Viewers exists already\n")
     assert twice("auth", "policies", "create", "p", str(statements)) == (4, "error: policy p exists already\n")
+
+
+def test_recover_makes_an_administrator_at_the_data_folder(shell: Shell, lake: str, data: Path) -> None:
+    keys = keys_of(shell.ok("auth", "recover", "--data", str(data), "--user", "rescue", "-o", "json"))
+
+    assert shell("auth", "users", "list", **keys).code == 0
+    assert shell("branch", "list", lake, **keys).code == 0
+
+
+def test_recover_where_there_is_no_data_folder_makes_none(shell: Shell, tmp_path: Path) -> None:
+    failed = shell("auth", "recover", "--data", str(tmp_path / "nothing"))
+
+    assert (failed.code, "is not a data folder" in failed.err) == (1, True)
+    assert not (tmp_path / "nothing").exists()

@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 COMPOSITION_ROOTS = {
     # They put parts together, so they may name any; a reader of one finds what runs where.
     "__main__.py": {"cli"},
+    "cli/auth/recover.py": {"server"},
     "cli/serve.py": {"server"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}

@@ -9,6 +9,7 @@ from .accounts import (
     CredentialsNotFound,
     InvalidUser,
     IssuedCredentials,
+    SessionNotFound,
     UserExists,
     UserNotFound,
 )
@@ -22,7 +23,7 @@ from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .ids import BuiltIn, InvalidRole
 from .keys import ServerKeys, load_server_keys
 from .policies import Policies, PolicyExists, PolicyNotFound
-from .records import AuthFormat, CredentialsRecord, GroupRecord, PolicyRecord, UserRecord
+from .records import AuthFormat, CredentialsRecord, GroupRecord, PolicyRecord, SessionRecord, UserRecord
 from .statements import InvalidPolicy, NotPermitted, Permissions, Statement
 
 __all__ = [
@@ -60,6 +61,8 @@ __all__ = [
     "PolicyNotFound",
     "PolicyRecord",
     "ServerKeys",
+    "SessionNotFound",
+    "SessionRecord",
     "Statement",
     "UserExists",
     "UserNotFound",

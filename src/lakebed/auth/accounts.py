@@ -9,9 +9,8 @@ alphabet, 240 random bits. It is shown once, when it is made.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,17 +20,18 @@ from lakebed.base import AlreadyExists, Invalid, NotFound, Ports
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
 from .built_in import ADMINS, UID
-from .grants import grant, grant_key, revoke_all_of_user
+from .grants import grant, revoke_all_of_user
 from .keys import ServerKeys
 from .records import (
     CREDENTIALS,
     INSTALLATION,
     PARTITION,
+    SESSIONS,
     USER_GROUPS,
     USERS,
     CredentialsRecord,
-    GrantRecord,
     InstallationRecord,
+    SessionRecord,
     UserRecord,
     decode,
     encode,
@@ -58,6 +58,10 @@ class UserNotFound(NotFound):
 
 class CredentialsNotFound(NotFound):
     """This user has no such access key."""
+
+
+class SessionNotFound(NotFound):
+    """This user has no such session, or it is over."""
 
 
 class InvalidUser(Invalid):
@@ -114,15 +118,29 @@ class Accounts:
         installation, predicate = await self._begin_set_up(user_id)
         user = UserRecord(id=user_id, uid=installation.first_uid, created_ms=installation.created_ms)
         issued = await self._store_credentials(user, access_key_id, secret_access_key)
-        await grant(self._store, USER_GROUPS, (user.id, user.uid), (ADMINS, UID))
+        await grant(self._store, USER_GROUPS, (user.id, user.uid), (ADMINS, UID), nonce=self._ports.ids.fresh())
         await self._store.set(PARTITION, USERS + user_id.encode(), encode(user))
-        done = msgspec.structs.replace(installation, is_complete=True, has_permissions=True)
+        done = msgspec.structs.replace(installation, is_complete=True)
         try:
             await self._store.set_if(PARTITION, INSTALLATION, encode(done), predicate)
         except PredicateFailed as error:
             await self._store.delete(PARTITION, CREDENTIALS + issued.access_key_id.encode())
             raise AlreadyInitialised("already initialized") from error
         return issued
+
+    async def recover(self, user_id: str) -> IssuedCredentials:
+        """Make this user an administrator with a fresh key pair, and make the user if there is none.
+
+        For an operator at the data folder: asks for no permission. Set-up counts as done afterwards.
+
+        Raises:
+            InvalidUser: a name that cannot be taken.
+        """
+        if await self.installation() is None:
+            return await self.set_up(user_id)
+        user = await self.find_user(user_id) or await self.create_user(user_id)
+        await grant(self._store, USER_GROUPS, (user.id, user.uid), (ADMINS, UID), nonce=self._ports.ids.fresh())
+        return await self._store_credentials(user, None, None)
 
     async def _begin_set_up(self, user_id: str) -> tuple[InstallationRecord, Predicate]:
         """Say that set-up has begun. One that a crash left half done is taken over with its uid, so that the user
@@ -145,31 +163,6 @@ class Accounts:
         except PredicateFailed as error:
             raise AlreadyInitialised("already initialized") from error
         return record, predicate
-
-    async def adopt_users(self) -> None:
-        """Put everybody into Admins whom a release made that had no permissions: nobody loses what they could do.
-
-        Does nothing in an installation that has them, or was never set up; that costs one read. After a crash in
-        between it begins again. Of several at once each does the same.
-        """
-        held = await self._store.get(PARTITION, INSTALLATION)
-        before = decode(InstallationRecord, held.value) if held else None
-        if held is None or before is None or not before.is_complete or before.has_permissions:
-            return
-        async for _, value in scan_prefix(self._store, PARTITION, USERS):
-            user = decode(UserRecord, value)
-            record = GrantRecord(holder_uid=user.uid, granted_uid=UID)
-            await self._adopt(grant_key(USER_GROUPS, user.id, ADMINS), encode(record))
-        with contextlib.suppress(PredicateFailed):  # another process was done first
-            await self._store.set_if(
-                PARTITION, INSTALLATION, encode(msgspec.structs.replace(before, has_permissions=True)), held.predicate
-            )
-
-    async def _adopt(self, key: bytes, value: bytes) -> None:
-        """Not after another process was done with all of it, when an administrator may have changed it again."""
-        held = await self._store.get(PARTITION, INSTALLATION)
-        if held is not None and not decode(InstallationRecord, held.value).has_permissions:
-            await self._store.set(PARTITION, key, value)
 
     # Users
 
@@ -203,13 +196,14 @@ class Accounts:
         return users, False
 
     async def delete_user(self, user_id: str) -> None:
-        """Credentials, memberships and attached policies first, then the user.
+        """Remove sessions, credentials, memberships and attached policies, then the user.
 
         Raises:
             UserNotFound: there is none.
         """
         record = await self.get_user(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
+        stale += [key async for key, _ in scan_prefix(self._store, PARTITION, session_key(user_id))]
         await self._store.delete_many(PARTITION, stale)
         await revoke_all_of_user(self._store, user_id)
         await self._store.delete(PARTITION, USERS + user_id.encode())
@@ -244,8 +238,11 @@ class Accounts:
         return found, False
 
     async def delete_credentials(self, user_id: str, access_key_id: str) -> None:
+        """Remove a key pair, and then the sessions that came from it. A crash in between leaves records of sessions
+        that open nothing: `Authenticator` looks for the key pair each time."""
         await self.get_credentials(user_id, access_key_id)
         await self._store.delete(PARTITION, CREDENTIALS + access_key_id.encode())
+        await self._drop_sessions(user_id, lambda session: session.access_key_id == access_key_id)
 
     async def find_credentials(self, access_key_id: str) -> CredentialsRecord | None:
         """By access key, whoever owns them. No key of another form is looked up."""
@@ -259,6 +256,52 @@ class Accounts:
             return await self.get_user(user_id)
         except UserNotFound:
             return None
+
+    # Sessions
+
+    async def begin_session(self, user: UserRecord, access_key_id: str, *, expires_ms: int) -> SessionRecord:
+        """Record a login. Sessions of this user that are over are removed on the way."""
+        now_ms = self._ports.clock.now_ms()
+        await self._drop_sessions(user.id, lambda session: session.expires_ms <= now_ms)
+        session = SessionRecord(
+            id=self._ports.ids.fresh(),
+            user_id=user.id,
+            user_uid=user.uid,
+            access_key_id=access_key_id,
+            created_ms=now_ms,
+            expires_ms=expires_ms,
+        )
+        await self._store.set(PARTITION, session_key(user.id, session.id), encode(session))
+        return session
+
+    async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
+        held = await self._store.get(PARTITION, session_key(user_id, session_id))
+        return decode(SessionRecord, held.value) if held else None
+
+    async def list_sessions(self, user_id: str) -> list[SessionRecord]:
+        """Return the sessions of this user that go on, the oldest first."""
+        user, now_ms = await self.get_user(user_id), self._ports.clock.now_ms()
+        found = [session async for _, session in self._sessions(user.id)]
+        going_on = [session for session in found if session.user_uid == user.uid and session.expires_ms > now_ms]
+        return sorted(going_on, key=lambda session: (session.created_ms, session.id))
+
+    async def end_session(self, user_id: str, session_id: str) -> None:
+        """
+        Raises:
+            SessionNotFound: the user has no such session.
+        """
+        if await self.find_session(user_id, session_id) is None:
+            raise SessionNotFound("session not found", user=user_id, session=session_id)
+        await self._store.delete(PARTITION, session_key(user_id, session_id))
+
+    async def _sessions(self, user_id: str) -> AsyncIterator[tuple[bytes, SessionRecord]]:
+        async for key, value in scan_prefix(self._store, PARTITION, session_key(user_id)):
+            yield key, decode(SessionRecord, value)
+
+    async def _drop_sessions(self, user_id: str, is_stale: Callable[[SessionRecord], bool]) -> None:
+        stale = [key async for key, session in self._sessions(user_id) if is_stale(session)]
+        if stale:
+            await self._store.delete_many(PARTITION, stale)
 
     async def _all_credentials(self) -> AsyncIterator[tuple[bytes, CredentialsRecord]]:
         async for key, value in scan_prefix(self._store, PARTITION, CREDENTIALS):
@@ -294,6 +337,10 @@ class Accounts:
             number, digit = divmod(number, len(alphabet))
             characters.append(alphabet[digit])
         return "".join(characters)
+
+
+def session_key(user_id: str, session_id: str = "") -> bytes:
+    return SESSIONS + f"{_check_user_id(user_id)}/{session_id}".encode()
 
 
 def _check_user_id(user_id: str) -> str:

@@ -4,7 +4,10 @@ A proof that was good is remembered for CACHE_MS by its fingerprint (never in cl
 look-up of two keys and one decryption and then microseconds a request. Its price: credentials deleted through *another*
 process stay good for that long; through this one they end at once (`forget_all`).
 
-Secrets are compared in constant time. What was wrong is never told: not whether the key exists, nor which part failed.
+A login is a session: a record that a logout removes, and that counts only while the key pair it came from is there.
+
+Secrets are compared in constant time. An answer never says what was wrong: not whether the key exists, nor which part
+failed. Wrong secrets for one access key are answered more and more slowly (`Slowdown`); a right one never waits.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,14 +25,19 @@ from jwt.types import Options
 
 from lakebed.base import Denied, Ports
 
-from .accounts import Accounts
+from .accounts import Accounts, SessionNotFound
 from .delegation import Delegation
 from .keys import ServerKeys
+from .records import UserRecord
 
 SESSION_COOKIE: Final = "internal_auth_session"
 TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
 CACHE_MS: Final = 5_000
 CACHE_ENTRIES_MAX: Final = 10_000
+FREE_FAILURES: Final = 5
+"""This many wrong secrets in a row are answered at once: people mistype."""
+DELAY_S: Final = 0.1
+DELAY_S_MAX: Final = 5.0
 _ALGORITHM: Final = "HS256"
 _LOGIN: Final = "login"
 _JOB: Final = "job"
@@ -41,10 +50,12 @@ class NotAuthenticated(Denied):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who is calling. `user_id` becomes the committer of commits. With a `delegation` it is not they themselves."""
+    """Who is calling. `user_id` becomes the committer of commits. With a `delegation` it is a process that they let do
+    one errand. `session` is the id of the login, and empty for a key pair."""
 
     user_id: str
     delegation: Delegation | None = None
+    session: str = ""
 
 
 class Authenticator:
@@ -52,6 +63,7 @@ class Authenticator:
         self._accounts = accounts
         self._keys = keys
         self._ports = ports
+        self._slowdown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
@@ -89,7 +101,9 @@ class Authenticator:
             raise NotAuthenticated("unknown access key")
         expected = self._keys.unseal(record.secret, access_key_id=access_key_id)
         if not hmac.compare_digest(expected.encode(), secret_access_key.encode(errors="surrogatepass")):
-            raise NotAuthenticated("wrong secret")
+            failures = await self._slowdown.wait(access_key_id)
+            raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)
+        self._slowdown.forget(access_key_id)
         user = await self._accounts.find_user(record.user_id)
         if user is None or user.uid != record.user_uid:
             raise NotAuthenticated("the user is gone")
@@ -102,12 +116,20 @@ class Authenticator:
             NotAuthenticated: no such pair.
         """
         identity = await self.check_key_pair(access_key_id, secret_access_key)
-        return await self.issue_token(identity, lifetime_s=TOKEN_LIFETIME_S)
+        user = await self._accounts.get_user(identity.user_id)
+        now_ms = self._ports.clock.now_ms()
+        session = await self._accounts.begin_session(user, access_key_id, expires_ms=now_ms + 1000 * TOKEN_LIFETIME_S)
+        return self._sign(user, now_ms // 1000, TOKEN_LIFETIME_S, aud=_LOGIN, jti=session.id)
 
-    async def issue_token(
-        self, identity: Identity, *, lifetime_s: int, delegation: Delegation | None = None
-    ) -> tuple[str, int]:
-        """A token for somebody who is logged in, or for what they delegate; and when it ends (Unix seconds).
+    async def log_out(self, identity: Identity) -> None:
+        """End the session of this login. Of one that sent a key pair there is none, and nothing happens."""
+        if identity.session:
+            with suppress(SessionNotFound):
+                await self._accounts.end_session(identity.user_id, identity.session)
+            self.forget_all()
+
+    async def issue_job_token(self, identity: Identity, delegation: Delegation, *, lifetime_s: int) -> str:
+        """A token for what a user delegates.
 
         Raises:
             UserNotFound: they were deleted meanwhile.
@@ -115,10 +137,12 @@ class Authenticator:
         assert identity.delegation is None, "what was delegated is not passed on"
         user = await self._accounts.get_user(identity.user_id)
         now_s = self._ports.clock.now_ms() // 1000
+        return self._sign(user, now_s, lifetime_s, aud=_JOB, delegation=msgspec.to_builtins(delegation))[0]
+
+    def _sign(self, user: UserRecord, now_s: int, lifetime_s: int, **claims: object) -> tuple[str, int]:
+        """A token, and when it ends (Unix seconds)."""
         expires_s = now_s + lifetime_s
-        claims: dict[str, object] = {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s, "aud": _LOGIN}
-        if delegation is not None:
-            claims |= {"aud": _JOB, "delegation": msgspec.to_builtins(delegation)}
+        claims |= {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s}
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
 
     def forget_all(self) -> None:
@@ -151,7 +175,45 @@ class Authenticator:
         user = await self._accounts.find_user(str(claims["sub"]))
         if user is None or user.uid != claims["uid"]:
             raise NotAuthenticated("the user is gone")
-        return Identity(user_id=user.id, delegation=delegation)
+        if delegation is not None:
+            return Identity(user_id=user.id, delegation=delegation)
+        session_id = str(claims.get("jti", ""))
+        await self._check_session(user, session_id)
+        return Identity(user_id=user.id, session=session_id)
+
+    async def _check_session(self, user: UserRecord, session_id: str) -> None:
+        """
+        Raises:
+            NotAuthenticated: the user logged out, or the key pair of the login was deleted.
+        """
+        session = await self._accounts.find_session(user.id, session_id) if session_id else None
+        if session is None or session.user_uid != user.uid:
+            raise NotAuthenticated("the session is over")
+        pair = await self._accounts.find_credentials(session.access_key_id)
+        if pair is None or pair.user_uid != user.uid:
+            raise NotAuthenticated("the key pair of this login is gone")
+
+
+class Slowdown:
+    """Delays the answers to wrong secrets. In memory: each process counts for itself."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._failures: dict[str, int] = {}
+
+    async def wait(self, access_key_id: str) -> int:
+        """Count a failure and wait as long as it costs; return how many there were in a row."""
+        count = self._failures.get(access_key_id, 0) + 1
+        if len(self._failures) >= CACHE_ENTRIES_MAX:
+            self._failures.clear()
+        self._failures[access_key_id] = count
+        if count > FREE_FAILURES:
+            await self._ports.clock.sleep(min(DELAY_S_MAX, DELAY_S * 2.0 ** min(count - FREE_FAILURES - 1, 16)))
+        return count
+
+    def forget(self, access_key_id: str) -> None:
+        """A right secret came: failures are counted anew."""
+        self._failures.pop(access_key_id, None)
 
 
 def _decode_basic(encoded: bytes) -> tuple[str, str]:

@@ -16,9 +16,11 @@ class NotGranted(NotFound):
     """The user is not in this group, or the user or group does not have this policy."""
 
 
-async def grant(store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str]) -> None:
-    """Each end is (id, uid). To grant what is granted already changes nothing."""
-    record = GrantRecord(holder_uid=holder[1], granted_uid=granted[1])
+async def grant(
+    store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str], *, nonce: str = ""
+) -> None:
+    """Each end is (id, uid). To grant what is granted already changes nothing, or the nonce alone."""
+    record = GrantRecord(holder_uid=holder[1], granted_uid=granted[1], nonce=nonce)
     await store.set(PARTITION, grant_key(kind, holder[0], granted[0]), encode(record))
 
 

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from lakebed.base import AlreadyExists, Conflict, NotFound, Ports
-from lakebed.kv import Store
+from lakebed.kv import Predicate, PredicateFailed, Store
 
 from . import built_in
 from .accounts import Accounts
 from .built_in import ACL, ADMINS, UID
-from .grants import grant, grants_of, holders_of, revoke, revoke_all
+from .grants import grant, grant_key, grants_of, holders_of, revoke, revoke_all
 from .ids import InvalidRole, page
-from .records import GROUP_POLICIES, GROUPS, USER_GROUPS, GroupRecord, UserRecord
+from .records import (
+    ADMINS_LEAVING,
+    GROUP_POLICIES,
+    GROUPS,
+    PARTITION,
+    USER_GROUPS,
+    GrantRecord,
+    GroupRecord,
+    LeavingRecord,
+    UserRecord,
+    decode,
+    encode,
+)
 from .register import Register
 
 
@@ -32,7 +45,7 @@ class NoAcl(NotFound):
 
 
 class LastAdministrator(Conflict):
-    """Nobody would be left who may do everything."""
+    """No user would be left who may do everything."""
 
 
 class Groups:
@@ -87,7 +100,8 @@ class Groups:
 
     async def add_member(self, group_id: str, user_id: str) -> None:
         group, user = await self.get(group_id), await self._accounts.get_user(user_id)
-        await grant(self._store, USER_GROUPS, (user.id, user.uid), (group.id, group.uid))
+        nonce = self._ports.ids.fresh()
+        await grant(self._store, USER_GROUPS, (user.id, user.uid), (group.id, group.uid), nonce=nonce)
 
     async def remove_member(self, group_id: str, user_id: str) -> None:
         """
@@ -96,17 +110,58 @@ class Groups:
             LastAdministrator: it is the last one in Admins.
         """
         group, user = await self.get(group_id), await self._accounts.get_user(user_id)
-        await self.check_may_leave(user, group_id)
-        await revoke(self._store, USER_GROUPS, (user.id, user.uid), group.id)
+        if group.id == ADMINS and user.id in await self._members(ADMINS, UID):
+            await self.leave_admins(user)
+        else:
+            await revoke(self._store, USER_GROUPS, (user.id, user.uid), group.id)
 
-    async def check_may_leave(self, user: UserRecord, group_id: str = ADMINS) -> None:
-        """Of two who leave at once, each may still be let go for the other's sake: this guards against mistakes.
+    async def leave_admins(self, user: UserRecord) -> None:
+        """Take the user out of Admins, unless no other user would be left there. Does nothing for others.
+
+        Of all users who leave at once, one stays. Each leaves in three steps, and finishes first what another began:
+
+            1. read the record of who is leaving, empty, and then the members: another one must be among them
+            2. replace that record by `set_if`: fails if another user began to leave since step 1
+            3. delete the membership, and then empty the record
 
         Raises:
-            LastAdministrator: it is Admins, and nobody else is in it.
+            LastAdministrator: no other user is in Admins.
         """
-        if group_id == ADMINS and [*await self._members(ADMINS, UID)] == [user.id]:
-            raise LastAdministrator(f"{user.id} is the last one in {ADMINS}: add another user first", user=user.id)
+        while True:
+            held = await self._store.get(PARTITION, ADMINS_LEAVING)
+            leaving = decode(LeavingRecord, held.value).memberships if held else ()
+            if held is not None and leaving:
+                await self._finish_leaving(leaving, held.predicate)
+                continue
+            if user.id not in (members := await self._members(ADMINS, UID)):
+                return
+            if len(members) == 1:
+                raise LastAdministrator(f"{user.id} is the last one in {ADMINS}: add another user first", user=user.id)
+            membership = await self._store.get(PARTITION, grant_key(USER_GROUPS, user.id, ADMINS))
+            if membership is None:
+                continue
+            begun = LeavingRecord(
+                memberships=((user.id, decode(GrantRecord, membership.value).nonce),), attempt=self._ports.ids.fresh()
+            )
+            with suppress(PredicateFailed):
+                predicate = await self._store.set_if(
+                    PARTITION, ADMINS_LEAVING, encode(begun), held.predicate if held else None
+                )
+                await self._finish_leaving(begun.memberships, predicate)
+                return
+
+    async def _finish_leaving(self, memberships: Sequence[tuple[str, str]], predicate: Predicate) -> None:
+        """Step 3, by the user who leaves or by the next one. May be done twice, also late."""
+        for user_id, nonce in memberships:
+            key = grant_key(USER_GROUPS, user_id, ADMINS)
+            held = await self._store.get(PARTITION, key)
+            # Added again since, the membership has another nonce, and stays.
+            if held is not None and decode(GrantRecord, held.value).nonce == nonce:
+                with suppress(PredicateFailed):
+                    await self._store.delete_if(PARTITION, key, held.predicate)
+        with suppress(PredicateFailed):
+            emptied = LeavingRecord(attempt=self._ports.ids.fresh())
+            await self._store.set_if(PARTITION, ADMINS_LEAVING, encode(emptied), predicate)
 
     async def list_members(
         self, group_id: str, *, prefix: str, after: str, limit: int

@@ -12,7 +12,7 @@ from lakebed.kv import Store
 
 from . import built_in
 from .accounts import Accounts
-from .built_in import ACL, GROUPS, UID
+from .built_in import ACL, ADMINS, GROUPS, UID
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
 from .ids import page, refuse_built_in
@@ -126,7 +126,10 @@ class Policies:
     ) -> tuple[Sequence[PolicyRecord], bool]:
         """Those attached to the user; effective: those of the user's groups too."""
         user = await self._accounts.get_user(user_id)
-        found = await (self._effective(user) if is_effective else self._attached(USER_POLICIES, (user.id, user.uid)))
+        if is_effective:
+            found = await self._effective(user, await self._groups.of_user(user))
+        else:
+            found = await self._attached(USER_POLICIES, (user.id, user.uid))
         return page(found, prefix=prefix, after=after, limit=limit)
 
     async def list_of_group(
@@ -137,12 +140,18 @@ class Policies:
 
     async def permissions_of(self, user_id: str) -> Permissions:
         """All that holds for a user: one scan for each group and two more, and one get for each group and policy."""
-        effective = await self._effective(await self._accounts.get_user(user_id))
-        return Permissions(user_id, (one for policy in effective.values() for one in policy.statements))
+        user = await self._accounts.get_user(user_id)
+        groups = await self._groups.of_user(user)
+        effective = await self._effective(user, groups)
+        return Permissions(
+            user_id,
+            (one for policy in effective.values() for one in policy.statements),
+            is_administrator=any(group.id == ADMINS for group in groups),
+        )
 
-    async def _effective(self, user: UserRecord) -> dict[str, PolicyRecord]:
+    async def _effective(self, user: UserRecord, groups: Sequence[GroupRecord]) -> dict[str, PolicyRecord]:
         found = await self._attached(USER_POLICIES, (user.id, user.uid))
-        for group in await self._groups.of_user(user):
+        for group in groups:
             found |= await self._policies_of(group)
         return found
 

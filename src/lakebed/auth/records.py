@@ -6,6 +6,8 @@
     policies/<id>               PolicyRecord; of policies that are not built in
     user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
                                 GrantRecord: both ends by uid
+    sessions/<user>/<id>        SessionRecord: a login that was not ended
+    admins/leaving              LeavingRecord: who is being taken out of Admins
     server/secret               32 random bytes that every key of the server is derived from
     server/installation         InstallationRecord: written by set-up, and by it alone
 
@@ -31,6 +33,8 @@ POLICIES: Final = b"policies/"
 USER_GROUPS: Final = b"user_groups/"
 USER_POLICIES: Final = b"user_policies/"
 GROUP_POLICIES: Final = b"group_policies/"
+SESSIONS: Final = b"sessions/"
+ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
 
@@ -77,15 +81,34 @@ class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """That a user is in a group, or that a user or group has a policy: the two, in the order of the key."""
+    """A user is in a group, or a user or group has a policy: the two, in the order of the key. `nonce` tells two grants
+    of the same pair apart."""
 
     holder_uid: str
     granted_uid: str
+    nonce: str = ""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A login. It ends with the key pair that it came from."""
+
+    id: str
+    user_id: str
+    user_uid: str
+    access_key_id: str
+    created_ms: int
+    expires_ms: int
+
+
+class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`memberships` of Admins (user id, nonce of the grant) are being deleted: finish that before another may go."""
+
+    memberships: tuple[tuple[str, str], ...] = ()
+    attempt: str = ""
 
 
 class InstallationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`first_user` is whom set-up makes; `attempt` keeps two set-ups under way apart. `has_permissions`: users are
-    allowed what policies say; an installation of a release before these has it false until it is adopted."""
+    """`first_user` is the user that set-up makes; `attempt` keeps two set-ups under way apart."""
 
     id: str
     attempt: str
@@ -93,11 +116,19 @@ class InstallationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
     first_uid: str
     created_ms: int
     is_complete: bool = False
-    has_permissions: bool = False
 
 
-Record: TypeAlias = UserRecord | CredentialsRecord | GroupRecord | PolicyRecord | GrantRecord | InstallationRecord
-R = TypeVar("R", UserRecord, CredentialsRecord, GroupRecord, PolicyRecord, GrantRecord, InstallationRecord)
+Record: TypeAlias = (
+    UserRecord
+    | CredentialsRecord
+    | GroupRecord
+    | PolicyRecord
+    | GrantRecord
+    | SessionRecord
+    | LeavingRecord
+    | InstallationRecord
+)
+R = TypeVar("R", bound=Record)
 
 _encode = msgspec.msgpack.Encoder().encode
 

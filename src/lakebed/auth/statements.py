@@ -25,6 +25,7 @@ Effect: TypeAlias = Literal["allow", "deny"]
 EVERYTHING: Final = "*"
 _RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
 _USER: Final = "${user}"
+_ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 
 
 class InvalidPolicy(Invalid):
@@ -50,35 +51,60 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     """
     if not statements:
         raise InvalidPolicy("a policy has at least one statement")
-    for statement in statements:
+    for number, statement in enumerate(statements, 1):
+        place = f"statement {number}"
         if not statement.actions:
-            raise InvalidPolicy("a statement names at least one action")
+            raise InvalidPolicy(f"{place} names no action", statement=number)
         for action in statement.actions:
             check_action_pattern(action, must_match=statement.effect == "deny")
-        if not _RESOURCE.fullmatch(statement.resource):
-            raise InvalidPolicy(
-                f"{statement.resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…",
-                resource=statement.resource,
-            )
-        if "?" in statement.resource:
-            # Elsewhere it may be a wildcard: taken for a letter, it would deny less than whoever wrote it believes.
-            raise InvalidPolicy("a resource has * as its only wildcard", resource=statement.resource)
+        _check_resource(statement.resource, place)
     return tuple(statements)
 
 
-class Permissions:
-    """What one user may do, by all statements that hold for it, or what they delegated of that. Each action is looked
-    up once and then remembered."""
+def _check_resource(resource: str, place: str) -> None:
+    """Refuse what other systems read as a wildcard or a variable: taken for letters, a deny would stop less than its
+    author believes.
 
-    def __init__(self, user_id: str, statements: Iterable[Statement], *, delegation: Delegation | None = None) -> None:
+    Raises:
+        InvalidPolicy: see there, and where it is not a resource.
+    """
+    if not _RESOURCE.fullmatch(resource):
+        raise InvalidPolicy(
+            f"{place}: {resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…", resource=resource
+        )
+    if odd := _ODD.search(resource.replace(_USER, "")):
+        raise InvalidPolicy(
+            f"{place}: {resource!r} has {odd[0]!r}; the only wildcard is *, the only variable {_USER}",
+            resource=resource,
+        )
+
+
+class Permissions:
+    """The permissions of one user, by all statements that hold for it, or the part of them that was delegated. Each
+    action is looked up once and then remembered.
+
+    No statement denies an administrator (a member of Admins) the actions of `auth`, so users can always be managed.
+    """
+
+    def __init__(
+        self,
+        user_id: str,
+        statements: Iterable[Statement],
+        *,
+        is_administrator: bool = False,
+        delegation: Delegation | None = None,
+    ) -> None:
         self.user_id = user_id
+        self._is_administrator = is_administrator
         self._statements = tuple(statements)
         self._delegation = delegation
         self._verdicts: dict[str, _Verdict] = {}
 
     def within(self, delegation: Delegation) -> Permissions:
         """Of these what the delegation covers."""
-        return Permissions(self.user_id, self._statements, delegation=delegation)
+        return Permissions(
+            self.user_id, self._statements, is_administrator=self._is_administrator, delegation=delegation
+        )
 
     def allows(self, action: str, resource: str) -> bool:
         if self._delegation is not None and not self._delegation.covers(action, resource):
@@ -118,6 +144,9 @@ class Permissions:
         about = [one for one in self._statements if any(_names_one(pattern, names) for pattern in one.actions)]
         allowed = [one.resource for one in about if one.effect == "allow"]
         denied = [one.resource for one in about if one.effect == "deny"]
+        if self._is_administrator and action.startswith("auth:"):
+            # A deny that shuts the last administrator out could be taken back by no user.
+            denied = []
         return _Verdict(
             is_everywhere=EVERYTHING in allowed and not denied,
             allowed=[_resource_matcher(pattern, self.user_id) for pattern in allowed],

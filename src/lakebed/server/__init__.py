@@ -2,6 +2,7 @@
 
 from .app import App, ServerOptions, UnknownObjectStore, create_app, opened, options_of
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from .recovery import NoDataFolder, recover
 from .serving import AddressTaken, BadAddress, WorkerFailed, serve
 from .state import AppState
 
@@ -12,6 +13,7 @@ __all__ = [
     "BadAddress",
     "DataFolderFormat",
     "DataFolderUnavailable",
+    "NoDataFolder",
     "NotADataFolder",
     "ServerOptions",
     "UnknownObjectStore",
@@ -20,5 +22,6 @@ __all__ = [
     "opened",
     "options_of",
     "prepare_folder",
+    "recover",
     "serve",
 ]

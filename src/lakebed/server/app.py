@@ -177,7 +177,6 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
     ports = live_ports()
     keys = await load_server_keys(store, ports.ids, options.server_secret)
     accounts = Accounts(store, ports, keys)
-    await accounts.adopt_users()
     authenticator = Authenticator(accounts, keys, ports)
     groups = Groups(store, ports, accounts)
     policies = Policies(store, ports, accounts, groups)

@@ -132,10 +132,10 @@ class Collectors:
             )
         job = await book.begin(start, by=identity.user_id)
         try:
-            token, _ = await self._authenticator.issue_token(
+            token = await self._authenticator.issue_job_token(
                 identity,
+                Delegation(job=job.id, repository=repository, actions=actions),
                 lifetime_s=TOKEN_LIFETIME_S,
-                delegation=Delegation(job=job.id, repository=repository, actions=actions),
             )
         except LakebedError as error:
             await book.finish(replace(job, state=JobState.FAILED, error=str(error)))

@@ -49,7 +49,7 @@ class Identities:
 
     async def delete_user(self, request: RestRequest) -> Response:
         user = await self._accounts.get_user(request.args[0])
-        await self._groups.check_may_leave(user)
+        await self._groups.leave_admins(user)
         await self._accounts.delete_user(user.id)
         self._authenticator.forget_all()
         self._authorizer.forget_all()
