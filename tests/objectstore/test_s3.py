@@ -199,7 +199,7 @@ async def test_signed_urls_read_and_write_without_credentials(objectstore: Objec
 async def test_what_is_too_large_for_a_copy_is_copied_through_this_process(
     objectstore: ObjectStore, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    monkeypatch.setattr("lakebed.objectstore.drivers.s3.COPY_BYTES_MAX", LARGE_BYTES - 1)
+    monkeypatch.setattr("lakebed.objectstore.drivers.remote.COPY_BYTES_MAX", LARGE_BYTES - 1)
     await objectstore.put("a/x", large_body(size_bytes))
     await objectstore.put("b/y", b"is replaced")
     await objectstore.copy("a/x", "b/y")

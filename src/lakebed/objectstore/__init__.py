@@ -2,15 +2,8 @@
 
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
-from .opening import (
-    ObjectStoreOptions,
-    environment_of,
-    namespaces_overlap,
-    normalise_namespace,
-    open_deleter,
-    open_objectstore,
-    options_from_environment,
-)
+from .opening import namespaces_overlap, normalise_namespace, open_deleter, open_objectstore
+from .options import ObjectStoreOptions, environment_of, options_from_environment
 from .store import (
     CHUNK_BYTES,
     Body,

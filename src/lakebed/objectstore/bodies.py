@@ -1,11 +1,16 @@
-"""Bodies on their way into a store: counted, held to their declared size, and gathered while they are small."""
+"""Bodies on their way into a store: counted, held to their declared size, gathered while small, and outlasted."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import TypeVar
 
 from .store import Body, ShortBody, Stored
+
+T = TypeVar("T")
 
 
 def stored(data: bytes) -> Stored:
@@ -53,3 +58,19 @@ async def gather(body: Body, size_bytes: int | None, *, small_bytes: int) -> tup
         if found > small_bytes:
             return b"".join(head), rest
     return head[0] if len(head) == 1 else b"".join(head), None
+
+
+async def outlast(future: asyncio.Future[T], abandon: Callable[[], None]) -> T:
+    """Wait for a future that goes on when its waiter is cancelled. Then `abandon` is called, the future awaited all the
+    same, and the cancellation raised: nothing of a cancelled put happens after its CancelledError came out.
+    """
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        abandon()
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # looked at, or asyncio would report that nobody did
+        raise

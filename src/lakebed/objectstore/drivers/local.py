@@ -1,7 +1,7 @@
 """A ObjectStore in a local folder, durable: a put that returned outlasts `kill -9` and a loss of power.
 
-An object is a file whose path is its key. How it comes into being is in `_drafts.py`, how directories are reached in
-`_folders.py`. Deletes are unlinks; a directory they leave empty is removed, and a put that races with that makes it
+An object is a file whose path is its key. How it comes into being, and how directories are reached, is in
+`local_files.py`. Deletes are unlinks; a directory they leave empty is removed, and a put that races with that makes it
 again. Listings walk in byte order of full keys, reading only the directories the prefix and `start_after` leave over.
 
 Which thread: an fsync takes from a tenth of a millisecond to tens of them, so a durable put of a small body is one call
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from lakebed.base import LakebedError
-from lakebed.objectstore.bodies import gather
+from lakebed.objectstore.bodies import gather, outlast
 from lakebed.objectstore.keys import can_begin_object_key, check_object_key, is_object_key
 from lakebed.objectstore.store import (
     CHUNK_BYTES,
@@ -46,9 +46,7 @@ from lakebed.objectstore.store import (
     Stored,
 )
 
-from ._drafts import Draft, remove_leftovers, taken
-from ._folders import Descriptor, Folder, Folders, enter, kind
-from ._outlast import outlast
+from .local_files import Descriptor, Draft, Folder, Folders, enter, kind, remove_leftovers, taken
 
 T = TypeVar("T")
 

@@ -1,23 +1,16 @@
-"""An S3 service as obstore reaches it: the client of a bucket, and its errors in the words of the port.
-
-What `ObjectStoreOptions` leave open (region, endpoint, credentials), obstore looks up as AWS's own tools do.
-"""
+"""Answers of remote stores through obstore, in the words of the port."""
 
 from __future__ import annotations
 
 import atexit
 import re
 import time
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
 
 from lakebed.objectstore.store import (
-    InvalidNamespace,
     ObjectExists,
     ObjectMissing,
     ObjectOutcomeUnknown,
@@ -25,11 +18,6 @@ from lakebed.objectstore.store import (
     ObjectStoreUnavailable,
     UnlistableKey,
 )
-
-if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Credential
-
-    from lakebed.objectstore.opening import ObjectStoreOptions
 
 T = TypeVar("T")
 
@@ -41,7 +29,6 @@ for one process in two that failed at once. There is no way to wait for them, so
 
 atexit.register(time.sleep, _LAST_WORDS_S)
 
-_ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
 _DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
@@ -54,60 +41,6 @@ _PANIC: Final = "RustPanic"
 
 class ObjectConflict(ObjectStoreUnavailable):
     """Refused with 409: something else is under way at this key, or has its place. Whether it exists is not said."""
-
-
-@lru_cache(maxsize=64)
-def client_of(bucket: str, options: ObjectStoreOptions) -> S3Store:
-    """One connection pool for all namespaces of a bucket. obstore's clients have nothing to close.
-
-    Raises:
-        InvalidNamespace: the options cannot be used.
-    """
-    _check_options(options)
-    config: S3Config = {
-        "virtual_hosted_style_request": options.s3_virtual_hosted or options.s3_endpoint is None,
-        "copy_if_not_exists": "multipart",
-    }
-    if options.s3_endpoint is not None:
-        config |= {"endpoint": options.s3_endpoint, "region": "us-east-1"}
-    if options.s3_region is not None:
-        config["region"] = options.s3_region
-    timeout = timedelta(seconds=options.s3_timeout_s)
-    try:
-        return S3Store(
-            bucket,
-            config=config,
-            client_options={"allow_http": (options.s3_endpoint or "").startswith("http://"), "timeout": timeout},
-            retry_config={"max_retries": options.s3_retries_max, "retry_timeout": timeout},
-            credential_provider=_credentials(options),
-        )
-    except BaseError as error:
-        raise InvalidNamespace(f"s3://{bucket} cannot be opened: {brief(error)}") from error
-
-
-def _check_options(options: ObjectStoreOptions) -> None:
-    """obstore would find these out too, by panicking in the first request."""
-    if options.s3_endpoint is not None:
-        found = _ENDPOINT.fullmatch(options.s3_endpoint)
-        if not found or int(found[3] or 0) > 0xFFFF:
-            raise InvalidNamespace(f"{options.s3_endpoint!r} is no endpoint: http(s)://, a host, and perhaps a port")
-    if (options.s3_access_key_id is None) != (options.s3_secret_access_key is None):
-        raise InvalidNamespace("an S3 access key id and its secret are given together or not at all")
-
-
-def _credentials(options: ObjectStoreOptions) -> Callable[[], S3Credential] | None:
-    """The options' credentials, whole: as part of the configuration, a session token that the environment holds for
-    another key would be added to them.
-    """
-    if options.s3_access_key_id is None or options.s3_secret_access_key is None:
-        return None
-    credential: S3Credential = {
-        "access_key_id": options.s3_access_key_id,
-        "secret_access_key": options.s3_secret_access_key,
-        "token": options.s3_session_token,
-        "expires_at": None,
-    }
-    return lambda: credential
 
 
 async def done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:

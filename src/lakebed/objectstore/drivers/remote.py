@@ -1,0 +1,498 @@
+"""The drivers of remote stores, through obstore: an ObjectStore and a Deleter over the client that a service hands in.
+
+Today that service is S3 (`s3.py`). Another one adds a file with its client, its credentials and its conditions.
+
+A small body is one PUT, conditional where `if_absent` says so. A large one is a multipart upload with a few parts in
+flight, about 50 MiB in memory whatever its size, and aborted when anything goes wrong. obstore has no conditional
+multipart upload: a large body with `if_absent` goes to a reserved key first, then a conditional copy names it.
+
+What a failure leaves behind: nothing under the key, ever. A process that is killed may leave an unfinished multipart
+upload, or an object below `.lakebed-tmp/`: no listing here shows either; a lifecycle rule of the bucket should drop
+both after a day. Objects over 5 GiB cannot be copied by S3 in one call: they are copied through this process, and
+cannot be put with `if_absent`.
+
+Order and completeness rest on ListObjectsV2 of general purpose buckets. A bucket that lists out of order (S3 Express)
+is refused when that shows, and so is a namespace that holds keys with empty or dotted segments: a listing is complete
+or an error. One that ends with a full page is looked behind, for obstore takes a page without a token for the last, and
+a service that knows only the older ListObjects cuts its answer and sends none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import UTC, datetime, timedelta
+from operator import lt
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import obstore
+
+from lakebed.base import LakebedError
+from lakebed.objectstore.bodies import gather, outlast
+from lakebed.objectstore.keys import (
+    BLOCK_KEY_BYTES_MAX,
+    RESERVED_SEGMENT,
+    are_plain_object_keys,
+    can_begin_object_key,
+    check_object_key,
+    is_object_key,
+)
+from lakebed.objectstore.store import (
+    CHUNK_BYTES,
+    Body,
+    DeleteFailure,
+    InvalidObjectKey,
+    Level,
+    ObjectExists,
+    ObjectMissing,
+    ObjectStat,
+    ObjectStoreUnavailable,
+    Stored,
+)
+
+from .remote_answers import ObjectConflict, done
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult, ObjectMeta
+    from obstore.store import S3Store
+
+SINGLE_PUT_BYTES: Final = 8 << 20
+PARTS_MAX: Final = 10_000
+PARTS_AT_ONCE: Final = 4
+COPY_BYTES_MAX: Final = 5 << 30
+DELETE_KEYS_MAX: Final = 1000
+PAGE_KEYS: Final = 1000
+DELETES_AT_ONCE: Final = 16
+INLINE_BYTES: Final = 1 << 16
+_LAST: Final = "\U0010ffff"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Conditions(Protocol):
+    """Whether the service keeps conditions. Each check raises ObjectStoreUnavailable where it does not."""
+
+    async def check_puts(self) -> None: ...
+
+    async def check_copies(self) -> None: ...
+
+
+class RemoteObjectStore:
+    """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash."""
+
+    def __init__(self, uri: str, client: S3Store, prefix: str, conditions: Conditions) -> None:
+        self._uri = uri
+        self._client = client
+        self._prefix = prefix
+        self._conditions = conditions
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
+        path = _path(self._prefix, key)
+        head, rest = await gather(body, size_bytes, small_bytes=SINGLE_PUT_BYTES)
+        if rest is None and len(head) <= SINGLE_PUT_BYTES:
+            stored = await _hashed(head)
+            if if_absent:
+                await self._conditions.check_puts()
+            mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
+            put = obstore.put_async(self._client, path, head, mode=mode, use_multipart=False)
+            await self._made(key, put, if_absent=if_absent)
+            return stored
+        feed = Feed(head, rest)
+        part_bytes = _part_bytes(size_bytes if rest is not None else len(head))
+        if not if_absent:
+            return await self._put_parts(key, path, feed, part_bytes)
+        return await self._put_parts_if_absent(key, path, feed, part_bytes)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        path = _path(self._prefix, key)
+        if start == 0 and end is None:
+            return await _bytes(key, await done(key, obstore.get_async(self._client, path)))
+        found = await self._get_range(key, start, end)
+        return b"" if found is None else await _bytes(key, found)
+
+    async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """In pieces of its own, each a request, growing from CHUNK_BYTES to 16 times that: a slow reader holds no
+        connection open, and the first bytes come soon. All pieces are of one version of the object.
+        """
+        size_bytes, e_tag, piece_bytes = end, None, CHUNK_BYTES
+        while size_bytes is None or start < size_bytes:
+            until = start + piece_bytes if size_bytes is None else min(start + piece_bytes, size_bytes)
+            found = await self._get_range(key, start, until, e_tag=e_tag)
+            if found is None:
+                return
+            data = await _bytes(key, found)
+            for offset in range(0, len(data), CHUNK_BYTES):
+                yield data[offset : offset + CHUNK_BYTES]
+            start += len(data)
+            e_tag = found.meta["e_tag"]
+            size_bytes = min(end or found.meta["size"], found.meta["size"])
+            piece_bytes = min(2 * piece_bytes, 16 * CHUNK_BYTES)
+        if end is not None and e_tag is None:
+            await self.stat(key)  # an empty range was asked for, of an object that must exist all the same
+
+    async def stat(self, key: str) -> ObjectStat:
+        meta = await done(key, obstore.head_async(self._client, _path(self._prefix, key)))
+        return _object_stat(key, meta)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        """One request for a thousand keys. Where the prefix ends inside a segment the listing begins at it and ends
+        after it, so that costs no more.
+        """
+        if not can_begin_object_key(prefix):
+            return
+        wanted = self._prefix + prefix
+        offset = max(self._prefix + start_after if start_after else "", _just_before(wanted))
+        last = ""
+        async for page in self._pages(wanted, offset):
+            if whole := self._whole_page(page, wanted, max(last, self._prefix + start_after)):
+                last = self._prefix + whole[-1].key
+                yield whole
+                continue
+            found: list[ObjectStat] = []
+            for meta in page:
+                path = meta["path"]
+                if path <= last:
+                    # obstore drops the slash at the end of a folder marker (an empty object that browsers of buckets
+                    # make), which can break the order. Nothing else may.
+                    if meta["size"] or path + "/" <= last:
+                        raise _out_of_order()
+                    continue
+                last = path
+                key = path[len(self._prefix) :]
+                if path.startswith(wanted) and key > start_after and is_object_key(key):
+                    found.append(_object_stat(key, meta))
+            if found:
+                yield found
+            if last > wanted and not last.startswith(wanted):
+                return
+
+    async def _pages(self, wanted: str, after: str) -> AsyncIterator[Sequence[ObjectMeta]]:
+        """Of the folder that `wanted` lies in, from behind `after`, again and again until the last page is not full."""
+        while True:
+            # A key that obstore could not take for one only makes the listing longer: what is too early is left out.
+            offset = after if is_object_key(after) else None
+            pages, seen, last = (
+                obstore.list(self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS),
+                0,
+                "",
+            )
+            while (page := await done(wanted, _next_page(pages))) is not None:
+                seen += len(page)
+                last = page[-1]["path"]
+                yield page
+            if not seen or seen % PAGE_KEYS:
+                return
+            if last <= after:
+                raise _out_of_order()
+            after = last
+
+    def _whole_page(self, page: Sequence[ObjectMeta], wanted: str, after: str) -> Sequence[ObjectStat]:
+        """All of a page, if it is as nearly all are: in order, behind `after`, below the prefix, and of plain keys.
+        Else nothing, and its objects are looked at one by one, which takes three times as long.
+        """
+        paths = [meta["path"] for meta in page]
+        if not paths or paths[0] <= after or not all(map(lt, paths, paths[1:])):
+            return []
+        begin = len(self._prefix)
+        keys = [path[begin:] for path in paths]
+        if not (paths[0].startswith(wanted) and paths[-1].startswith(wanted) and are_plain_object_keys(keys)):
+            return []
+        return list(map(_object_stat, keys, page))
+
+    async def level(self, folder: str = "") -> Level:
+        """One request for a thousand keys and folders."""
+        if not can_begin_object_key(folder):
+            return Level(keys=[], folders=[])
+        wanted = self._prefix + folder
+        found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
+        paths = [meta["path"] for meta in found["objects"]]
+        folders = [path.rstrip("/") + "/" for path in found["common_prefixes"]]
+        if (seen := [*paths, *folders]) and len(seen) % PAGE_KEYS == 0:
+            await self._check_end(wanted, max(*paths, *(name + _LAST for name in folders)))
+        return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
+
+    async def _check_end(self, wanted: str, last: str) -> None:
+        """
+        Raises:
+            ObjectStoreUnavailable: the store has more behind `last`. It may have come just now.
+        """
+        async for page in self._pages(wanted, last):
+            if page[-1]["path"] > last:
+                raise ObjectStoreUnavailable(f"the store shows only a part of what lies in {wanted!r}", key=wanted)
+
+    def _keys_below(self, wanted: str, paths: Sequence[str]) -> Sequence[str]:
+        """The keys among these, in order; a folder's is its path with the slash."""
+        found = sorted(
+            path[len(self._prefix) :] for path in paths if len(path) > len(wanted) and path.startswith(wanted)
+        )
+        return [key for key in found if is_object_key(key.removesuffix("/"))]
+
+    async def copy(self, source: str, target: str) -> None:
+        """Three requests. S3 may say that it copied, in the answer's status, and that it did not, in its body, which
+        obstore does not read. So the target is looked at: one that was there before with the same size passes for the
+        copy. No caller of ours has another target than a fresh one, or one with the same bytes.
+        """
+        from_, to = _path(self._prefix, source), _path(self._prefix, target)
+        size_bytes = (await self.stat(source)).size_bytes
+        if size_bytes > COPY_BYTES_MAX:
+            await self.put(target, self.stream(source), size_bytes=size_bytes)
+            return
+        await done(source, outlast(asyncio.ensure_future(obstore.copy_async(self._client, from_, to)), _nothing))
+        try:
+            found_bytes = (await self.stat(target)).size_bytes
+        except ObjectMissing as error:
+            raise ObjectStoreUnavailable(
+                f"the store says that it copied {source!r}, and did not", key=source
+            ) from error
+        if found_bytes != size_bytes:
+            raise ObjectStoreUnavailable(f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source)
+
+    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
+        return await self._sign("GET", key, expires_s)
+
+    async def presign_put(self, key: str, *, expires_s: int) -> str | None:
+        return await self._sign("PUT", key, expires_s)
+
+    async def close(self) -> None:
+        """Nothing is let go: the connections are the process's, shared by all namespaces of the bucket."""
+
+    async def _get_range(self, key: str, start: int, end: int | None, *, e_tag: str | None = None) -> GetResult | None:
+        """What is there of this range; None where the object exists and has none of it."""
+        path = _path(self._prefix, key)
+        if end is not None and end <= start:
+            await self.stat(key)
+            return None
+        options: GetOptions = {"range": (start, end) if end is not None else {"offset": start}}
+        if e_tag is not None:
+            options["if_match"] = e_tag
+        try:
+            return await done(key, obstore.get_async(self._client, path, options=options))
+        except ObjectStoreUnavailable:
+            # S3 answers 416 to a range that begins at the end or after it.
+            if (await self.stat(key)).size_bytes > start:
+                raise
+            return None
+
+    async def _made(self, key: str, request: Awaitable[object], *, if_absent: bool) -> None:
+        try:
+            await done(key, outlast(asyncio.ensure_future(request), _nothing), conditional=if_absent)
+        except ObjectConflict as error:
+            if not if_absent:
+                raise
+            try:
+                await self.stat(key)
+            except ObjectMissing:
+                raise error from None
+            raise ObjectExists(f"there is an object {key!r} already", key=key) from error
+
+    async def _put_parts(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
+        upload = obstore.put_async(
+            self._client, path, feed, use_multipart=True, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE
+        )
+        await done(key, outlast(asyncio.ensure_future(upload), feed.abandon))
+        return feed.stored()
+
+    async def _put_parts_if_absent(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
+        await self._conditions.check_copies()
+        temporary = f"{self._prefix}{RESERVED_SEGMENT}/{secrets.token_hex(12)}"
+        stored = await self._put_parts(key, temporary, feed, part_bytes)
+        try:
+            copy = obstore.copy_async(self._client, temporary, path, overwrite=False)
+            await self._made(key, copy, if_absent=True)
+        finally:
+            remove = asyncio.ensure_future(obstore.delete_async(self._client, temporary))
+            with contextlib.suppress(LakebedError):  # it is in nobody's way, and a lifecycle rule takes it
+                await done(temporary, outlast(remove, _nothing))
+        return stored
+
+    async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str:
+        lifetime = timedelta(seconds=expires_s)
+        return await done(key, obstore.sign_async(self._client, method, _path(self._prefix, key), lifetime))
+
+
+class RemoteDeleter:
+    """Deletes objects of the namespace that a RemoteObjectStore of the same arguments reads and writes."""
+
+    def __init__(self, uri: str, client: S3Store, prefix: str) -> None:
+        self._uri = uri
+        self._client = client
+        self._prefix = prefix
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+        """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
+        names only the first failure of a batch.
+        """
+        paths = _paths(self._prefix, keys)
+        failures: list[DeleteFailure] = []
+        for first in range(0, len(keys), DELETE_KEYS_MAX):
+            batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
+            try:
+                await done("", obstore.delete_async(self._client, named))
+            except LakebedError as error:
+                failures += await self._delete_singly(batch, dict(zip(batch, named, strict=True)), str(error))
+        return failures
+
+    async def close(self) -> None:
+        """Release nothing: the process shares the connections among all namespaces of the bucket."""
+
+    async def _delete_singly(self, keys: Sequence[str], paths: dict[str, str], reason: str) -> Sequence[DeleteFailure]:
+        failures: list[DeleteFailure] = []
+        for first in range(0, len(keys), DELETES_AT_ONCE):
+            wave = keys[first : first + DELETES_AT_ONCE]
+            outcomes = await asyncio.gather(*(self._delete_one(key, paths[key]) for key in wave))
+            failed = [failure for failure in outcomes if failure is not None]
+            failures += failed
+            if len(failed) == len(wave) == DELETES_AT_ONCE:  # the store is down, or refuses us everything
+                rest = keys[first + DELETES_AT_ONCE :]
+                return [*failures, *(DeleteFailure(key=key, reason=f"not tried alone: {reason}") for key in rest)]
+        return failures
+
+    async def _delete_one(self, key: str, path: str) -> DeleteFailure | None:
+        try:
+            await done(key, obstore.delete_async(self._client, path))
+        except ObjectMissing:
+            return None
+        except LakebedError as error:
+            return DeleteFailure(key=key, reason=str(error))
+        return None
+
+
+class Feed:
+    """A body as obstore reads it: pieces of CHUNK_BYTES and more (each costs a visit from its threads), hashed.
+
+    obstore aborts a multipart upload when its source raises, but not when its own future is cancelled. So a cancelled
+    put makes the source raise.
+    """
+
+    def __init__(self, head: bytes, rest: AsyncIterator[bytes] | None) -> None:
+        self._head = head
+        self._rest = rest
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._size_bytes = 0
+        self._fetching: asyncio.Task[bytes] | None = None
+        self._abandoned = False
+
+    def __aiter__(self) -> Feed:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._abandoned:
+            raise _Abandoned
+        self._fetching = asyncio.ensure_future(self._fetch())
+        try:
+            piece = await self._fetching
+        except asyncio.CancelledError:
+            raise _Abandoned from None
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    def stored(self) -> Stored:
+        return Stored(size_bytes=self._size_bytes, md5=self._md5.hexdigest())
+
+    async def _fetch(self) -> bytes:
+        chunks, found = [self._head], len(self._head)
+        self._head = b""
+        while found < CHUNK_BYTES and self._rest is not None:
+            chunk = await anext(self._rest, None)
+            if chunk is None:
+                self._rest = None
+                break
+            chunks.append(chunk)
+            found += len(chunk)
+        piece = b"".join(chunks)
+        await asyncio.to_thread(self._md5.update, piece)
+        self._size_bytes += len(piece)
+        return piece
+
+
+class _Abandoned(Exception):
+    """The put was cancelled."""
+
+
+def _paths(prefix: str, keys: Sequence[str]) -> Sequence[str]:
+    longest = len(prefix.encode()) + max(map(len, keys), default=0)
+    if longest <= BLOCK_KEY_BYTES_MAX and are_plain_object_keys(keys):
+        return [prefix + key for key in keys]
+    return [_path(prefix, key) for key in keys]
+
+
+def _path(prefix: str, key: str) -> str:
+    path = prefix + check_object_key(key)
+    if len(path) * 4 > BLOCK_KEY_BYTES_MAX and len(path.encode()) > BLOCK_KEY_BYTES_MAX:
+        raise InvalidObjectKey(
+            f"with its namespace this key is over S3's {BLOCK_KEY_BYTES_MAX} bytes: {key[:100]!a}", key=key
+        )
+    return path
+
+
+def _nothing() -> None:
+    """A single request cannot be taken back: it is waited for."""
+
+
+def _part_bytes(size_bytes: int | None) -> int:
+    """Parts as small as the number of them allows; where the size is unknown, 160 GB fit."""
+    if size_bytes is None:
+        return 16 << 20
+    return max(SINGLE_PUT_BYTES, -(-size_bytes // PARTS_MAX))
+
+
+def _folder_of(path: str) -> str | None:
+    return path.rpartition("/")[0] or None
+
+
+def _out_of_order() -> ObjectStoreUnavailable:
+    return ObjectStoreUnavailable("this bucket lists out of order, which no listing here can bear")
+
+
+def _just_before(wanted: str) -> str:
+    """A string below every key that begins with `wanted`, with hardly a key between the two. Not for an empty one."""
+    if not wanted or wanted.endswith("/"):
+        return ""  # whole segments: obstore asks S3 for just these
+    before = ord(wanted[-1]) - 1
+    return wanted[:-1] + chr(0xD7FF if 0xD800 <= before <= 0xDFFF else before) + "\U0010fffd"
+
+
+async def _hashed(data: bytes) -> Stored:
+    md5 = hashlib.md5(usedforsecurity=False)
+    if len(data) > INLINE_BYTES:
+        await asyncio.to_thread(md5.update, data)
+    else:
+        md5.update(data)
+    return Stored(size_bytes=len(data), md5=md5.hexdigest())
+
+
+async def _bytes(key: str, found: GetResult) -> bytes:
+    data = bytes(await done(key, found.bytes_async()))
+    start, end = found.range
+    if len(data) != end - start:
+        raise ObjectStoreUnavailable(f"{key!r}: the store sent {len(data)} of {end - start} bytes", key=key)
+    return data
+
+
+async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta] | None:
+    try:
+        return await anext(pages)
+    except StopAsyncIteration:
+        return None
+
+
+def _object_stat(key: str, meta: ObjectMeta) -> ObjectStat:
+    modified_ms = (meta["last_modified"] - _EPOCH) // _MILLISECOND
+    return ObjectStat(key=key, size_bytes=meta["size"], modified_ms=modified_ms)

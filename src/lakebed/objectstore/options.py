@@ -1,0 +1,72 @@
+"""Options of object stores: what a namespace's URI leaves open, and the environment variables that set it.
+
+Nothing here reads the environment: a composition root does, and passes `options_from_environment(os.environ)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStoreOptions:
+    """What a URI leaves open. It can be sent to workers, so it holds plain values; secrets are left out of its repr.
+
+    Without `s3_access_key_id` the credentials come from where AWS's tools look for them.
+    `s3_endpoint` is any S3-compatible service, addressed by path unless `s3_virtual_hosted`; one that begins with
+    `http://` is used without TLS.
+    """
+
+    local_root: Path | None = None
+    allow_absolute_local: bool = False
+    local_durable: bool = True
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: str | None = field(default=None, repr=False)
+    s3_session_token: str | None = field(default=None, repr=False)
+    s3_virtual_hosted: bool = False
+    s3_timeout_s: float = 60.0
+    s3_retries_max: int = 5
+
+
+def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptions:
+    """LAKEBED_BLOCKS_LOCAL_ROOT, LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL (`1`), LAKEBED_S3_ENDPOINT, LAKEBED_S3_REGION,
+    LAKEBED_S3_ACCESS_KEY_ID, LAKEBED_S3_SECRET_ACCESS_KEY, LAKEBED_S3_SESSION_TOKEN, LAKEBED_S3_VIRTUAL_HOSTED (`1`);
+    where one for S3 is missing, AWS's own (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION, AWS_DEFAULT_REGION,
+    AWS_ACCESS_KEY_ID, …). The credentials are taken together, from one of the two families.
+    """
+
+    def first(*names: str) -> str | None:
+        return next((value for name in names if (value := environment.get(name))), None)
+
+    family = "LAKEBED_S3_" if environment.get("LAKEBED_S3_ACCESS_KEY_ID") else "AWS_"
+    root = first("LAKEBED_BLOCKS_LOCAL_ROOT")
+    return ObjectStoreOptions(
+        local_root=Path(root) if root else None,
+        allow_absolute_local=first("LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL") == "1",
+        s3_endpoint=first("LAKEBED_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        s3_region=first("LAKEBED_S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        s3_access_key_id=first(family + "ACCESS_KEY_ID"),
+        s3_secret_access_key=first(family + "SECRET_ACCESS_KEY"),
+        s3_session_token=first(family + "SESSION_TOKEN"),
+        s3_virtual_hosted=first("LAKEBED_S3_VIRTUAL_HOSTED") == "1",
+    )
+
+
+def environment_of(options: ObjectStoreOptions) -> dict[str, str]:
+    """The variables from which `options_from_environment` makes these options again, in another process. What they
+    leave open is left out, and so are timeouts and retries."""
+    values = {
+        "LAKEBED_BLOCKS_LOCAL_ROOT": options.local_root and str(options.local_root),
+        "LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL": "1" if options.allow_absolute_local else None,
+        "LAKEBED_S3_ENDPOINT": options.s3_endpoint,
+        "LAKEBED_S3_REGION": options.s3_region,
+        "LAKEBED_S3_ACCESS_KEY_ID": options.s3_access_key_id,
+        "LAKEBED_S3_SECRET_ACCESS_KEY": options.s3_secret_access_key,
+        "LAKEBED_S3_SESSION_TOKEN": options.s3_session_token,
+        "LAKEBED_S3_VIRTUAL_HOSTED": "1" if options.s3_virtual_hosted else None,
+    }
+    return {name: value for name, value in values.items() if value}
