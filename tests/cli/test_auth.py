@@ -121,5 +121,5 @@ def test_recover_makes_an_administrator_at_the_data_folder(shell: Shell, lake: s
 def test_recover_where_there_is_no_data_folder_makes_none(shell: Shell, tmp_path: Path) -> None:
     failed = shell("auth", "recover", "--data", str(tmp_path / "nothing"))
 
-    assert (failed.code, "is not a data folder" in failed.err) == (1, True)
+    assert (failed.code, "is not a data folder" in failed.err) == (3, True)
     assert not (tmp_path / "nothing").exists()
