@@ -26,7 +26,7 @@ from .planning_committed import plan_committed
 from .planning_metadata import plan_metadata
 from .planning_uncommitted import plan_uncommitted
 from .runs import Plan, write_plan
-from .supposing import Supposing
+from .supposing import NO_VERSION
 from .workshop import Workshop
 
 
@@ -51,7 +51,7 @@ def plan_run(shop: Workshop, kind: RunKind, options: UncommittedOptions) -> Plan
         else:
             with _abandoned_on_error(shop, run):
                 plan = plan_uncommitted(shop, run, files, options)
-        if isinstance(shop.live_side, Supposing):
+        if plan.rules_version == NO_VERSION:
             plan = msgspec.structs.replace(plan, what_if=True)
         plan = msgspec.structs.replace(plan, made_ms=wall_clock_ms())
         write_plan(files, plan)
