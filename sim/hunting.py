@@ -1,64 +1,83 @@
-"""Looking for planted bugs: by seeds of swarms, and in small worlds. Either search alone may miss one."""
+"""Look for planted bugs where they are known to show: in small worlds, by tests, else by seeds of swarms."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from typing import Final
 
 from .actors import Violation
 from .exploring import TooManyStates, explore
-from .planting import Mutant
+from .planting import Mutant, read_mutants
 from .scheduling import run_seed
+from .stand_ins import STAND_IN_MUTANTS
+from .surgery import Surgery
 from .swarms import SWARM_FAULTS, swarm
-from .worlds import small_worlds
+from .worlds import World, small_worlds
+
+MUTANTS: Final[tuple[Mutant | Surgery, ...]] = (*read_mutants(), *STAND_IN_MUTANTS)
+STATES_MAX: Final = 500_000
+SEEDS_FIRST: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hunt:
-    """What was searched until the mutant was caught, or in vain: then there is no `report`."""
+    """All that was searched until the mutant was caught, or in vain: then there is no `report`."""
 
     seeds: int = 0
     states: int = 0
     schedules: int = 0
     steps: int = 0
     faults: int = 0
-    world: str = ""
+    where: str = ""
     report: str | None = None
+    cpu_s: float = field(default=0.0)
 
 
-def hunt_by_seed(mutant: Mutant, *, seeds_max: int) -> Hunt:
-    """Run swarms until something is violated."""
-    steps = faults = 0
+def hunt(mutant: Mutant | Surgery, *, seeds_max: int) -> Hunt:
+    """The mutant's own scenes first; without any, a few seeds, then the quick worlds, then all seeds.
+
+    Most bugs without a scene of their own show in the first seeds. Nothing that was searched is searched again.
+    """
+    found = Hunt()
+    started_s = time.process_time()
     with mutant.planted():
-        for seed in range(seeds_max):
-            try:
-                run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
-            except Violation as violation:
-                return Hunt(seeds=seed + 1, steps=steps, faults=faults, report=str(violation))
-            steps, faults = steps + run.steps, faults + run.faults
-    return Hunt(seeds=seeds_max, steps=steps, faults=faults)
+        if mutant.scenes:
+            _by_world(found, [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name])
+        else:
+            _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
+            if found.report is None:
+                _by_world(found, [world for world in small_worlds() if world.is_quick])
+            if found.report is None:
+                _by_seed(found, range(SEEDS_FIRST, seeds_max))
+    found.cpu_s = time.process_time() - started_s
+    return found
 
 
-def hunt_by_world(mutant: Mutant, *, states_max: int) -> Hunt:
-    """Walk the quick worlds until something is violated. `states_max` is for each: a mutant may make one endless."""
-    states = schedules = steps = faults = 0
-    with mutant.planted():
-        for world in small_worlds():
-            if not (world.scene.name in mutant.scenes if mutant.scenes else world.is_quick):
-                continue
-            try:
-                explored = explore(world.scene, world.budget, states_max=states_max)
-            except TooManyStates:
-                states += states_max
-                continue
-            states, schedules = states + explored.states, schedules + explored.schedules
-            steps, faults = steps + explored.transitions, faults + explored.faults
-            if explored.violation is not None:
-                return Hunt(
-                    states=states,
-                    schedules=schedules,
-                    steps=steps,
-                    faults=faults,
-                    world=world.scene.name,
-                    report=explored.violation,
-                )
-    return Hunt(states=states, schedules=schedules, steps=steps, faults=faults)
+def _by_seed(found: Hunt, seeds: range) -> None:
+    for seed in seeds:
+        found.seeds += 1
+        try:
+            run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+        except Violation as violation:
+            found.where, found.report = f"seed {seed}", str(violation)
+            return
+        found.steps += run.steps
+        found.faults += run.faults
+
+
+def _by_world(found: Hunt, worlds: list[World]) -> None:
+    """STATES_MAX is for each: a mutant may make one endless."""
+    for world in worlds:
+        try:
+            explored = explore(world.scene, world.budget, states_max=STATES_MAX)
+        except TooManyStates:
+            found.states += STATES_MAX
+            continue
+        found.states += explored.states
+        found.schedules += explored.schedules
+        found.steps += explored.transitions
+        found.faults += explored.faults
+        if explored.violation is not None:
+            found.where, found.report = f"{world.scene.name!r}, {world.budget.name}", explored.violation
+            return

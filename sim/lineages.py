@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from lakebed.base import Ports
 from lakebed.gc.service.errors import OtherInstallation
-from lakebed.gc.service.lineage import LINEAGE_KEY, Lineage, LineageRecord, Mark
+from lakebed.gc.service.lineage import LINEAGE_KEY, Lineage, LineageRecord
 from lakebed.versions import decode_record
 
 from .actors import Actor, Ending, Program, Scene, Violation
 from .exploring import NO_BUDGET, Budget
 from .operations import Operation
-from .planting import Mutant, mutant, patches
 from .ports import SimObjectStore, SimPorts, SimStore
 
 COPIES: Final = "two copies of one store"
@@ -128,73 +127,3 @@ def lineage_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     for scene in (copies, chosen, one):
         for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
             yield scene, budget, True
-
-
-async def _step_without_a_look(self: Any) -> None:
-    await self.check()
-    record, held = await self._read()
-    after = self._next(record, record.number + 1, before=record.mark)
-    if await self._write(after, held):
-        await self._put(_mark_of(after))
-
-
-def _mark_of(record: Any) -> Any:
-    return Mark(record.number, record.mark)
-
-
-async def _say_nothing(_: Any, __: Any) -> None:
-    return
-
-
-async def _check_records_first(self: Any) -> None:
-    record, held = await self._read()
-    if record.is_stopped:
-        raise self._stopped()
-    known = {record.mark, record.before}
-    strange = [mark for mark in await self._marks(record.number - 1) if mark.mark not in known]
-    if strange:
-        await self._protest(strange)
-        await self._stop(record, held)
-        raise self._stopped()
-
-
-async def _check_and_mind_no_adoption(self: Any) -> None:
-    first, _ = await self._read()
-    found = await self._marks(first.number - 1)
-    record, held = await self._read()
-    if record.is_stopped:
-        raise self._stopped()
-    known = {record.mark, record.before}
-    strange = [mark for mark in found if mark.number >= record.number and mark.mark not in known]
-    if strange and not await self._has_adoption(strange):
-        await self._protest(strange)
-        await self._stop(record, held)
-        raise self._stopped()
-
-
-LINEAGE_MUTANTS: Final[tuple[Mutant, ...]] = (
-    mutant(
-        "lineage-unlooked",
-        "who put a mark looks for another's after it",
-        (COPIES,),
-        patches(Lineage, step=_step_without_a_look),
-    ),
-    mutant(
-        "lineage-silent",
-        "who sees another's mark puts one beside it",
-        (COPIES,),
-        patches(Lineage, _protest=_say_nothing),
-    ),
-    mutant(
-        "lineage-unchosen",
-        "who finds that a person chose another one stops, and not only falls silent",
-        (CHOSEN,),
-        patches(Lineage, check=_check_and_mind_no_adoption),
-    ),
-    mutant(
-        "lineage-records-first",
-        "marks are listed before the records are read",
-        (ONE,),
-        patches(Lineage, check=_check_records_first),
-    ),
-)

@@ -24,10 +24,10 @@ from .actors import Actor, Ending, Scene, Violation
 from .collecting import Addresses, SimCollector
 from .deeds import clean_records, close, copy, create_branch, expire, link_issued
 from .operations import Operation
-from .planting import mutant, patches
 from .ports import SimDeleter, SimObjectStore, SimPorts
 from .reachable import reachable
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, scene, upload, versions
+from .surgery import mutant, patches
 from .views import PARTITION
 
 SAVED: Final = "saved"

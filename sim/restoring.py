@@ -21,10 +21,10 @@ from lakebed.versions import PathExists, Versions
 from .actors import Ending, Scene, Violation
 from .collecting import SimCollector
 from .operations import Operation
-from .planting import mutant, patches
 from .ports import SimDeleter, SimPorts
 from .reachable import reachable
 from .scenes import MAIN, Do, versions
+from .surgery import mutant, patches
 
 ASIDE: Final = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
 BYTES: Final = b"taken"

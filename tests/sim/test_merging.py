@@ -9,10 +9,11 @@ import pytest
 
 from sim import Actor, Budget, Ending, Explored, Scene, SimPorts, explore
 from sim.actors import Life
+from sim.hunting import MUTANTS
 from sim.memory import digest_of
-from sim.mutants import MUTANTS
 from sim.operations import UNORDERED
 from sim.planting import Mutant
+from sim.surgery import Surgery
 from sim.worlds import small_worlds
 
 SCENES = {world.scene.name: world.scene for world in small_worlds()}
@@ -59,7 +60,7 @@ def test_merged_histories_lead_to_the_same_ends_by_as_many_schedules(name: str) 
 @pytest.mark.parametrize(
     "mutant", [one for one in MUTANTS if set(one.scenes) & set(WALKED_TWICE)], ids=lambda m: m.name
 )
-def test_merged_histories_show_the_same_planted_bugs(mutant: Mutant) -> None:
+def test_merged_histories_show_the_same_planted_bugs(mutant: Mutant | Surgery) -> None:
     scene = SCENES[next(name for name in mutant.scenes if name in WALKED_TWICE)]
     with mutant.planted():
         merged, whole = explore(scene), explore(scene, merges=False)

@@ -26,8 +26,9 @@ from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import SliceRecord, decode_cell, keys
 from sim import explore
-from sim.mutants import MUTANTS
-from sim.planting import Mutant, mutant, patches
+from sim.hunting import MUTANTS
+from sim.planting import Mutant
+from sim.surgery import Surgery, mutant, patches
 from sim.worlds import small_worlds
 
 from .conftest import Lake
@@ -39,7 +40,7 @@ Story = Callable[[Lake], Awaitable[None]]
 class Loss:
     name: str
     story: Story
-    bug: Mutant
+    bug: Mutant | Surgery
 
 
 async def past(lake: Lake) -> tuple[str, str]:
@@ -64,7 +65,7 @@ def in_the_world(name: str) -> Story:
     return story
 
 
-def known(name: str) -> Mutant:
+def known(name: str) -> Mutant | Surgery:
     return next(one for one in MUTANTS if one.name == name)
 
 
@@ -367,7 +368,7 @@ LOSSES = (
     Loss(
         "a file nobody expects under the special folders",
         a_file_nobody_expects,
-        Mutant("strays", "only addresses of ours", ((optimised, "parse_address", _an_address_of_ours),)),  # type: ignore[arg-type]  # a module has attributes too
+        Surgery("strays", "only addresses of ours", ((optimised, "parse_address", _an_address_of_ours),)),  # type: ignore[arg-type]  # a module has attributes too
     ),
     Loss(
         "the listing is older than an upload that started before it",
