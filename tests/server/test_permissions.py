@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed import wire
+from lakebed.auth.actions import ACTIONS
 from lakebed.base import Entry
 from lakebed.gc.protocol import LEDGER, Quarantine, arrow_schema, encode_part, encode_quarantine, quarantine_path
+from lakebed.operations import LOGGED_IN, PUBLIC
+from lakebed.operations.table import OPERATIONS
 from lakebed.server import App, AppState
-from lakebed.server.app import RESOURCES
-from lakebed.server.needs import LOGIN, NEEDS
-from lakebed.server.routing import Route
 
 BODIES: dict[type, Any] = {
     wire.UserCreation: {"id": "x"},
@@ -32,11 +32,6 @@ BODIES: dict[type, Any] = {
     wire.ObjectStageCreation: {"physical_address": "mem://x/y", "checksum": "x", "size_bytes": 1},
 }
 """Where the resource is named in the body: a body that names some."""
-
-
-@pytest.fixture
-def routes(state: AppState) -> list[Route]:
-    return [route for resource in RESOURCES for route in resource.routes(state)]
 
 
 Login = Callable[..., Awaitable[httpx.AsyncClient]]
@@ -94,45 +89,55 @@ async def lay_aside(state: AppState, *paths: str) -> None:
     await repository.objectstore.put(quarantine_path("r1"), encode_quarantine(aside))
 
 
-def test_every_route_says_what_it_needs_and_every_row_has_a_route(routes: list[Route]) -> None:
-    guarded = {f"{route.method} {route.path}" for route in routes if not route.is_public}
-
-    assert guarded ^ set(NEEDS) == set()
-
-
 def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
-    assert sorted(operation for operation, needs in NEEDS.items() if needs == LOGIN) == [
-        "GET /config",
-        "GET /config/garbage-collection",
-        "GET /config/storage",
-        "GET /config/version",
-        "GET /oidc/callback",
-        "GET /usage-report/summary",
-        "GET /user",
-        "POST /auth/external/principal/login",
-        "POST /statistics",
-        "POST /sts/login",
+    assert sorted(operation.id for operation in OPERATIONS if operation.permissions == LOGGED_IN) == [
+        "externalPrincipalLogin",
+        "getConfig",
+        "getCurrentUser",
+        "getGarbageCollectionConfig",
+        "getLakeFSVersion",
+        "getStorageConfig",
+        "getUsageReportSummary",
+        "oauthCallback",
+        "postStatsEvents",
+        "stsLogin",
     ]
 
 
-async def test_without_permissions_every_route_refuses_and_without_login_too(
-    routes: list[Route], stranger: httpx.AsyncClient, login: Login
+def test_what_needs_no_login_is_a_shorter_list() -> None:
+    assert sorted(operation.id for operation in OPERATIONS if operation.permissions is PUBLIC) == [
+        "getAuthCapabilities",
+        "getSetupState",
+        "healthCheck",
+        "login",
+        "setup",
+        "setupCommPrefs",
+    ]
+
+
+def test_every_permission_is_an_action_that_policies_can_name() -> None:
+    asked = {one.action for operation in OPERATIONS for one in (*(operation.permissions or ()), *operation.asked_later)}
+
+    assert asked <= ACTIONS
+
+
+async def test_without_permissions_every_operation_refuses_and_without_login_too(
+    stranger: httpx.AsyncClient, login: Login
 ) -> None:
     nobody = await login("nobody")
 
-    for route in routes:
-        needs = NEEDS.get(f"{route.method} {route.path}", ())
-        bodies = [BODIES[need.body] for need in needs if need.body is not None]
-        path = re.sub(r"\{\w+\}", "x", route.path)
+    for operation in OPERATIONS:
+        path = re.sub(r"\{\w+\}", "x", operation.path)
         for caller, status, words in (
             (stranger, 401, "error authenticating request"),
             (nobody, 403, "insufficient permissions: nobody needs "),
         ):
-            if route.is_public or (needs == LOGIN and caller is nobody):
+            if operation.permissions is PUBLIC or (operation.permissions == LOGGED_IN and caller is nobody):
                 continue
-            answer = await caller.request(route.method, path, params={"path": "x"}, json=bodies[0] if bodies else None)
-            assert answer.status_code == status, (route.method, route.path, answer.text)
-            assert route.method == "HEAD" or answer.json()["message"].startswith(words)
+            body = BODIES.get(operation.body)
+            answer = await caller.request(operation.method, path, params={"path": "x"}, json=body)
+            assert answer.status_code == status, (operation.id, answer.text)
+            assert operation.method == "HEAD" or answer.json()["message"].startswith(words)
 
 
 async def test_objects_are_allowed_by_path(client: httpx.AsyncClient, repo: str, login: Login) -> None:

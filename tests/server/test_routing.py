@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import httpx
 import pytest
 from starlette.responses import Response
 
-from lakebed.server import App, AppState
-from lakebed.server.app import RESOURCES
+from lakebed.operations import LOGGED_IN, NOTHING, Operation
+from lakebed.server import App
 from lakebed.server.errors import MethodNotAllowed, NoSuchEndpoint
 from lakebed.server.requests import RestRequest
-from lakebed.server.rest import unimplemented
 from lakebed.server.routing import Route, Router
 
 
@@ -18,14 +19,15 @@ async def handler(_: RestRequest) -> Response:
     return Response()
 
 
+METHODS_AND_PATHS: tuple[tuple[Literal["GET", "PUT"], str], ...] = (
+    ("GET", "/a/{x}"),
+    ("PUT", "/a/{x}"),
+    ("GET", "/a/fixed"),
+    ("GET", "/a/{x}/b/{y}"),
+    ("GET", "/a/fixed/c"),
+)
 ROUTER = Router(
-    [
-        Route("GET", "/a/{x}", handler),
-        Route("PUT", "/a/{x}", handler),
-        Route("GET", "/a/fixed", handler),
-        Route("GET", "/a/{x}/b/{y}", handler),
-        Route("GET", "/a/fixed/c", handler),
-    ]
+    Route(Operation(path, method, path, NOTHING, NOTHING, LOGGED_IN, ""), handler) for method, path in METHODS_AND_PATHS
 )
 
 
@@ -44,7 +46,7 @@ ROUTER = Router(
 def test_segments_are_split_before_they_are_decoded(path: bytes, route: str, args: list[str]) -> None:
     found, decoded = ROUTER.find("GET", path)
 
-    assert (found.path, decoded) == (route, args)
+    assert (found.operation.path, decoded) == (route, args)
 
 
 @pytest.mark.parametrize("path", [b"", b"a", b"a/", b"a//", b"a/1/", b"/a/1", b"a/1/b", b"b/1", b"a/1/b/2/3"])
@@ -77,43 +79,3 @@ async def test_whatever_is_outside_the_api_is_no_endpoint(app: App) -> None:
 
 async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> None:
     assert (await client.get("/repositories/%ff")).status_code == 400
-
-
-OURS = (
-    "/gc/adopting",
-    "/gc/runs",
-    "/gc/rules/full",
-    "/gc/rules/history",
-    "/gc/rules/explain",
-    "/gc/why",
-    "/gc/plans",
-    "/gc/planning",
-    "/gc/purging",
-    "/gc/jobs",
-    "/gc/ledger",
-    "/gc/restore",
-)
-
-
-def test_every_operation_of_the_contract_has_a_route(state: AppState) -> None:
-    """The contract has 134; ours beside them are those of collections and of the retention rules in full."""
-    everything = {
-        (route.method, route.path)
-        for resource in RESOURCES
-        for route in resource.routes(state)
-        if not any(ours in route.path for ours in OURS)
-    }
-
-    assert len(everything) == 134
-
-
-def test_nothing_that_is_implemented_is_listed_as_missing(state: AppState) -> None:
-    here = {
-        (route.method, route.path)
-        for resource in RESOURCES
-        if resource is not unimplemented
-        for route in resource.routes(state)
-    }
-    missing = {(route.method, route.path) for route in unimplemented.routes(state)}
-
-    assert here & missing == set()

@@ -28,7 +28,6 @@ from lakebed.auth import (
     Authenticator,
     Authorizer,
     Groups,
-    NotPermitted,
     Policies,
     load_server_keys,
 )
@@ -43,16 +42,16 @@ from lakebed.objectstore import (
     open_objectstore,
     options_from_environment,
 )
+from lakebed.operations import table
 from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
 from .collectors import Collectors, check_runs
-from .errors import NoSuchEndpoint, error_response, message_response
+from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
-from .needs import guarded
 from .requests import RestRequest
-from .responses import text
+from .responses import answer, text
 from .rest import (
     branches,
     commits,
@@ -70,7 +69,6 @@ from .rest import (
     repositories,
     roles,
     staging,
-    unimplemented,
 )
 from .routing import Route, Router
 from .state import AppState
@@ -95,7 +93,6 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_ledger,
     gc_restore,
     gc_rules,
-    unimplemented,  # last: it stands in for what nobody above has
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 PRESIGN_S: Final = 15 * 60
@@ -229,12 +226,16 @@ def storage_config(blockstore: str) -> StorageConfig:
     )
 
 
-def create_app(state: AppState, extra: Iterable[Route] = ()) -> App:
-    """`extra` routes go before all others."""
-    routes = [*extra]
-    for resource in RESOURCES:
-        routes += resource.routes(state)
-    return App(state, Router(guarded(route) for route in routes))
+def create_app(state: AppState) -> App:
+    """Give each operation of the table its handler. One that is not implemented answers 501."""
+    routes = [route for resource in RESOURCES for route in resource.routes(state)]
+    missing = set(table.OPERATIONS) - {route.operation for route in routes}
+    assert not any(operation.is_implemented for operation in missing), missing
+    return App(state, Router([*routes, *(Route(operation, _refuse) for operation in missing)]))
+
+
+async def _refuse(_: RestRequest) -> Response:
+    raise NotImplementedHere("Not Implemented")
 
 
 class App:
@@ -269,15 +270,19 @@ class App:
         if not path.startswith(API_ROOT):
             return self._answer_outside(path)
         route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
-        if not route.is_public:
+        request.parameters = route.parameters
+        operation = route.operation
+        if route.gate is not None:
             request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await self._state.authorizer.permissions(request.identity)
-            if route.gate is None:
-                raise NotPermitted(f"insufficient permissions: nobody said what {route.method} {route.path} needs")
             await route.gate.admit(request, request.permissions)
-        return await route.handler(request)
+        if route.takes_record:
+            result = await route.handler(request, await request.record(operation))
+        else:
+            result = await route.handler(request)
+        return result if isinstance(result, Response) else answer(result, operation.status)
 
     def _answer_outside(self, path: bytes) -> Response:
         if path == b"/_health":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -16,10 +16,11 @@ import msgspec
 from starlette.requests import Request
 
 from lakebed.auth import Identity, Permissions
+from lakebed.operations import Operation
 
 from .errors import InvalidBody, InvalidParameter
 
-T = TypeVar("T")
+B = TypeVar("B")
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
@@ -36,13 +37,14 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 
 class RestRequest(Request):
     """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
-    (set on all but public routes).
+    (set on all but public routes). `parameters` are the names that the operation declares.
     """
 
     args: Sequence[str]
     identity: Identity
     permissions: Permissions
-    _decoded: object = None
+    parameters: Set[str]
+    _record: object = None
     _query: dict[str, list[str]] | None = None
 
     # Headers: looked up in the raw list, which is short, rather than in an object built for it
@@ -57,6 +59,7 @@ class RestRequest(Request):
     # Query
 
     def query_list(self, name: str) -> list[str]:
+        assert name in self.parameters, f"the operation declares no parameter {name}"
         if self._query is None:
             self._query = _parse_query(self.scope["query_string"])
         return self._query.get(name, [])
@@ -114,31 +117,17 @@ class RestRequest(Request):
 
     # Body
 
-    async def decoded(self, kind: type[T], *, is_optional: bool = False) -> T:
-        """The JSON body as a record. An optional one that is empty, or null, is the record of defaults. What the door
-        has decoded is not decoded again.
+    async def record(self, operation: Operation[B, object]) -> B:
+        """Decode the JSON body, once. An optional body that is empty, or null, is the record of defaults.
 
         Raises:
             InvalidBody: no JSON, not of this schema, or too large.
         """
-        if isinstance(self._decoded, msgspec.Struct) and type(self._decoded) is kind:
-            return self._decoded
-        body = await self.small_body(JSON_BODY_BYTES_MAX)
-        if is_optional and body.strip() in {b"", b"null"}:
-            return kind()
-        decoder = _decoders.get(kind)
-        if decoder is None:
-            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
-        try:
-            self._decoded = decoder.decode(body)
-        except msgspec.ValidationError as error:
-            name = getattr(kind, "__name__", str(kind))
-            raise InvalidBody(
-                f"request body has an error: doesn't match schema #/components/schemas/{name}: {_schema_words(error)}"
-            ) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
-        return self._decoded  # type: ignore[return-value]  # the table's keys say of which type
+        if self._record is None:
+            body = await self.small_body(JSON_BODY_BYTES_MAX)
+            is_absent = operation.is_body_optional and body.strip() in {b"", b"null"}
+            self._record = operation.body() if is_absent else _decode_record(operation.body, body)
+        return self._record  # type: ignore[return-value]  # a request has one operation, and that has one record
 
     async def small_body(self, size_bytes_max: int) -> bytes:
         """The whole body.
@@ -154,6 +143,21 @@ class RestRequest(Request):
                 raise InvalidBody(f"request body is larger than {size_bytes_max} bytes")
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _decode_record(kind: type[B], body: bytes) -> B:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        return decoder.decode(body)  # type: ignore[return-value]  # the table's keys are the types of its decoders
+    except msgspec.ValidationError as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise InvalidBody(
+            f"request body has an error: doesn't match schema #/components/schemas/{name}: {_schema_words(error)}"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
 
 
 def _parse_query(raw: bytes) -> dict[str, list[str]]:

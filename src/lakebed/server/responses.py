@@ -20,6 +20,11 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def answer(record: object, status: int = 200) -> Response:
+    """Encode a record as JSON, a string as text, and None as no body."""
+    if record is None:
+        return nothing(status)
+    if isinstance(record, str):
+        return text(record, status)
     return Response(_encode(record), status, media_type="application/json")
 
 

@@ -9,41 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, overload
 from urllib.parse import unquote_to_bytes
 
 from starlette.responses import Response
 
-from lakebed.auth import Permissions
+from lakebed.operations import NOTHING, PUBLIC, AnyOperation, Operation
 
 from .errors import InvalidParameter, MethodNotAllowed, NoSuchEndpoint
+from .gate import Gate
 from .requests import RestRequest
 
-Handler: TypeAlias = Callable[[RestRequest], Awaitable[Response]]
+B = TypeVar("B")
+A = TypeVar("A")
+Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
-class Gate(Protocol):
-    async def admit(self, request: RestRequest, permissions: Permissions) -> None:
-        """
-        Raises:
-            NotPermitted: these permissions do not reach as far as this request.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
 class Route:
-    """`path` is relative to the API's root: `/repositories/{repository}`. A public route needs no credentials; every
-    other has a gate, put in by needs.py, and lets nobody in while it has none.
+    """An operation, the handler that carries it out, and the gate before it (none: it is public).
 
-    Handlers find what stands for `{…}` in `request.args`, decoded, in order.
+    The handler takes the request and, where the operation has a record for a body, that record. It returns the
+    operation's answer, or a response of its own. The path's arguments are in `request.args`, decoded, in order.
     """
 
-    method: str
-    path: str
-    handler: Handler
-    is_public: bool = False
-    gate: Gate | None = None
+    __slots__ = ("gate", "handler", "operation", "parameters", "takes_record")
+
+    @overload
+    def __init__(
+        self, operation: Operation[Any, A], handler: Callable[[RestRequest], Awaitable[A | Response]]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, operation: Operation[B, A], handler: Callable[[RestRequest, B], Awaitable[A | Response]]
+    ) -> None: ...
+
+    def __init__(self, operation: AnyOperation, handler: Handler) -> None:
+        self.operation: Final = operation
+        self.handler: Final = handler
+        self.gate: Final = None if operation.permissions is PUBLIC else Gate(operation)
+        self.takes_record: Final = operation.body not in {NOTHING, bytes}
+        self.parameters: Final = frozenset(parameter.name for parameter in operation.parameters)
 
 
 @dataclass(slots=True)
@@ -55,16 +61,16 @@ class _Node:
 
 class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
-        """The first route of a method and path wins, so that a stand-in may be listed after the real ones."""
         self._root = _Node()
         for route in routes:
             node = self._root
-            for segment in route.path.removeprefix("/").split("/"):
+            for segment in route.operation.path.removeprefix("/").split("/"):
                 if segment.startswith("{"):
                     node.variable = node = node.variable or _Node()
                 else:
                     node = node.fixed.setdefault(segment.encode(), _Node())
-            node.routes.setdefault(route.method, route)
+            assert route.operation.method not in node.routes, f"{route.operation.id}: two routes"
+            node.routes[route.operation.method] = route
 
     def find(self, method: str, path: bytes) -> tuple[Route, list[str]]:
         """The route of a raw path (relative, without its first slash), and its decoded arguments.

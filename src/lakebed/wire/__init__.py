@@ -30,7 +30,17 @@ from .collection import (
     PrepareGCUncommittedResponse,
 )
 from .common import Error, Pagination, StorageUri
-from .config import CapabilitiesConfig, Config, StorageConfig, UiConfig, UsageReport, UsageReportSummary, VersionConfig
+from .config import (
+    CapabilitiesConfig,
+    Config,
+    StatsEvent,
+    StatsEventsList,
+    StorageConfig,
+    UiConfig,
+    UsageReport,
+    UsageReportSummary,
+    VersionConfig,
+)
 from .objects import (
     ObjectCopyCreation,
     ObjectError,
@@ -134,6 +144,8 @@ __all__ = [
     "StagingLocation",
     "StagingMetadata",
     "Statement",
+    "StatsEvent",
+    "StatsEventsList",
     "StorageConfig",
     "StorageUri",
     "TagCreation",

@@ -53,3 +53,13 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 class UsageReportSummary(msgspec.Struct, frozen=True, kw_only=True):
     installation_id: str
     reports: list[UsageReport]
+
+
+class StatsEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    class_: str
+    name: str
+    count: int
+
+
+class StatsEventsList(msgspec.Struct, frozen=True, kw_only=True):
+    events: list[StatsEvent]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response
-
 from lakebed import wire
 from lakebed.base import InvalidName, path_to_key
+from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of, text
+from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound, CommitNotFound, RefNotFound
@@ -18,7 +17,7 @@ class Branches:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
         hidden = frozenset() if request.flag("show_hidden") else await repository.settings.hidden_branches()
         limit = request.amount()
@@ -30,11 +29,10 @@ class Branches:
             )
             found += [wire.Ref(id=b.name, commit_id=b.commit_id) for b in branches if b.name not in hidden]
             after = branches[-1].name if branches else after
-        return answer(wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found))
+        return wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found)
 
-    async def create(self, request: RestRequest) -> Response:
+    async def create(self, request: RestRequest, body: wire.BranchCreation) -> str:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.BranchCreation)
         try:
             commit_id = await repository.changes.create_branch(
                 body.name, body.source, hidden=bool(body.hidden), force=bool(body.force)
@@ -43,22 +41,20 @@ class Branches:
             raise Answer(400, f"argument branch: branch id: invalid value: validation error: {error}") from error
         except (RefNotFound, BranchNotFound, CommitNotFound) as error:
             raise Answer(404, f"source reference '{body.source}': not found") from error
-        return text(commit_id, 201)
+        return commit_id
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
         branch = await repository.versions.get_branch(request.args[1])
-        return answer(wire.Ref(id=branch.name, commit_id=branch.commit_id))
+        return wire.Ref(id=branch.name, commit_id=branch.commit_id)
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.changes.delete_branch(request.args[1], force=request.flag("force"))
-        return nothing()
 
-    async def reset(self, request: RestRequest) -> Response:
+    async def reset(self, request: RestRequest, body: wire.ResetCreation) -> None:
         repository = await self._catalog.get(request.args[0])
         branch = request.args[1]
-        body = await request.decoded(wire.ResetCreation)
         force = bool(body.force)
         match body.type:
             case "reset":
@@ -69,56 +65,51 @@ class Branches:
                 if not body.path:
                     raise InvalidParameter("resetting an object needs its path")
                 await repository.changes.reset_object(branch, path_to_key(body.path), force=force)
-        return nothing()
 
-    async def hard_reset(self, request: RestRequest) -> Response:
+    async def hard_reset(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.changes.hard_reset(request.args[1], request.required("ref"), force=request.flag("force"))
-        return nothing()
 
 
 class Tags:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
         tags, has_more = await repository.versions.list_tags(
             prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
         )
         results = [wire.Ref(id=tag.name, commit_id=tag.commit_id) for tag in tags]
         last = tags[-1].name if tags else ""
-        return answer(wire.RefList(pagination=page_of(results, has_more=has_more, last=last), results=results))
+        return wire.RefList(pagination=page_of(results, has_more=has_more, last=last), results=results)
 
-    async def create(self, request: RestRequest) -> Response:
+    async def create(self, request: RestRequest, body: wire.TagCreation) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.TagCreation)
         commit_id = await repository.changes.create_tag(body.id, body.ref, force=bool(body.force))
-        return answer(wire.Ref(id=body.id, commit_id=commit_id), 201)
+        return wire.Ref(id=body.id, commit_id=commit_id)
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
         commit_id = await repository.versions.get_tag(request.args[1])
-        return answer(wire.Ref(id=request.args[1], commit_id=commit_id))
+        return wire.Ref(id=request.args[1], commit_id=commit_id)
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.changes.delete_tag(request.args[1], force=request.flag("force"))
-        return nothing()
 
 
 def routes(state: AppState) -> list[Route]:
     branches, tags = Branches(state), Tags(state)
-    all_branches, all_tags = "/repositories/{repository}/branches", "/repositories/{repository}/tags"
     return [
-        Route("GET", all_branches, branches.list),
-        Route("POST", all_branches, branches.create),
-        Route("GET", all_branches + "/{branch}", branches.get),
-        Route("DELETE", all_branches + "/{branch}", branches.delete),
-        Route("PUT", all_branches + "/{branch}", branches.reset),
-        Route("PUT", all_branches + "/{branch}/hard_reset", branches.hard_reset),
-        Route("GET", all_tags, tags.list),
-        Route("POST", all_tags, tags.create),
-        Route("GET", all_tags + "/{tag}", tags.get),
-        Route("DELETE", all_tags + "/{tag}", tags.delete),
+        Route(history.LIST_BRANCHES, branches.list),
+        Route(history.CREATE_BRANCH, branches.create),
+        Route(history.GET_BRANCH, branches.get),
+        Route(history.DELETE_BRANCH, branches.delete),
+        Route(history.RESET_BRANCH, branches.reset),
+        Route(history.HARD_RESET_BRANCH, branches.hard_reset),
+        Route(history.LIST_TAGS, tags.list),
+        Route(history.CREATE_TAG, tags.create),
+        Route(history.GET_TAG, tags.get),
+        Route(history.DELETE_TAG, tags.delete),
     ]

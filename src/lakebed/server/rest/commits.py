@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from starlette.responses import Response
-
 from lakebed import wire
 from lakebed.base import path_to_key
 from lakebed.objectstore import ObjectMissing
+from lakebed.operations import history
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of
+from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, RefNotFound
@@ -21,9 +20,8 @@ class Commits:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def commit(self, request: RestRequest) -> Response:
+    async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.CommitCreation)
         if request.query("source_metarange"):
             raise Answer(501, "committing a given metarange is not supported")
         commit = await repository.changes.commit(
@@ -35,18 +33,18 @@ class Commits:
             allow_empty=bool(body.allow_empty),
             force=bool(body.force),
         )
-        return answer(commit_record(commit), 201)
+        return commit_record(commit)
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> wire.Commit:
         """By id, as the contract says, or by any other ref expression, as its clients do."""
         versions = (await self._catalog.get(request.args[0])).versions
         try:
             commit = await versions.get_commit(await versions.resolve_commit(request.args[1]))
         except RefNotFound as error:
             raise CommitNotFound("commit not found", commit=request.args[1]) from error
-        return answer(commit_record(commit))
+        return commit_record(commit)
 
-    async def log(self, request: RestRequest) -> Response:
+    async def log(self, request: RestRequest) -> wire.CommitList:
         """`limit` says that the caller wants `amount` commits and no more pages: the same work for us."""
         repository = await self._catalog.get(request.args[0])
         request.flag("limit")
@@ -62,11 +60,10 @@ class Commits:
         )
         results = [commit_record(commit) for commit in commits]
         pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
-        return answer(wire.CommitList(pagination=pagination, results=results))
+        return wire.CommitList(pagination=pagination, results=results)
 
-    async def revert(self, request: RestRequest) -> Response:
+    async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.RevertCreation)
         overrides = body.commit_overrides or wire.CommitOverrides()
         await repository.changes.revert(
             request.args[1],
@@ -78,11 +75,9 @@ class Commits:
             allow_empty=bool(body.allow_empty),
             force=bool(body.force),
         )
-        return nothing()
 
-    async def cherry_pick(self, request: RestRequest) -> Response:
+    async def cherry_pick(self, request: RestRequest, body: wire.CherryPickCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.CherryPickCreation)
         overrides = body.commit_overrides or wire.CommitOverrides()
         commit = await repository.changes.cherry_pick(
             request.args[1],
@@ -93,15 +88,15 @@ class Commits:
             metadata=overrides.metadata,
             force=bool(body.force),
         )
-        return answer(commit_record(commit), 201)
+        return commit_record(commit)
 
-    async def metarange(self, request: RestRequest) -> Response:
+    async def metarange(self, request: RestRequest) -> wire.StorageUri:
         return await self._file(request, "metaranges", "metarange")
 
-    async def range(self, request: RestRequest) -> Response:
+    async def range(self, request: RestRequest) -> wire.StorageUri:
         return await self._file(request, "ranges", "range")
 
-    async def _file(self, request: RestRequest, folder: str, noun: str) -> Response:
+    async def _file(self, request: RestRequest, folder: str, noun: str) -> wire.StorageUri:
         repository = await self._catalog.get(request.args[0])
         file_id = request.args[1]
         if not _is_digest(file_id):
@@ -111,20 +106,19 @@ class Commits:
             await repository.objectstore.stat(key)
         except ObjectMissing as error:
             raise Answer(404, f"{noun} not found") from error
-        return answer(wire.StorageUri(location=repository.full_address(key)))
+        return wire.StorageUri(location=repository.full_address(key))
 
 
 def routes(state: AppState) -> list[Route]:
     here = Commits(state)
-    one = "/repositories/{repository}"
     return [
-        Route("POST", one + "/branches/{branch}/commits", here.commit),
-        Route("POST", one + "/branches/{branch}/revert", here.revert),
-        Route("POST", one + "/branches/{branch}/cherry-pick", here.cherry_pick),
-        Route("GET", one + "/commits/{commitId}", here.get),
-        Route("GET", one + "/refs/{ref}/commits", here.log),
-        Route("GET", one + "/metadata/meta_range/{meta_range}", here.metarange),
-        Route("GET", one + "/metadata/range/{range}", here.range),
+        Route(history.COMMIT, here.commit),
+        Route(history.REVERT_BRANCH, here.revert),
+        Route(history.CHERRY_PICK, here.cherry_pick),
+        Route(history.GET_COMMIT, here.get),
+        Route(history.LOG_COMMITS, here.log),
+        Route(history.GET_META_RANGE, here.metarange),
+        Route(history.GET_RANGE, here.range),
     ]
 
 

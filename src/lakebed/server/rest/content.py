@@ -13,13 +13,15 @@ from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
+from lakebed import wire
 from lakebed.base import Entry, LakebedError
 from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
 from lakebed.objectstore import Body, ObjectMissing
+from lakebed.operations import objects
 from lakebed.server.errors import Answer, InvalidParameter, message_response
 from lakebed.server.forms import open_form
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import StreamedResponse, answer, nothing
+from lakebed.server.responses import StreamedResponse, nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Condemned
@@ -40,7 +42,7 @@ class Content:
 
     # Upload
 
-    async def upload(self, request: RestRequest) -> Response:
+    async def upload(self, request: RestRequest) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         if_none_match = _if_none_match(request.header(b"if-none-match"))
@@ -57,7 +59,7 @@ class Content:
             if_match=None if if_match is None else if_match.strip('"'),
             force=request.flag("force"),
         )
-        return answer(stats_of_entry(repository, path, entry), 201)
+        return stats_of_entry(repository, path, entry)
 
     # Download
 
@@ -103,11 +105,10 @@ class Content:
 
 def routes(state: AppState) -> list[Route]:
     here = Content(state)
-    objects = "/repositories/{repository}/refs/{ref}/objects"
     return [
-        Route("POST", "/repositories/{repository}/branches/{branch}/objects", here.upload),
-        Route("GET", objects, here.get),
-        Route("HEAD", objects, here.head),
+        Route(objects.UPLOAD_OBJECT, here.upload),
+        Route(objects.GET_OBJECT, here.get),
+        Route(objects.HEAD_OBJECT, here.head),
     ]
 
 

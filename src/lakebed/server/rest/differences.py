@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.responses import Response
-
 from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
+from lakebed.operations import history
 from lakebed.server.errors import Answer
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, page_of
+from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Strategy
@@ -22,7 +21,7 @@ class Differences:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def of_branch(self, request: RestRequest) -> Response:
+    async def of_branch(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
         found, has_more = await repository.versions.diff_branch(
             request.args[1],
@@ -31,9 +30,9 @@ class Differences:
             delimiter=request.query("delimiter").encode(),
             limit=request.amount(),
         )
-        return _answer(found, has_more=has_more, is_with_stats=False)
+        return _page(found, has_more=has_more, is_with_stats=False)
 
-    async def of_refs(self, request: RestRequest) -> Response:
+    async def of_refs(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
         found, has_more = await repository.versions.diff_refs(
             request.args[1],
@@ -44,12 +43,11 @@ class Differences:
             limit=request.amount(),
             three_dot=request.choice("type", ("three_dot", "two_dot")) == "three_dot",
         )
-        return _answer(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"))
+        return _page(found, has_more=has_more, is_with_stats=request.flag("include_right_stats"))
 
-    async def merge(self, request: RestRequest) -> Response:
+    async def merge(self, request: RestRequest, body: wire.Merge) -> wire.MergeResult:
         repository = await self._catalog.get(request.args[0])
         source, branch = request.args[1], request.args[2]
-        body = await request.decoded(wire.Merge, is_optional=True)
         if (body.strategy or "") not in _STRATEGIES:
             raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
         commit = await repository.changes.merge(
@@ -63,37 +61,33 @@ class Differences:
             squash=bool(body.squash_merge),
             force=bool(body.force),
         )
-        return answer(wire.MergeResult(reference=commit.id))
+        return wire.MergeResult(reference=commit.id)
 
-    async def merge_base(self, request: RestRequest) -> Response:
+    async def merge_base(self, request: RestRequest) -> wire.FindMergeBaseResult:
         versions = (await self._catalog.get(request.args[0])).versions
         source, destination = request.args[1], request.args[2]
         base = await versions.merge_base(source, destination)
-        return answer(
-            wire.FindMergeBaseResult(
-                base_commit_id=base.id,
-                source_commit_id=await versions.resolve_commit(source),
-                destination_commit_id=await versions.resolve_commit(destination),
-            )
+        return wire.FindMergeBaseResult(
+            base_commit_id=base.id,
+            source_commit_id=await versions.resolve_commit(source),
+            destination_commit_id=await versions.resolve_commit(destination),
         )
 
 
 def routes(state: AppState) -> list[Route]:
     here = Differences(state)
-    one = "/repositories/{repository}"
-    merge = one + "/refs/{sourceRef}/merge/{destinationBranch}"
     return [
-        Route("GET", one + "/branches/{branch}/diff", here.of_branch),
-        Route("GET", one + "/refs/{leftRef}/diff/{rightRef}", here.of_refs),
-        Route("POST", merge, here.merge),
-        Route("GET", merge, here.merge_base),
+        Route(history.DIFF_BRANCH, here.of_branch),
+        Route(history.DIFF_REFS, here.of_refs),
+        Route(history.MERGE_INTO_BRANCH, here.merge),
+        Route(history.FIND_MERGE_BASE, here.merge_base),
     ]
 
 
-def _answer(found: Sequence[Difference], *, has_more: bool, is_with_stats: bool) -> Response:
+def _page(found: Sequence[Difference], *, has_more: bool, is_with_stats: bool) -> wire.DiffList:
     results = [_difference(difference, is_with_stats=is_with_stats) for difference in found]
     pagination = page_of(results, has_more=has_more, last=results[-1].path if results else "")
-    return answer(wire.DiffList(pagination=pagination, results=results))
+    return wire.DiffList(pagination=pagination, results=results)
 
 
 def _difference(difference: Difference, *, is_with_stats: bool) -> wire.Diff:

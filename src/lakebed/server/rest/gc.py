@@ -7,33 +7,24 @@ Two vocabularies over `lakebed.gc.service`: the contract's ("prepare"), and our 
 from __future__ import annotations
 
 import logging
-
-from starlette.responses import Response
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from lakebed import wire
 from lakebed.base import RunId
-from lakebed.gc.protocol import (
-    Apply,
-    Condemn,
-    End,
-    GiveUp,
-    Mark,
-    PrepareCommits,
-    Question,
-    ReadUncommitted,
-    RunKind,
-    StartRun,
-    Sweep,
-    input_folder,
-)
+from lakebed.gc import protocol
+from lakebed.gc.protocol import RunKind, input_folder
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches
+from lakebed.operations import collections, collectors
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Options
 
 logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Contract:
@@ -42,54 +33,49 @@ class Contract:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def config(self, _: RestRequest) -> Response:
+    async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
         """No object is kept for its age here; for this long an address that was handed out may be linked."""
-        return answer(wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000))
+        return wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000)
 
-    async def prepare_commits(self, request: RestRequest) -> Response:
+    async def prepare_commits(self, request: RestRequest) -> wire.GarbageCollectionPrepareResponse:
         repository = await self._catalog.get(request.args[0])
         service = CollectionService(repository.versions)
-        started = await service.start(StartRun(kind=RunKind.COMMITTED))
+        started = await service.start(protocol.StartRun(kind=RunKind.COMMITTED))
         prepared = await service.prepare_commits(started.run_id)
         doomed = input_folder(RunKind.COMMITTED, RunId(started.run_id), "doomed")
-        return answer(
-            wire.GarbageCollectionPrepareResponse(
-                run_id=prepared.run_id,
-                gc_commits_location=repository.full_address(prepared.commits.folder),
-                gc_addresses_location=repository.full_address(doomed),
-            ),
-            201,
+        return wire.GarbageCollectionPrepareResponse(
+            run_id=prepared.run_id,
+            gc_commits_location=repository.full_address(prepared.commits.folder),
+            gc_addresses_location=repository.full_address(doomed),
         )
 
-    async def prepare_uncommitted(self, request: RestRequest) -> Response:
+    async def prepare_uncommitted(
+        self, request: RestRequest, body: wire.PrepareGCUncommittedRequest
+    ) -> wire.PrepareGCUncommittedResponse:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.PrepareGCUncommittedRequest, is_optional=True)
         service = CollectionService(repository.versions)
         if body.continuation_token:
             run_id, _, token = body.continuation_token.partition(":")
             if not token:
                 raise BadContinuation("not a continuation token")
         else:
-            run_id, token = (await service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
-        following = ReadUncommitted(continuation_token=token)
+            run_id, token = (await service.start(protocol.StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
+        following = protocol.ReadUncommitted(continuation_token=token)
         # Only tokens of this route are good here: a run that was begun by a collector is not this caller's to abandon.
         page = await service.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
         if page.continuation_token is None:
             # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
             # one wanted to read of the records that would go is read: copies come last.
             await service.abandon(page.run_id)
-        return answer(
-            wire.PrepareGCUncommittedResponse(
-                run_id=page.run_id,
-                gc_uncommitted_location=repository.full_address(page.location),
-                continuation_token=f"{page.run_id}:{page.continuation_token}" if page.continuation_token else "",
-            ),
-            201,
+        return wire.PrepareGCUncommittedResponse(
+            run_id=page.run_id,
+            gc_uncommitted_location=repository.full_address(page.location),
+            continuation_token=f"{page.run_id}:{page.continuation_token}" if page.continuation_token else "",
         )
 
 
 class Runs:
-    """Our own routes: each decodes one record, makes one call, and answers with one record."""
+    """Our own routes: a record in, one call of the service, a record out."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
@@ -99,92 +85,62 @@ class Runs:
         repository = await self._catalog.get(request.args[0])
         return CollectionService(repository.versions, user_id=request.identity.user_id, searches=self._searches)
 
-    async def start(self, request: RestRequest) -> Response:
+    def ask(self, call: Callable[[CollectionService], Awaitable[A]]) -> Callable[[RestRequest], Awaitable[A]]:
+        async def handle(request: RestRequest) -> A:
+            return await call(await self._service(request))
+
+        return handle
+
+    def ask_of_run(
+        self, call: Callable[[CollectionService, str], Awaitable[A]]
+    ) -> Callable[[RestRequest], Awaitable[A]]:
+        async def handle(request: RestRequest) -> A:
+            return await call(await self._service(request), request.args[1])
+
+        return handle
+
+    def step(
+        self, call: Callable[[CollectionService, str, B], Awaitable[A]]
+    ) -> Callable[[RestRequest, B], Awaitable[A]]:
+        async def handle(request: RestRequest, body: B) -> A:
+            return await call(await self._service(request), request.args[1], body)
+
+        return handle
+
+    async def start(self, request: RestRequest, body: protocol.StartRun) -> protocol.StartedRun:
+        return await (await self._service(request)).start(body)
+
+    async def why(self, request: RestRequest) -> protocol.WhyPage:
         service = await self._service(request)
-        return answer(await service.start(await request.decoded(StartRun)), 201)
+        question = protocol.Question(**{name: request.query(name) for name in protocol.Question._fields})
+        return await service.why_page(question, request.query("continuation_token") or None)
 
-    async def list(self, request: RestRequest) -> Response:
-        return answer(await (await self._service(request)).runs())
-
-    async def get(self, request: RestRequest) -> Response:
-        return answer(await (await self._service(request)).run(request.args[1]))
-
-    async def why(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        question = Question(**{name: request.query(name) for name in Question._fields})
-        return answer(await service.why_page(question, request.query("continuation_token") or None))
-
-    async def uncommitted(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        body = await request.decoded(ReadUncommitted, is_optional=True)
-        return answer(await service.read_uncommitted(request.args[1], body))
-
-    async def commits(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        body = await request.decoded(PrepareCommits, is_optional=True)
-        return answer(await service.prepare_commits(request.args[1], body))
-
-    async def marked(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.mark(request.args[1], await request.decoded(Mark)))
-
-    async def applying(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.apply(request.args[1], await request.decoded(Apply)))
-
-    async def planning(self, request: RestRequest) -> Response:
-        return answer(await (await self._service(request)).planning())
-
-    async def purging(self, request: RestRequest) -> Response:
-        return answer(await (await self._service(request)).purging())
-
-    async def adopting(self, request: RestRequest) -> Response:
+    async def adopting(self, request: RestRequest) -> protocol.Adopting:
         adopted = await (await self._service(request)).adopting()
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
-        return answer(adopted)
-
-    async def condemn(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.condemn(request.args[1], await request.decoded(Condemn)))
-
-    async def give_up(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.give_up(request.args[1], await request.decoded(GiveUp)))
-
-    async def sweeping(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.sweep(request.args[1], await request.decoded(Sweep)))
-
-    async def ended(self, request: RestRequest) -> Response:
-        service = await self._service(request)
-        return answer(await service.end(request.args[1], await request.decoded(End)))
-
-    async def abandoned(self, request: RestRequest) -> Response:
-        return answer(await (await self._service(request)).abandon(request.args[1]))
+        return adopted
 
 
 def routes(state: AppState) -> list[Route]:
     contract, runs = Contract(state), Runs(state)
-    repository = "/repositories/{repository}"
-    run = repository + "/gc/runs/{run_id}"
     return [
-        Route("GET", "/config/garbage-collection", contract.config),
-        Route("POST", repository + "/gc/prepare_commits", contract.prepare_commits),
-        Route("POST", repository + "/gc/prepare_uncommited", contract.prepare_uncommitted),
-        Route("GET", repository + "/gc/runs", runs.list),
-        Route("POST", repository + "/gc/runs", runs.start),
-        Route("GET", repository + "/gc/why", runs.why),
-        Route("GET", run, runs.get),
-        Route("POST", run + "/uncommitted", runs.uncommitted),
-        Route("POST", run + "/commits", runs.commits),
-        Route("POST", run + "/marked", runs.marked),
-        Route("POST", repository + "/gc/planning", runs.planning),
-        Route("POST", repository + "/gc/purging", runs.purging),
-        Route("POST", repository + "/gc/adopting", runs.adopting),
-        Route("POST", run + "/applying", runs.applying),
-        Route("POST", run + "/condemn", runs.condemn),
-        Route("POST", run + "/give-up", runs.give_up),
-        Route("POST", run + "/sweeping", runs.sweeping),
-        Route("POST", run + "/ended", runs.ended),
-        Route("POST", run + "/abandoned", runs.abandoned),
+        Route(collections.GET_GARBAGE_COLLECTION_CONFIG, contract.config),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS, contract.prepare_commits),
+        Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
+        Route(collectors.LIST_GC_RUNS, runs.ask(CollectionService.runs)),
+        Route(collectors.START_GC_RUN, runs.start),
+        Route(collectors.WHY_GC_OBJECT, runs.why),
+        Route(collectors.GET_GC_RUN, runs.ask_of_run(CollectionService.run)),
+        Route(collectors.READ_GC_UNCOMMITTED, runs.step(CollectionService.read_uncommitted)),
+        Route(collectors.READ_GC_COMMITS, runs.step(CollectionService.prepare_commits)),
+        Route(collectors.MARK_GC_RUN, runs.step(CollectionService.mark)),
+        Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
+        Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
+        Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
+        Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
+        Route(collectors.CONDEMN_GC_COMMITS, runs.step(CollectionService.condemn)),
+        Route(collectors.GIVE_UP_GC_IDS, runs.step(CollectionService.give_up)),
+        Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
+        Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
+        Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
     ]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from starlette.responses import Response
-
 from lakebed.auth import NotPermitted
-from lakebed.gc.protocol import JobAction, JobList, StartJob
+from lakebed.gc.protocol import JobAction, JobList, JobView, StartJob
 from lakebed.gc.service import JobBook
+from lakebed.operations import collectors
+from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -21,7 +20,7 @@ NEEDED: Final[Mapping[JobAction, tuple[str, ...]]] = {
     JobAction.RUN: ("gc:Plan", "gc:Apply"),
     JobAction.PURGE: ("gc:Apply",),
 }
-"""What starting a job needs besides what needs.py says: the same as its collector will be asked for."""
+"""What starting a job needs besides what the table says: the same as its collector will be asked for."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",), "gc:Apply": ()}
 """A plan that fails ends the run that it began."""
@@ -35,14 +34,13 @@ class Jobs:
     async def _book(self, request: RestRequest) -> JobBook:
         return JobBook((await self._catalog.get(request.args[0])).versions)
 
-    async def start(self, request: RestRequest) -> Response:
-        body = await request.decoded(StartJob)
+    async def start(self, request: RestRequest, body: StartJob) -> JobView:
         if request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: a job starts no other")
         needed = NEEDED[body.action]
-        for action in needed:
-            request.permissions.require(action, f"arn:lakefs:fs:::repository/{request.args[0]}")
-        job = await self._collectors.start(
+        asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
+        require(asked, request.permissions, {"repository": request.args[0]})
+        return await self._collectors.start(
             await self._book(request),
             body,
             repository=request.args[0],
@@ -50,26 +48,24 @@ class Jobs:
             identity=request.identity,
             actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE[action])),
         )
-        return answer(job, 201)
 
-    async def list(self, request: RestRequest) -> Response:
-        return answer(JobList(jobs=tuple(await (await self._book(request)).list())))
+    async def list(self, request: RestRequest) -> JobList:
+        return JobList(jobs=tuple(await (await self._book(request)).list()))
 
-    async def get(self, request: RestRequest) -> Response:
-        return answer(await (await self._book(request)).get(request.args[1]))
+    async def get(self, request: RestRequest) -> JobView:
+        return await (await self._book(request)).get(request.args[1])
 
-    async def stop(self, request: RestRequest) -> Response:
-        return answer(await (await self._book(request)).ask_to_stop(request.args[1]))
+    async def stop(self, request: RestRequest) -> JobView:
+        return await (await self._book(request)).ask_to_stop(request.args[1])
 
 
 def routes(state: AppState) -> list[Route]:
     here = Jobs(state)
-    jobs = "/repositories/{repository}/gc/jobs"
     return [
-        Route("POST", jobs, here.start),
-        Route("GET", jobs, here.list),
-        Route("GET", jobs + "/{job_id}", here.get),
-        Route("DELETE", jobs + "/{job_id}", here.stop),
+        Route(collectors.START_GC_JOB, here.start),
+        Route(collectors.LIST_GC_JOBS, here.list),
+        Route(collectors.GET_GC_JOB, here.get),
+        Route(collectors.STOP_GC_JOB, here.stop),
     ]
 
 

@@ -16,6 +16,7 @@ from lakebed.gc.protocol import (
     decode_ledger,
     plain_rows,
 )
+from lakebed.operations import collectors
 from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import answer
@@ -58,7 +59,7 @@ class Ledger:
 
 
 def routes(state: AppState) -> list[Route]:
-    return [Route("GET", "/repositories/{repository}/gc/ledger", Ledger(state).rows)]
+    return [Route(collectors.LIST_GC_LEDGER, Ledger(state).rows)]
 
 
 def _query(request: RestRequest) -> LedgerQuery:

@@ -10,7 +10,6 @@ import re
 from typing import Final
 
 import pyarrow as pa
-from starlette.responses import Response
 
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
@@ -22,6 +21,7 @@ from lakebed.gc.protocol import (
     Manifest,
     Part,
     Plan,
+    PlanDiff,
     PlanList,
     PlanMissing,
     PlanSummary,
@@ -40,9 +40,9 @@ from lakebed.gc.protocol import (
     run_folder,
 )
 from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.operations import collectors
 from lakebed.server.errors import Answer, InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -58,7 +58,7 @@ class Plans:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> PlanList:
         """Newest first. Costs a listing of the run folders, and one small read for each plan shown."""
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         after, limit = request.query("after"), request.amount()
@@ -70,12 +70,12 @@ class Plans:
                 found += [(name[0], kind) for name in names if name[1:] == ["plan.json"]]
         newest = [one for one in sorted(found, reverse=True) if not after or one[0] < after]
         plans = [await _plan(objectstore, kind, run_id) for run_id, kind in newest[:limit]]
-        return answer(PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit))
+        return PlanList(plans=tuple(map(_summary, plans)), has_more=len(newest) > limit)
 
-    async def get(self, request: RestRequest) -> Response:
-        return answer(await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1]))
+    async def get(self, request: RestRequest) -> Plan:
+        return await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1])
 
-    async def objects(self, request: RestRequest) -> Response:
+    async def objects(self, request: RestRequest) -> DoomedPage:
         """What a plan takes, object by object. The token is the part to go on with, and how many of its rows that are
         asked for were told. Costs a read of each part looked into."""
         objectstore = (await self._catalog.get(request.args[0])).objectstore
@@ -85,17 +85,17 @@ class Plans:
         found: list[DoomedObject] = []
         for number in range(first, len(manifest.parts)):
             if number == first + PARTS_MAX or len(found) == limit:
-                return answer(DoomedPage(objects=tuple(found), continuation_token=f"{number}:0"))
+                return DoomedPage(objects=tuple(found), continuation_token=f"{number}:0")
             rows = below(await _part(objectstore, manifest, DOOMED, manifest.parts[number]), prefix)
             skipped = told if number == first else 0
             more = doomed_rows(rows.slice(skipped, limit - len(found)))
             found += more
             if skipped + len(more) < rows.num_rows:
                 token = f"{number}:{skipped + len(more)}"
-                return answer(DoomedPage(objects=tuple(found), continuation_token=token))
-        return answer(DoomedPage(objects=tuple(found)))
+                return DoomedPage(objects=tuple(found), continuation_token=token)
+        return DoomedPage(objects=tuple(found))
 
-    async def diff(self, request: RestRequest) -> Response:
+    async def diff(self, request: RestRequest) -> PlanDiff:
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
         if a.doomed.rows + b.doomed.rows > ROWS_MAX:
@@ -103,7 +103,7 @@ class Plans:
         objects = await _table(objectstore, a.doomed, DOOMED), await _table(objectstore, b.doomed, DOOMED)
         commits = await _table(objectstore, a.condemned, CONDEMNED), await _table(objectstore, b.condemned, CONDEMNED)
         # Seconds of work for millions of rows, most of it outside the interpreter: other requests go on meanwhile.
-        return answer(await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount()))
+        return await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount())
 
     async def _read(self, objectstore: ObjectStore, run_id: str) -> Plan:
         check_run_id(run_id)
@@ -117,12 +117,11 @@ class Plans:
 
 def routes(state: AppState) -> list[Route]:
     here = Plans(state)
-    plans = "/repositories/{repository}/gc/plans"
     return [
-        Route("GET", plans, here.list),
-        Route("GET", plans + "/{run_id}", here.get),
-        Route("GET", plans + "/{run_id}/objects", here.objects),
-        Route("GET", plans + "/{run_id}/diff/{other_run_id}", here.diff),
+        Route(collectors.LIST_GC_PLANS, here.list),
+        Route(collectors.GET_GC_PLAN, here.get),
+        Route(collectors.LIST_GC_PLAN_OBJECTS, here.objects),
+        Route(collectors.DIFF_GC_PLANS, here.diff),
     ]
 
 

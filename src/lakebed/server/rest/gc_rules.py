@@ -11,12 +11,13 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.gc.protocol import RulesHistory, RulesWritten
-from lakebed.gc.rules import Rules, explain, in_days
+from lakebed.gc.protocol import RulesHistory, RulesVersion, RulesWritten
+from lakebed.gc.rules import Explanation, Rules, explain, in_days
 from lakebed.gc.service import CollectionService, RulesNotFound, RulesSet, rules_version
+from lakebed.operations import collections, collectors
 from lakebed.server.errors import Answer, InvalidBody
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing
+from lakebed.server.responses import nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -27,7 +28,7 @@ class DayRules:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> wire.GarbageCollectionRules:
         repository = await self._catalog.get(request.args[0])
         rules = (await CollectionService(repository.versions).rules.read()).rules
         if rules is None:
@@ -37,11 +38,10 @@ class DayRules:
             wire.GarbageCollectionRule(branch_id=branch, retention_days=days)
             for branch, days in sorted(branch_days.items())
         ]
-        return answer(wire.GarbageCollectionRules(default_retention_days=default_days, branches=branches))
+        return wire.GarbageCollectionRules(default_retention_days=default_days, branches=branches)
 
-    async def set(self, request: RestRequest) -> Response:
+    async def set(self, request: RestRequest, body: wire.GarbageCollectionRules) -> Response:
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.GarbageCollectionRules)
         branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
         if len(branch_days) != len(body.branches):
             raise InvalidBody("request body has an error: two rules for one branch")
@@ -54,9 +54,8 @@ class DayRules:
         repository.check_writable()
         return _done(await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id))
 
-    async def may_set(self, request: RestRequest) -> Response:
+    async def may_set(self, request: RestRequest) -> None:
         (await self._catalog.get(request.args[0])).check_writable()
-        return nothing()
 
 
 def _done(written: RulesSet) -> Response:
@@ -73,25 +72,25 @@ class FullRules:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> RulesVersion:
         book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         version = request.integer("version", -1)
-        return answer(rules_version(await book.read() if version == -1 else await book.version(version)))
+        return rules_version(await book.read() if version == -1 else await book.version(version))
 
-    async def set(self, request: RestRequest) -> Response:
+    async def set(self, request: RestRequest, body: Rules) -> RulesWritten:
         repository = await self._catalog.get(request.args[0])
-        return await _write(repository, request, await request.decoded(Rules))
+        return await _write(repository, request, body)
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> RulesWritten:
         return await _write(await self._catalog.get(request.args[0]), request, None)
 
-    async def history(self, request: RestRequest) -> Response:
+    async def history(self, request: RestRequest) -> RulesHistory:
         book = CollectionService((await self._catalog.get(request.args[0])).versions).rules
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
-        return answer(RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more))
+        return RulesHistory(versions=tuple(map(rules_version, records)), has_more=has_more)
 
-    async def explain(self, request: RestRequest) -> Response:
+    async def explain(self, request: RestRequest) -> Explanation:
         repository = await self._catalog.get(request.args[0])
         branch = request.query("branch")
         versions = repository.versions
@@ -99,31 +98,30 @@ class FullRules:
         if rules is None:
             raise RulesNotFound("no retention rules are set for this repository: committed data stays for ever")
         now_ms = versions.ports.clock.now_ms()
-        return answer(explain(rules, check_branch(branch) if branch else None, now_ms=now_ms))
+        return explain(rules, check_branch(branch) if branch else None, now_ms=now_ms)
 
 
-async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> Response:
+async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:
     repository.check_writable()
     expected = request.integer("if_version", -1)
     book = CollectionService(repository.versions).rules
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
-    return answer(RulesWritten(version=written.version, counts_after=written.counts_after))
+    return RulesWritten(version=written.version, counts_after=written.counts_after)
 
 
 def routes(state: AppState) -> list[Route]:
     days, full = DayRules(state), FullRules(state)
-    repository = "/repositories/{repository}"
     return [
-        Route("GET", repository + "/settings/gc_rules", days.get),
-        Route("PUT", repository + "/settings/gc_rules", days.set),
-        Route("DELETE", repository + "/settings/gc_rules", days.delete),
-        Route("GET", repository + "/gc/rules", days.get),
-        Route("POST", repository + "/gc/rules", days.set),
-        Route("DELETE", repository + "/gc/rules", days.delete),
-        Route("GET", repository + "/gc/rules/set_allowed", days.may_set),
-        Route("GET", repository + "/gc/rules/full", full.get),
-        Route("PUT", repository + "/gc/rules/full", full.set),
-        Route("DELETE", repository + "/gc/rules/full", full.delete),
-        Route("GET", repository + "/gc/rules/history", full.history),
-        Route("GET", repository + "/gc/rules/explain", full.explain),
+        Route(collections.GET_GC_RULES, days.get),
+        Route(collections.SET_GC_RULES, days.set),
+        Route(collections.DELETE_GC_RULES, days.delete),
+        Route(collections.INTERNAL_GET_GARBAGE_COLLECTION_RULES, days.get),
+        Route(collections.INTERNAL_SET_GARBAGE_COLLECTION_RULES, days.set),
+        Route(collections.INTERNAL_DELETE_GARBAGE_COLLECTION_RULES, days.delete),
+        Route(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT, days.may_set),
+        Route(collectors.GET_FULL_GC_RULES, full.get),
+        Route(collectors.SET_FULL_GC_RULES, full.set),
+        Route(collectors.DELETE_FULL_GC_RULES, full.delete),
+        Route(collectors.LIST_GC_RULES_HISTORY, full.history),
+        Route(collectors.EXPLAIN_GC_RULES, full.explain),
     ]

@@ -6,8 +6,9 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, UserRecord
+from lakebed.operations import accounts
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of
+from lakebed.server.responses import answer, page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -19,43 +20,40 @@ class Identities:
         self._authorizer = state.authorizer
         self._groups = state.groups
 
-    async def log_in(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.LoginInformation)
+    async def log_in(self, _: RestRequest, body: wire.LoginInformation) -> Response:
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
         response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
         response.set_cookie(SESSION_COOKIE, token, max_age=TOKEN_LIFETIME_S, httponly=True, samesite="strict")
         return response
 
-    async def capabilities(self, _: RestRequest) -> Response:
-        return answer(wire.AuthCapabilities())
+    async def capabilities(self, _: RestRequest) -> wire.AuthCapabilities:
+        return wire.AuthCapabilities()
 
-    async def current_user(self, request: RestRequest) -> Response:
+    async def current_user(self, request: RestRequest) -> wire.CurrentUser:
         user = await self._accounts.get_user(request.identity.user_id)
-        return answer(wire.CurrentUser(user=user_record(user)))
+        return wire.CurrentUser(user=user_record(user))
 
-    async def list_users(self, request: RestRequest) -> Response:
+    async def list_users(self, request: RestRequest) -> wire.UserList:
         users, has_more = await self._accounts.list_users(
             prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
         )
         pagination = page_of(users, has_more=has_more, last=users[-1].id if users else "")
-        return answer(wire.UserList(pagination=pagination, results=[user_record(user) for user in users]))
+        return wire.UserList(pagination=pagination, results=[user_record(user) for user in users])
 
-    async def create_user(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.UserCreation)
-        return answer(user_record(await self._accounts.create_user(body.id)), 201)
+    async def create_user(self, _: RestRequest, body: wire.UserCreation) -> wire.User:
+        return user_record(await self._accounts.create_user(body.id))
 
-    async def get_user(self, request: RestRequest) -> Response:
-        return answer(user_record(await self._accounts.get_user(request.args[0])))
+    async def get_user(self, request: RestRequest) -> wire.User:
+        return user_record(await self._accounts.get_user(request.args[0]))
 
-    async def delete_user(self, request: RestRequest) -> Response:
+    async def delete_user(self, request: RestRequest) -> None:
         user = await self._accounts.get_user(request.args[0])
         await self._groups.leave_admins(user)
         await self._accounts.delete_user(user.id)
         self._authenticator.forget_all()
         self._authorizer.forget_all()
-        return nothing()
 
-    async def list_credentials(self, request: RestRequest) -> Response:
+    async def list_credentials(self, request: RestRequest) -> wire.CredentialsList:
         found, has_more = await self._accounts.list_credentials(
             request.args[0], prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
         )
@@ -64,46 +62,41 @@ class Identities:
             wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000)
             for record in found
         ]
-        return answer(wire.CredentialsList(pagination=pagination, results=results))
+        return wire.CredentialsList(pagination=pagination, results=results)
 
-    async def create_credentials(self, request: RestRequest) -> Response:
+    async def create_credentials(self, request: RestRequest) -> wire.CredentialsWithSecret:
         issued = await self._accounts.create_credentials(request.args[0])
-        return answer(
-            wire.CredentialsWithSecret(
-                access_key_id=issued.access_key_id,
-                secret_access_key=issued.secret_access_key,
-                creation_date=issued.created_ms // 1000,
-            ),
-            201,
+        return wire.CredentialsWithSecret(
+            access_key_id=issued.access_key_id,
+            secret_access_key=issued.secret_access_key,
+            creation_date=issued.created_ms // 1000,
         )
 
-    async def get_credentials(self, request: RestRequest) -> Response:
+    async def get_credentials(self, request: RestRequest) -> wire.Credentials:
         user_id, access_key_id = request.args
         record = await self._accounts.get_credentials(user_id, access_key_id)
-        return answer(wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000))
+        return wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000)
 
-    async def delete_credentials(self, request: RestRequest) -> Response:
+    async def delete_credentials(self, request: RestRequest) -> None:
         user_id, access_key_id = request.args
         await self._accounts.delete_credentials(user_id, access_key_id)
         self._authenticator.forget_all()
-        return nothing()
 
 
 def routes(state: AppState) -> list[Route]:
     here = Identities(state)
-    credentials = "/auth/users/{userId}/credentials"
     return [
-        Route("POST", "/auth/login", here.log_in, is_public=True),
-        Route("GET", "/auth/capabilities", here.capabilities, is_public=True),
-        Route("GET", "/user", here.current_user),
-        Route("GET", "/auth/users", here.list_users),
-        Route("POST", "/auth/users", here.create_user),
-        Route("GET", "/auth/users/{userId}", here.get_user),
-        Route("DELETE", "/auth/users/{userId}", here.delete_user),
-        Route("GET", credentials, here.list_credentials),
-        Route("POST", credentials, here.create_credentials),
-        Route("GET", credentials + "/{accessKeyId}", here.get_credentials),
-        Route("DELETE", credentials + "/{accessKeyId}", here.delete_credentials),
+        Route(accounts.LOGIN, here.log_in),
+        Route(accounts.GET_AUTH_CAPABILITIES, here.capabilities),
+        Route(accounts.GET_CURRENT_USER, here.current_user),
+        Route(accounts.LIST_USERS, here.list_users),
+        Route(accounts.CREATE_USER, here.create_user),
+        Route(accounts.GET_USER, here.get_user),
+        Route(accounts.DELETE_USER, here.delete_user),
+        Route(accounts.LIST_USER_CREDENTIALS, here.list_credentials),
+        Route(accounts.CREATE_CREDENTIALS, here.create_credentials),
+        Route(accounts.GET_CREDENTIALS, here.get_credentials),
+        Route(accounts.DELETE_CREDENTIALS, here.delete_credentials),
     ]
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-from starlette.responses import Response
-
 from lakebed.auth import SESSION_COOKIE
+from lakebed.operations import installation
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 from lakebed.wire import (
@@ -16,19 +13,11 @@ from lakebed.wire import (
     LoginConfig,
     Setup,
     SetupState,
+    StatsEventsList,
+    StorageConfig,
     UsageReportSummary,
     VersionConfig,
 )
-
-
-class StatsEvent(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
-    class_: str
-    name: str
-    count: int
-
-
-class StatsEventsList(msgspec.Struct, frozen=True, kw_only=True):
-    events: list[StatsEvent]
 
 
 class Installation:
@@ -37,66 +26,59 @@ class Installation:
         self._version = VersionConfig(version=state.version)
         self._config = Config(storage_config=state.storage, version_config=self._version)
 
-    async def health(self, _: RestRequest) -> Response:
-        return nothing()
+    async def health(self, _: RestRequest) -> None:
+        pass
 
-    async def setup_state(self, _: RestRequest) -> Response:
+    async def setup_state(self, _: RestRequest) -> SetupState:
         initialised = await self._state.accounts.installation() is not None
-        return answer(
-            SetupState(
-                state="initialized" if initialised else "not_initialized",
-                login_config=LoginConfig(login_cookie_names=[SESSION_COOKIE]),
-            )
+        return SetupState(
+            state="initialized" if initialised else "not_initialized",
+            login_config=LoginConfig(login_cookie_names=[SESSION_COOKIE]),
         )
 
-    async def set_up(self, request: RestRequest) -> Response:
-        body = await request.decoded(Setup)
+    async def set_up(self, _: RestRequest, body: Setup) -> CredentialsWithSecret:
         issued = await self._state.accounts.set_up(
             body.username,
             access_key_id=body.key.access_key_id if body.key else None,
             secret_access_key=body.key.secret_access_key if body.key else None,
         )
-        return answer(
-            CredentialsWithSecret(
-                access_key_id=issued.access_key_id,
-                secret_access_key=issued.secret_access_key,
-                creation_date=issued.created_ms // 1000,
-            )
+        return CredentialsWithSecret(
+            access_key_id=issued.access_key_id,
+            secret_access_key=issued.secret_access_key,
+            creation_date=issued.created_ms // 1000,
         )
 
-    async def communication_preferences(self, _: RestRequest) -> Response:
+    async def communication_preferences(self, _: RestRequest) -> dict[str, str]:
         """Taken and forgotten: nobody here sends mail."""
-        return answer({})
+        return {}
 
-    async def config(self, _: RestRequest) -> Response:
-        return answer(self._config)
+    async def config(self, _: RestRequest) -> Config:
+        return self._config
 
-    async def version(self, _: RestRequest) -> Response:
-        return answer(self._version)
+    async def version(self, _: RestRequest) -> VersionConfig:
+        return self._version
 
-    async def storage(self, _: RestRequest) -> Response:
-        return answer(self._state.storage)
+    async def storage(self, _: RestRequest) -> StorageConfig:
+        return self._state.storage
 
-    async def statistics(self, request: RestRequest) -> Response:
+    async def statistics(self, _: RestRequest, __: StatsEventsList) -> None:
         """Checked and forgotten: we keep no statistics of our users."""
-        await request.decoded(StatsEventsList)
-        return nothing()
 
-    async def usage(self, _: RestRequest) -> Response:
+    async def usage(self, _: RestRequest) -> UsageReportSummary:
         installation = await self._state.accounts.installation()
-        return answer(UsageReportSummary(installation_id=installation.id if installation else "", reports=[]))
+        return UsageReportSummary(installation_id=installation.id if installation else "", reports=[])
 
 
 def routes(state: AppState) -> list[Route]:
     here = Installation(state)
     return [
-        Route("GET", "/healthcheck", here.health, is_public=True),
-        Route("GET", "/setup_lakefs", here.setup_state, is_public=True),
-        Route("POST", "/setup_lakefs", here.set_up, is_public=True),
-        Route("POST", "/setup_comm_prefs", here.communication_preferences, is_public=True),
-        Route("GET", "/config", here.config),
-        Route("GET", "/config/version", here.version),
-        Route("GET", "/config/storage", here.storage),
-        Route("POST", "/statistics", here.statistics),
-        Route("GET", "/usage-report/summary", here.usage),
+        Route(installation.HEALTH_CHECK, here.health),
+        Route(installation.GET_SETUP_STATE, here.setup_state),
+        Route(installation.SETUP, here.set_up),
+        Route(installation.SETUP_COMM_PREFS, here.communication_preferences),
+        Route(installation.GET_CONFIG, here.config),
+        Route(installation.GET_LAKEFS_VERSION, here.version),
+        Route(installation.GET_STORAGE_CONFIG, here.storage),
+        Route(installation.POST_STATS_EVENTS, here.statistics),
+        Route(installation.GET_USAGE_REPORT_SUMMARY, here.usage),
     ]

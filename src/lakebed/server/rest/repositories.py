@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, RepositoryRecord
+from lakebed.operations import repositories
 from lakebed.server.errors import Answer
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of
+from lakebed.server.responses import answer, page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -17,7 +20,7 @@ class Repositories:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> wire.RepositoryList:
         found, has_more = await self._catalog.list(
             prefix=request.query("prefix"),
             search=request.query("search"),
@@ -26,10 +29,9 @@ class Repositories:
         )
         pagination = page_of(found, has_more=has_more, last=found[-1][0] if found else "")
         results = [_repository(name, record) for name, record in found]
-        return answer(wire.RepositoryList(pagination=pagination, results=results))
+        return wire.RepositoryList(pagination=pagination, results=results)
 
-    async def create(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.RepositoryCreation)
+    async def create(self, request: RestRequest, body: wire.RepositoryCreation) -> wire.Repository:
         if request.flag("bare"):
             raise Answer(501, "bare repositories are not supported")
         if body.sample_data:
@@ -48,28 +50,23 @@ class Repositories:
                 f"failed to create repository: found lakeFS objects in the storage {where}: "
                 "storage namespace already in use",
             ) from error
-        return answer(_repository(repository.id, repository.record), 201)
+        return _repository(repository.id, repository.record)
 
-    async def get(self, request: RestRequest) -> Response:
+    async def get(self, request: RestRequest) -> wire.Repository:
         repository = await self._catalog.get(request.args[0])
-        return answer(_repository(repository.id, repository.record))
+        return _repository(repository.id, repository.record)
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> None:
         await self._catalog.delete(request.args[0], force=request.flag("force"))
-        return nothing()
 
-    async def metadata(self, request: RestRequest) -> Response:
-        return answer((await self._catalog.get(request.args[0])).record.metadata)
+    async def metadata(self, request: RestRequest) -> dict[str, str]:
+        return (await self._catalog.get(request.args[0])).record.metadata
 
-    async def set_metadata(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.RepositoryMetadataSet)
+    async def set_metadata(self, request: RestRequest, body: wire.RepositoryMetadataSet) -> None:
         await self._catalog.set_metadata(request.args[0], body.metadata)
-        return nothing()
 
-    async def remove_metadata(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.RepositoryMetadataKeys)
+    async def remove_metadata(self, request: RestRequest, body: wire.RepositoryMetadataKeys) -> None:
         await self._catalog.remove_metadata(request.args[0], body.keys)
-        return nothing()
 
     async def protection(self, request: RestRequest) -> Response:
         settings = (await self._catalog.get(request.args[0])).settings
@@ -78,36 +75,32 @@ class Repositories:
         response.headers["etag"] = etag
         return response
 
-    async def set_protection(self, request: RestRequest) -> Response:
+    async def set_protection(self, request: RestRequest, rules: builtins.list[wire.BranchProtectionRule]) -> None:
         repository = await self._catalog.get(request.args[0])
-        rules = await request.decoded(list[wire.BranchProtectionRule])
         if_match = request.header(b"if-match")
         repository.check_writable()
         await repository.settings.set_protection_patterns(
             [rule.pattern for rule in rules], if_match=None if if_match is None else if_match.strip('"')
         )
-        return nothing()
 
-    async def may_set_protection(self, request: RestRequest) -> Response:
+    async def may_set_protection(self, request: RestRequest) -> None:
         (await self._catalog.get(request.args[0])).check_writable()
-        return nothing()
 
 
 def routes(state: AppState) -> list[Route]:
     here = Repositories(state)
-    one = "/repositories/{repository}"
     return [
-        Route("GET", "/repositories", here.list),
-        Route("POST", "/repositories", here.create),
-        Route("GET", one, here.get),
-        Route("DELETE", one, here.delete),
-        Route("GET", one + "/metadata", here.metadata),
-        Route("POST", one + "/metadata", here.set_metadata),
-        Route("DELETE", one + "/metadata", here.remove_metadata),
-        Route("GET", one + "/settings/branch_protection", here.protection),
-        Route("PUT", one + "/settings/branch_protection", here.set_protection),
-        Route("GET", one + "/branch_protection", here.protection),
-        Route("GET", one + "/branch_protection/set_allowed", here.may_set_protection),
+        Route(repositories.LIST_REPOSITORIES, here.list),
+        Route(repositories.CREATE_REPOSITORY, here.create),
+        Route(repositories.GET_REPOSITORY, here.get),
+        Route(repositories.DELETE_REPOSITORY, here.delete),
+        Route(repositories.GET_REPOSITORY_METADATA, here.metadata),
+        Route(repositories.SET_REPOSITORY_METADATA, here.set_metadata),
+        Route(repositories.DELETE_REPOSITORY_METADATA, here.remove_metadata),
+        Route(repositories.GET_BRANCH_PROTECTION_RULES, here.protection),
+        Route(repositories.SET_BRANCH_PROTECTION_RULES, here.set_protection),
+        Route(repositories.INTERNAL_GET_BRANCH_PROTECTION_RULES, here.protection),
+        Route(repositories.CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT, here.may_set_protection),
     ]
 
 

@@ -4,21 +4,24 @@ seconds in others (`lakebed.auth.Authorizer`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, TypedDict, TypeVar
 
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.auth import GroupRecord, NoAcl, PolicyRecord, Statement, UserRecord
+from lakebed.operations import accounts
 from lakebed.server.errors import InvalidBody
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, nothing, page_of
-from lakebed.server.routing import Handler, Route
+from lakebed.server.responses import answer, page_of
+from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
 from .identity import user_record
 
+P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R", UserRecord, GroupRecord, PolicyRecord)
 
 
@@ -26,46 +29,40 @@ class Groups:
     def __init__(self, state: AppState) -> None:
         self._groups = state.groups
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> wire.GroupList:
         found, has_more = await self._groups.list(**_page(request))
         return _groups(found, has_more)
 
-    async def create(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.GroupCreation)
-        return answer(_group(await self._groups.create(body.id, description=body.description or "")), 201)
+    async def create(self, _: RestRequest, body: wire.GroupCreation) -> wire.Group:
+        return _group(await self._groups.create(body.id, description=body.description or ""))
 
-    async def get(self, request: RestRequest) -> Response:
-        return answer(_group(await self._groups.get(request.args[0])))
+    async def get(self, request: RestRequest) -> wire.Group:
+        return _group(await self._groups.get(request.args[0]))
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> None:
         await self._groups.delete(request.args[0])
-        return nothing()
 
-    async def members(self, request: RestRequest) -> Response:
+    async def members(self, request: RestRequest) -> wire.UserList:
         found, has_more = await self._groups.list_members(request.args[0], **_page(request))
         results = [user_record(user) for user in found]
-        return answer(wire.UserList(pagination=_pagination(found, has_more), results=results))
+        return wire.UserList(pagination=_pagination(found, has_more), results=results)
 
-    async def add_member(self, request: RestRequest) -> Response:
+    async def add_member(self, request: RestRequest) -> None:
         await self._groups.add_member(*request.args)
-        return nothing(201)
 
-    async def remove_member(self, request: RestRequest) -> Response:
+    async def remove_member(self, request: RestRequest) -> None:
         await self._groups.remove_member(*request.args)
-        return nothing()
 
-    async def of_user(self, request: RestRequest) -> Response:
+    async def of_user(self, request: RestRequest) -> wire.GroupList:
         found, has_more = await self._groups.list_of(request.args[0], **_page(request))
         return _groups(found, has_more)
 
-    async def set_acl(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.ACL)
+    async def set_acl(self, request: RestRequest, body: wire.ACL) -> None:
         await self._groups.set_acl(request.args[0], body.permission)
-        return nothing(201)
 
-    async def get_acl(self, request: RestRequest) -> Response:
+    async def get_acl(self, request: RestRequest) -> wire.ACL | Response:
         try:
-            return answer(wire.ACL(permission=await self._groups.get_acl(request.args[0])))
+            return wire.ACL(permission=await self._groups.get_acl(request.args[0]))
         except NoAcl as error:
             return answer(wire.ErrorNoACL(message=str(error), no_acl=True), 404)
 
@@ -74,89 +71,81 @@ class Policies:
     def __init__(self, state: AppState) -> None:
         self._policies = state.policies
 
-    async def list(self, request: RestRequest) -> Response:
+    async def list(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._policies.list(**_page(request))
         return _policies(found, has_more)
 
-    async def create(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.Policy)
-        return answer(_policy(await self._policies.create(body.id, _statements(body))), 201)
+    async def create(self, _: RestRequest, body: wire.Policy) -> wire.Policy:
+        return _policy(await self._policies.create(body.id, _statements(body)))
 
-    async def get(self, request: RestRequest) -> Response:
-        return answer(_policy(await self._policies.get(request.args[0])))
+    async def get(self, request: RestRequest) -> wire.Policy:
+        return _policy(await self._policies.get(request.args[0]))
 
-    async def update(self, request: RestRequest) -> Response:
-        body = await request.decoded(wire.Policy)
-        return answer(_policy(await self._policies.update(request.args[0], _statements(body))))
+    async def update(self, request: RestRequest, body: wire.Policy) -> wire.Policy:
+        return _policy(await self._policies.update(request.args[0], _statements(body)))
 
-    async def delete(self, request: RestRequest) -> Response:
+    async def delete(self, request: RestRequest) -> None:
         await self._policies.delete(request.args[0])
-        return nothing()
 
-    async def of_user(self, request: RestRequest) -> Response:
+    async def of_user(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._policies.list_of_user(
             request.args[0], is_effective=request.flag("effective"), **_page(request)
         )
         return _policies(found, has_more)
 
-    async def of_group(self, request: RestRequest) -> Response:
+    async def of_group(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._policies.list_of_group(request.args[0], **_page(request))
         return _policies(found, has_more)
 
-    async def attach_to_user(self, request: RestRequest) -> Response:
+    async def attach_to_user(self, request: RestRequest) -> None:
         await self._policies.attach_to_user(*request.args)
-        return nothing(201)
 
-    async def detach_from_user(self, request: RestRequest) -> Response:
+    async def detach_from_user(self, request: RestRequest) -> None:
         await self._policies.detach_from_user(*request.args)
-        return nothing()
 
-    async def attach_to_group(self, request: RestRequest) -> Response:
+    async def attach_to_group(self, request: RestRequest) -> None:
         await self._policies.attach_to_group(*request.args)
-        return nothing(201)
 
-    async def detach_from_group(self, request: RestRequest) -> Response:
+    async def detach_from_group(self, request: RestRequest) -> None:
         await self._policies.detach_from_group(*request.args)
-        return nothing()
 
 
 def routes(state: AppState) -> list[Route]:
     groups, policies = Groups(state), Policies(state)
-    group, user, policy = "/auth/groups/{groupId}", "/auth/users/{userId}", "/auth/policies/{policyId}"
 
-    def changing(handler: Handler) -> Handler:
-        """What any process remembers of permissions is for a few seconds; what this one does is not even for that."""
+    def changing(handler: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """Make a change of permissions count at once in this process; others notice it within seconds."""
 
-        async def handle(request: RestRequest) -> Response:
+        async def handle(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                return await handler(request)
+                return await handler(*args, **kwargs)
             finally:
                 state.authorizer.forget_all()
 
         return handle
 
     return [
-        Route("GET", "/auth/groups", groups.list),
-        Route("POST", "/auth/groups", groups.create),
-        Route("GET", group, groups.get),
-        Route("DELETE", group, changing(groups.delete)),
-        Route("GET", group + "/members", groups.members),
-        Route("PUT", group + "/members/{userId}", changing(groups.add_member)),
-        Route("DELETE", group + "/members/{userId}", changing(groups.remove_member)),
-        Route("POST", group + "/acl", changing(groups.set_acl)),
-        Route("GET", group + "/acl", groups.get_acl),
-        Route("GET", user + "/groups", groups.of_user),
-        Route("GET", "/auth/policies", policies.list),
-        Route("POST", "/auth/policies", policies.create),
-        Route("GET", policy, policies.get),
-        Route("PUT", policy, changing(policies.update)),
-        Route("DELETE", policy, changing(policies.delete)),
-        Route("GET", user + "/policies", policies.of_user),
-        Route("PUT", user + "/policies/{policyId}", changing(policies.attach_to_user)),
-        Route("DELETE", user + "/policies/{policyId}", changing(policies.detach_from_user)),
-        Route("GET", group + "/policies", policies.of_group),
-        Route("PUT", group + "/policies/{policyId}", changing(policies.attach_to_group)),
-        Route("DELETE", group + "/policies/{policyId}", changing(policies.detach_from_group)),
+        Route(accounts.LIST_GROUPS, groups.list),
+        Route(accounts.CREATE_GROUP, groups.create),
+        Route(accounts.GET_GROUP, groups.get),
+        Route(accounts.DELETE_GROUP, changing(groups.delete)),
+        Route(accounts.LIST_GROUP_MEMBERS, groups.members),
+        Route(accounts.ADD_GROUP_MEMBERSHIP, changing(groups.add_member)),
+        Route(accounts.DELETE_GROUP_MEMBERSHIP, changing(groups.remove_member)),
+        Route(accounts.SET_GROUP_ACL, changing(groups.set_acl)),
+        Route(accounts.GET_GROUP_ACL, groups.get_acl),
+        Route(accounts.LIST_USER_GROUPS, groups.of_user),
+        Route(accounts.LIST_POLICIES, policies.list),
+        Route(accounts.CREATE_POLICY, policies.create),
+        Route(accounts.GET_POLICY, policies.get),
+        Route(accounts.UPDATE_POLICY, changing(policies.update)),
+        Route(accounts.DELETE_POLICY, changing(policies.delete)),
+        Route(accounts.LIST_USER_POLICIES, policies.of_user),
+        Route(accounts.ATTACH_POLICY_TO_USER, changing(policies.attach_to_user)),
+        Route(accounts.DETACH_POLICY_FROM_USER, changing(policies.detach_from_user)),
+        Route(accounts.LIST_GROUP_POLICIES, policies.of_group),
+        Route(accounts.ATTACH_POLICY_TO_GROUP, changing(policies.attach_to_group)),
+        Route(accounts.DETACH_POLICY_FROM_GROUP, changing(policies.detach_from_group)),
     ]
 
 
@@ -174,14 +163,14 @@ def _pagination(found: Sequence[R], has_more: bool) -> wire.Pagination:
     return page_of(found, has_more=has_more, last=found[-1].id if found else "")
 
 
-def _groups(found: Sequence[GroupRecord], has_more: bool) -> Response:
+def _groups(found: Sequence[GroupRecord], has_more: bool) -> wire.GroupList:
     results = [_group(record) for record in found]
-    return answer(wire.GroupList(pagination=_pagination(found, has_more), results=results))
+    return wire.GroupList(pagination=_pagination(found, has_more), results=results)
 
 
-def _policies(found: Sequence[PolicyRecord], has_more: bool) -> Response:
+def _policies(found: Sequence[PolicyRecord], has_more: bool) -> wire.PolicyList:
     results = [_policy(record) for record in found]
-    return answer(wire.PolicyList(pagination=_pagination(found, has_more), results=results))
+    return wire.PolicyList(pagination=_pagination(found, has_more), results=results)
 
 
 def _group(record: GroupRecord) -> wire.Group:

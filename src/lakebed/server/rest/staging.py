@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response
-
 from lakebed import wire
 from lakebed.catalog import DEFAULT_CONTENT_TYPE
+from lakebed.operations import objects
 from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -21,7 +19,7 @@ class Staging:
         self._clock = state.ports.clock
         self._presign_s = state.presign_s
 
-    async def get_address(self, request: RestRequest) -> Response:
+    async def get_address(self, request: RestRequest) -> wire.StagingLocation:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         presign_s = self._presign_s if request.flag("presign") else None
@@ -29,18 +27,15 @@ class Staging:
         expires_s = None
         if target.presigned_url is not None and presign_s is not None:
             expires_s = self._clock.now_ms() // 1000 + presign_s
-        return answer(
-            wire.StagingLocation(
-                physical_address=target.full_address,
-                presigned_url=target.presigned_url,
-                presigned_url_expiry=expires_s,
-            )
+        return wire.StagingLocation(
+            physical_address=target.full_address,
+            presigned_url=target.presigned_url,
+            presigned_url_expiry=expires_s,
         )
 
-    async def link_address(self, request: RestRequest) -> Response:
+    async def link_address(self, request: RestRequest, body: wire.StagingMetadata) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        body = await request.decoded(wire.StagingMetadata)
         if not body.staging.physical_address:
             raise InvalidParameter("the staging location has no physical address")
         if_none_match = request.header(b"if-none-match")
@@ -57,10 +52,12 @@ class Staging:
             if_match=None if if_match is None else if_match.strip('"'),
             force=bool(body.force),
         )
-        return answer(stats_of_entry(repository, path, entry))
+        return stats_of_entry(repository, path, entry)
 
 
 def routes(state: AppState) -> list[Route]:
     here = Staging(state)
-    backing = "/repositories/{repository}/branches/{branch}/staging/backing"
-    return [Route("GET", backing, here.get_address), Route("PUT", backing, here.link_address)]
+    return [
+        Route(objects.GET_PHYSICAL_ADDRESS, here.get_address),
+        Route(objects.LINK_PHYSICAL_ADDRESS, here.link_address),
+    ]

@@ -1,0 +1,18 @@
+"""One table of operations: every door, the permission gate, the client and the reference are made from it.
+
+An operation is stated once, in the file of its noun. `table` has them all.
+Import `table` and `collectors` by name: they load the records of `lakebed.gc.protocol`, and so pyarrow.
+"""
+
+from .operation import (
+    LOGGED_IN,
+    NOTHING,
+    PUBLIC,
+    AnyOperation,
+    Operation,
+    Parameter,
+    Permission,
+    Permissions,
+)
+
+__all__ = ["LOGGED_IN", "NOTHING", "PUBLIC", "AnyOperation", "Operation", "Parameter", "Permission", "Permissions"]

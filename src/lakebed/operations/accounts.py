@@ -1,0 +1,233 @@
+"""Login, users and their key pairs, groups, policies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, create, delete, flag, get, later, listing
+from .resources import ALL, GROUP, NEW_GROUP, NEW_POLICY, NEW_USER, POLICY, USER, on
+
+_USERS: Final = "/auth/users"
+_USER: Final = "/auth/users/{userId}"
+_KEYS: Final = _USER + "/credentials"
+_GROUP: Final = "/auth/groups/{groupId}"
+_POLICY: Final = "/auth/policies/{policyId}"
+
+LOGIN: Final = Operation(
+    "login",
+    "POST",
+    "/auth/login",
+    wire.LoginInformation,
+    wire.AuthenticationToken,
+    PUBLIC,
+    "Exchange a key pair for a token, which is also set as a cookie.",
+)
+GET_AUTH_CAPABILITIES: Final = get(
+    "getAuthCapabilities", "/auth/capabilities", wire.AuthCapabilities, PUBLIC, "Return what logins can do here."
+)
+GET_CURRENT_USER: Final = get("getCurrentUser", "/user", wire.CurrentUser, LOGGED_IN, "Return the caller.")
+
+LIST_USERS: Final = listing("listUsers", _USERS, wire.UserList, on(ALL, "auth:ListUsers"), "List users by id.")
+CREATE_USER: Final = create(
+    "createUser",
+    _USERS,
+    wire.UserCreation,
+    wire.User,
+    on(NEW_USER, "auth:CreateUser"),
+    "Make a user without key pair and without permissions.",
+)
+GET_USER: Final = get("getUser", _USER, wire.User, on(USER, "auth:ReadUser"), "Return a user.")
+DELETE_USER: Final = delete(
+    "deleteUser",
+    _USER,
+    on(USER, "auth:DeleteUser"),
+    "Delete a user, its key pairs, memberships and attached policies.",
+)
+LIST_USER_CREDENTIALS: Final = listing(
+    "listUserCredentials",
+    _KEYS,
+    wire.CredentialsList,
+    on(USER, "auth:ListCredentials"),
+    "List a user's key pairs, without secrets.",
+)
+CREATE_CREDENTIALS: Final = Operation(
+    "createCredentials",
+    "POST",
+    _KEYS,
+    NOTHING,
+    wire.CredentialsWithSecret,
+    on(USER, "auth:CreateCredentials"),
+    "Make a key pair. The secret is returned here, and never again.",
+    status=201,
+)
+GET_CREDENTIALS: Final = get(
+    "getCredentials",
+    _KEYS + "/{accessKeyId}",
+    wire.Credentials,
+    on(USER, "auth:ReadCredentials"),
+    "Return a key pair, without its secret.",
+)
+DELETE_CREDENTIALS: Final = delete(
+    "deleteCredentials", _KEYS + "/{accessKeyId}", on(USER, "auth:DeleteCredentials"), "Delete a key pair."
+)
+LIST_USER_GROUPS: Final = listing(
+    "listUserGroups", _USER + "/groups", wire.GroupList, on(USER, "auth:ReadUser"), "List the groups of a user."
+)
+LIST_USER_POLICIES: Final = listing(
+    "listUserPolicies",
+    _USER + "/policies",
+    wire.PolicyList,
+    on(USER, "auth:ReadUser"),
+    "List the policies attached to a user; `effective` adds those of its groups.",
+    flag("effective"),
+)
+ATTACH_POLICY_TO_USER: Final = Operation(
+    "attachPolicyToUser",
+    "PUT",
+    _USER + "/policies/{policyId}",
+    NOTHING,
+    NOTHING,
+    on(USER, "auth:AttachPolicy"),
+    "Attach a policy to a user.",
+    status=201,
+)
+DETACH_POLICY_FROM_USER: Final = delete(
+    "detachPolicyFromUser",
+    _USER + "/policies/{policyId}",
+    on(USER, "auth:DetachPolicy"),
+    "Detach a policy from a user.",
+)
+
+LIST_GROUPS: Final = listing(
+    "listGroups",
+    "/auth/groups",
+    wire.GroupList,
+    on(ALL, "auth:ListGroups"),
+    "List groups by id, with the built-in ones.",
+)
+CREATE_GROUP: Final = create(
+    "createGroup",
+    "/auth/groups",
+    wire.GroupCreation,
+    wire.Group,
+    on(NEW_GROUP, "auth:CreateGroup"),
+    "Make an empty group.",
+)
+GET_GROUP: Final = get("getGroup", _GROUP, wire.Group, on(GROUP, "auth:ReadGroup"), "Return a group.")
+DELETE_GROUP: Final = delete("deleteGroup", _GROUP, on(GROUP, "auth:DeleteGroup"), "Delete a group, not its members.")
+LIST_GROUP_MEMBERS: Final = listing(
+    "listGroupMembers", _GROUP + "/members", wire.UserList, on(GROUP, "auth:ReadGroup"), "List the members of a group."
+)
+ADD_GROUP_MEMBERSHIP: Final = Operation(
+    "addGroupMembership",
+    "PUT",
+    _GROUP + "/members/{userId}",
+    NOTHING,
+    NOTHING,
+    on(GROUP, "auth:AddGroupMember"),
+    "Add a user to a group.",
+    status=201,
+)
+DELETE_GROUP_MEMBERSHIP: Final = delete(
+    "deleteGroupMembership",
+    _GROUP + "/members/{userId}",
+    on(GROUP, "auth:RemoveGroupMember"),
+    "Remove a user from a group.",
+)
+LIST_GROUP_POLICIES: Final = listing(
+    "listGroupPolicies",
+    _GROUP + "/policies",
+    wire.PolicyList,
+    on(GROUP, "auth:ReadGroup"),
+    "List the policies attached to a group.",
+)
+ATTACH_POLICY_TO_GROUP: Final = Operation(
+    "attachPolicyToGroup",
+    "PUT",
+    _GROUP + "/policies/{policyId}",
+    NOTHING,
+    NOTHING,
+    on(GROUP, "auth:AttachPolicy"),
+    "Attach a policy to a group.",
+    status=201,
+)
+DETACH_POLICY_FROM_GROUP: Final = delete(
+    "detachPolicyFromGroup",
+    _GROUP + "/policies/{policyId}",
+    on(GROUP, "auth:DetachPolicy"),
+    "Detach a policy from a group.",
+)
+SET_GROUP_ACL: Final = Operation(
+    "setGroupACL",
+    "POST",
+    _GROUP + "/acl",
+    wire.ACL,
+    NOTHING,
+    on(GROUP, "auth:AttachPolicy"),
+    "Give a group one access level: Read, Write, Super or Admin.",
+    status=201,
+    repeatable=True,
+)
+GET_GROUP_ACL: Final = get(
+    "getGroupACL", _GROUP + "/acl", wire.ACL, on(GROUP, "auth:ReadGroup"), "Return the access level of a group."
+)
+
+LIST_POLICIES: Final = listing(
+    "listPolicies",
+    "/auth/policies",
+    wire.PolicyList,
+    on(ALL, "auth:ListPolicies"),
+    "List policies by id, with the built-in ones.",
+)
+CREATE_POLICY: Final = create(
+    "createPolicy", "/auth/policies", wire.Policy, wire.Policy, on(NEW_POLICY, "auth:CreatePolicy"), "Make a policy."
+)
+GET_POLICY: Final = get("getPolicy", _POLICY, wire.Policy, on(POLICY, "auth:ReadPolicy"), "Return a policy.")
+UPDATE_POLICY: Final = Operation(
+    "updatePolicy",
+    "PUT",
+    _POLICY,
+    wire.Policy,
+    wire.Policy,
+    on(POLICY, "auth:UpdatePolicy"),
+    "Replace a policy for every user and group that has it.",
+)
+DELETE_POLICY: Final = delete(
+    "deletePolicy", _POLICY, on(POLICY, "auth:DeletePolicy"), "Delete a policy, and detach it everywhere."
+)
+
+_PRINCIPALS: Final = _USER + "/external/principals"
+EXTERNAL_PRINCIPAL_LOGIN: Final = later(
+    "externalPrincipalLogin", "POST", "/auth/external/principal/login", LOGGED_IN, "Log in with another identity."
+)
+STS_LOGIN: Final = later("stsLogin", "POST", "/sts/login", LOGGED_IN, "Log in with a token of another provider.")
+CREATE_USER_EXTERNAL_PRINCIPAL: Final = later(
+    "createUserExternalPrincipal",
+    "POST",
+    _PRINCIPALS,
+    on(USER, "auth:CreateUserExternalPrincipal"),
+    "Give a user another identity.",
+)
+DELETE_USER_EXTERNAL_PRINCIPAL: Final = later(
+    "deleteUserExternalPrincipal",
+    "DELETE",
+    _PRINCIPALS,
+    on(USER, "auth:DeleteUserExternalPrincipal"),
+    "Take an identity from a user.",
+)
+LIST_USER_EXTERNAL_PRINCIPALS: Final = later(
+    "listUserExternalPrincipals",
+    "GET",
+    _PRINCIPALS + "/ls",
+    on(USER, "auth:ReadUser"),
+    "List the other identities of a user.",
+)
+GET_EXTERNAL_PRINCIPAL: Final = later(
+    "getExternalPrincipal",
+    "GET",
+    "/auth/external/principals",
+    on(ALL, "auth:ReadExternalPrincipal"),
+    "Return the user of another identity.",
+)

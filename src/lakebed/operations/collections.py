@@ -1,0 +1,112 @@
+"""Garbage collection in the contract's words: retention rules in days, and preparing a run. Ours: collectors.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import LOGGED_IN, NOTHING, Operation, delete, get, later
+from .resources import ONE_REPOSITORY, REPOSITORY, on
+
+_GC: Final = ONE_REPOSITORY + "/gc"
+_GET_RULES: Final = on(REPOSITORY, "retention:GetGarbageCollectionRules")
+_SET_RULES: Final = on(REPOSITORY, "retention:SetGarbageCollectionRules")
+_PREPARE_COMMITS: Final = on(REPOSITORY, "retention:PrepareGarbageCollectionCommits")
+
+GET_GC_RULES: Final = get(
+    "getGCRules",
+    ONE_REPOSITORY + "/settings/gc_rules",
+    wire.GarbageCollectionRules,
+    _GET_RULES,
+    "Return the retention rules in whole days.",
+)
+SET_GC_RULES: Final = Operation(
+    "setGCRules",
+    "PUT",
+    ONE_REPOSITORY + "/settings/gc_rules",
+    wire.GarbageCollectionRules,
+    NOTHING,
+    _SET_RULES,
+    "Replace the retention rules, in whole days.",
+    status=204,
+)
+DELETE_GC_RULES: Final = delete(
+    "deleteGCRules",
+    ONE_REPOSITORY + "/settings/gc_rules",
+    _SET_RULES,
+    "Remove the retention rules: committed data stays.",
+)
+INTERNAL_GET_GARBAGE_COLLECTION_RULES: Final = get(
+    "internalGetGarbageCollectionRules",
+    _GC + "/rules",
+    wire.GarbageCollectionRules,
+    _GET_RULES,
+    "Return the retention rules in whole days.",
+)
+INTERNAL_SET_GARBAGE_COLLECTION_RULES: Final = Operation(
+    "internalSetGarbageCollectionRules",
+    "POST",
+    _GC + "/rules",
+    wire.GarbageCollectionRules,
+    NOTHING,
+    _SET_RULES,
+    "Replace the retention rules, in whole days.",
+    status=204,
+)
+INTERNAL_DELETE_GARBAGE_COLLECTION_RULES: Final = delete(
+    "internalDeleteGarbageCollectionRules", _GC + "/rules", _SET_RULES, "Remove the retention rules."
+)
+SET_GARBAGE_COLLECTION_RULES_PREFLIGHT: Final = Operation(
+    "setGarbageCollectionRulesPreflight",
+    "GET",
+    _GC + "/rules/set_allowed",
+    NOTHING,
+    NOTHING,
+    _SET_RULES,
+    "Succeed if the caller may set retention rules.",
+    status=204,
+)
+
+GET_GARBAGE_COLLECTION_CONFIG: Final = get(
+    "getGarbageCollectionConfig",
+    "/config/garbage-collection",
+    wire.GarbageCollectionConfig,
+    LOGGED_IN,
+    "Return for how many seconds an address that was handed out may be linked.",
+)
+PREPARE_GARBAGE_COLLECTION_COMMITS: Final = Operation(
+    "prepareGarbageCollectionCommits",
+    "POST",
+    _GC + "/prepare_commits",
+    NOTHING,
+    wire.GarbageCollectionPrepareResponse,
+    _PREPARE_COMMITS,
+    "Begin a run of committed data, and write which commits are alive and which expired.",
+    status=201,
+)
+PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = later(
+    "prepareGarbageCollectionCommitsAsync",
+    "POST",
+    _GC + "/prepare_commits/async",
+    _PREPARE_COMMITS,
+    "Begin to prepare a run of committed data.",
+)
+PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS: Final = later(
+    "prepareGarbageCollectionCommitsStatus",
+    "GET",
+    _GC + "/prepare_commits/status",
+    _PREPARE_COMMITS,
+    "Return how far a preparation is.",
+)
+PREPARE_GARBAGE_COLLECTION_UNCOMMITTED: Final = Operation(
+    "prepareGarbageCollectionUncommitted",
+    "POST",
+    _GC + "/prepare_uncommited",
+    wire.PrepareGCUncommittedRequest,
+    wire.PrepareGCUncommittedResponse,
+    on(REPOSITORY, "retention:PrepareGarbageCollectionUncommitted"),
+    "Write a page of what is uncommitted.",
+    status=201,
+    is_body_optional=True,
+)

@@ -1,0 +1,288 @@
+"""Garbage collection in our words, which say everything: rules in full, runs, plans, jobs, the ledger, restores.
+
+Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.gc import protocol
+from lakebed.gc.rules import Explanation, Rules
+
+from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
+from .resources import OBJECT, ONE_REPOSITORY, REPOSITORY, on
+
+_GC: Final = ONE_REPOSITORY + "/gc"
+_RUNS: Final = _GC + "/runs"
+_RUN: Final = _RUNS + "/{run_id}"
+_PLANS: Final = _GC + "/plans"
+_PLAN: Final = _PLANS + "/{run_id}"
+_JOBS: Final = _GC + "/jobs"
+_JOB: Final = _JOBS + "/{job_id}"
+_PLANNING: Final = on(REPOSITORY, "gc:Plan")
+_APPLYING: Final = on(REPOSITORY, "gc:Apply")
+_READ_RUNS: Final = on(REPOSITORY, "gc:ReadRuns")
+_READ_RULES: Final = on(REPOSITORY, "gc:ReadRules")
+_WRITE_RULES: Final = on(REPOSITORY, "gc:WriteRules")
+_IF_VERSION: Final = Parameter("if_version", "integer")
+
+# Retention rules in our words, which say everything.
+
+GET_FULL_GC_RULES: Final = get(
+    "getFullGcRules",
+    _GC + "/rules/full",
+    protocol.RulesVersion,
+    _READ_RULES,
+    "Return the retention rules in force, or those of a version.",
+    Parameter("version", "integer"),
+)
+SET_FULL_GC_RULES: Final = Operation(
+    "setFullGcRules",
+    "PUT",
+    _GC + "/rules/full",
+    Rules,
+    protocol.RulesWritten,
+    _WRITE_RULES,
+    "Replace the retention rules, if the version in force is `if_version`.",
+    (_IF_VERSION,),
+    # The first of two makes the version of the second an old one.
+    repeatable=False,
+)
+DELETE_FULL_GC_RULES: Final = Operation(
+    "deleteFullGcRules",
+    "DELETE",
+    _GC + "/rules/full",
+    NOTHING,
+    protocol.RulesWritten,
+    _WRITE_RULES,
+    "Remove the retention rules, if the version in force is `if_version`.",
+    (_IF_VERSION,),
+    repeatable=False,
+)
+LIST_GC_RULES_HISTORY: Final = get(
+    "listGcRulesHistory",
+    _GC + "/rules/history",
+    protocol.RulesHistory,
+    _READ_RULES,
+    "List the versions of the retention rules, newest first.",
+    Parameter("before", "integer"),
+    PAGE[1],
+)
+EXPLAIN_GC_RULES: Final = get(
+    "explainGcRules",
+    _GC + "/rules/explain",
+    Explanation,
+    _READ_RULES,
+    "Return what the retention rules mean for a branch.",
+    Parameter("branch"),
+)
+
+# Runs of our collectors.
+
+LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, protocol.RunList, _READ_RUNS, "List runs, newest first.")
+START_GC_RUN: Final = Operation(
+    "startGcRun",
+    "POST",
+    _RUNS,
+    protocol.StartRun,
+    protocol.StartedRun,
+    _PLANNING,
+    "Begin a run.",
+    status=201,
+)
+GET_GC_RUN: Final = get("getGcRun", _RUN, protocol.RunView, _READ_RUNS, "Return a run.")
+READ_GC_UNCOMMITTED: Final = Operation(
+    "readGcUncommitted",
+    "POST",
+    _RUN + "/uncommitted",
+    protocol.ReadUncommitted,
+    protocol.UncommittedPage,
+    _PLANNING,
+    "Write a page of what is staged, being uploaded or copied into the run's folder.",
+    is_body_optional=True,
+)
+READ_GC_COMMITS: Final = Operation(
+    "readGcCommits",
+    "POST",
+    _RUN + "/commits",
+    protocol.PrepareCommits,
+    protocol.PreparedCommits,
+    _PLANNING,
+    "Write the commits and refs into the run's folder.",
+    is_body_optional=True,
+)
+MARK_GC_RUN: Final = Operation(
+    "markGcRun",
+    "POST",
+    _RUN + "/marked",
+    protocol.Mark,
+    protocol.RunView,
+    _PLANNING,
+    "End planning: the run has this plan.",
+)
+CHECK_GC_PLANNING: Final = Operation(
+    "checkGcPlanning",
+    "POST",
+    _GC + "/planning",
+    NOTHING,
+    protocol.Planning,
+    _PLANNING,
+    "Succeed if the caller may plan. Begins nothing.",
+)
+CHECK_GC_PURGING: Final = Operation(
+    "checkGcPurging",
+    "POST",
+    _GC + "/purging",
+    NOTHING,
+    protocol.Purging,
+    _APPLYING,
+    "Succeed if the caller may purge, and return the namespace. Begins nothing.",
+)
+CHOOSE_GC_INSTALLATION: Final = Operation(
+    "chooseGcInstallation",
+    "POST",
+    _GC + "/adopting",
+    NOTHING,
+    protocol.Adopting,
+    on(REPOSITORY, "gc:Adopt"),
+    "Let this installation go on, where several share a namespace.",
+)
+APPLY_GC_RUN: Final = Operation(
+    "applyGcRun",
+    "POST",
+    _RUN + "/applying",
+    protocol.Apply,
+    protocol.RunView,
+    _APPLYING,
+    "Succeed if this plan may be applied now.",
+)
+CONDEMN_GC_COMMITS: Final = Operation(
+    "condemnGcCommits",
+    "POST",
+    _RUN + "/condemn",
+    protocol.Condemn,
+    protocol.Condemnation,
+    _APPLYING,
+    "Publish the commits that expire, and write what is alive now.",
+)
+GIVE_UP_GC_IDS: Final = Operation(
+    "giveUpGcIds",
+    "POST",
+    _RUN + "/give-up",
+    protocol.GiveUp,
+    protocol.GivenUp,
+    _APPLYING,
+    "Publish the ids of metadata files that no writer may use again.",
+)
+SWEEP_GC_RUN: Final = Operation(
+    "sweepGcRun",
+    "POST",
+    _RUN + "/sweeping",
+    protocol.Sweep,
+    protocol.RunView,
+    _APPLYING,
+    "Allow the deletion of a plan that was looked at again.",
+)
+END_GC_RUN: Final = Operation(
+    "endGcRun",
+    "POST",
+    _RUN + "/ended",
+    protocol.End,
+    protocol.RunView,
+    _APPLYING,
+    "End a run: all of its plan is deleted.",
+)
+ABANDON_GC_RUN: Final = Operation(
+    "abandonGcRun",
+    "POST",
+    _RUN + "/abandoned",
+    NOTHING,
+    protocol.RunView,
+    on(REPOSITORY, "gc:Abandon"),
+    "End a run that deletes nothing more.",
+)
+WHY_GC_OBJECT: Final = get(
+    "whyGcObject",
+    _GC + "/why",
+    protocol.WhyPage,
+    on(REPOSITORY, "gc:Explain"),
+    "Return why an object is there and until when, or which run took it.",
+    Parameter("address"),
+    Parameter("ref"),
+    Parameter("path"),
+    Parameter("continuation_token"),
+)
+
+# Plans, jobs, the ledger, restores.
+
+LIST_GC_PLANS: Final = get("listGcPlans", _PLANS, protocol.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE)
+GET_GC_PLAN: Final = get("getGcPlan", _PLAN, protocol.Plan, _READ_RUNS, "Return the plan of a run.")
+LIST_GC_PLAN_OBJECTS: Final = get(
+    "listGcPlanObjects",
+    _PLAN + "/objects",
+    protocol.DoomedPage,
+    _READ_RUNS,
+    "List the objects that a plan deletes.",
+    PREFIX,
+    *PAGE,
+)
+DIFF_GC_PLANS: Final = get(
+    "diffGcPlans",
+    _PLAN + "/diff/{other_run_id}",
+    protocol.PlanDiff,
+    _READ_RUNS,
+    "Return what differs between two plans.",
+    PAGE[1],
+)
+LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, protocol.JobList, _READ_RUNS, "List jobs, newest first.")
+START_GC_JOB: Final = Operation(
+    "startGcJob",
+    "POST",
+    _JOBS,
+    protocol.StartJob,
+    protocol.JobView,
+    _READ_RUNS,
+    "Start a collector on the server.",
+    asked_later=(
+        Permission("gc:Plan", REPOSITORY, when="the job plans"),
+        Permission("gc:Apply", REPOSITORY, when="the job applies or purges"),
+    ),
+    status=201,
+)
+GET_GC_JOB: Final = get("getGcJob", _JOB, protocol.JobView, _READ_RUNS, "Return a job, its state and last lines.")
+STOP_GC_JOB: Final = Operation(
+    "stopGcJob",
+    "DELETE",
+    _JOB,
+    NOTHING,
+    protocol.JobView,
+    on(REPOSITORY, "gc:Abandon"),
+    "Ask a job to stop.",
+)
+LIST_GC_LEDGER: Final = get(
+    "listGcLedger",
+    _GC + "/ledger",
+    protocol.LedgerPage,
+    on(REPOSITORY, "gc:ReadLedger"),
+    "List what became of objects.",
+    Parameter("run_id"),
+    Parameter("path"),
+    Parameter("address"),
+    Parameter("state", choices=("", *protocol.LedgerState)),
+    Parameter("since_ms", "integer"),
+    *PAGE,
+)
+RESTORE_GC_OBJECTS: Final = Operation(
+    "restoreGcObjects",
+    "POST",
+    _GC + "/restore",
+    protocol.Restore,
+    protocol.RestorePage,
+    on(REPOSITORY, "gc:Restore"),
+    "Restore a page of the objects that a run took.",
+    asked_later=(
+        Permission("fs:WriteObject", OBJECT, when="for the path of each object that is restored"),
+        Permission("fs:ReadObject", OBJECT, when="for the path that it had, where that is another one"),
+    ),
+)

@@ -1,0 +1,209 @@
+"""Branches, tags, commits, differences and merges."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import (
+    DELIMITER,
+    FORCE,
+    NOTHING,
+    PAGE,
+    Operation,
+    Parameter,
+    Permission,
+    create,
+    delete,
+    flag,
+    get,
+    later,
+    listing,
+)
+from .resources import (
+    BRANCH,
+    DESTINATION,
+    NEW_BRANCH,
+    NEW_TAG,
+    ONE_BRANCH,
+    ONE_REF,
+    ONE_REPOSITORY,
+    REF,
+    REPOSITORY,
+    TAG,
+    on,
+)
+
+_BRANCHES: Final = ONE_REPOSITORY + "/branches"
+_TAGS: Final = ONE_REPOSITORY + "/tags"
+_MERGE: Final = ONE_REPOSITORY + "/refs/{sourceRef}/merge/{destinationBranch}"
+_METADATA: Final = ONE_REPOSITORY + "/metadata"
+_READ_FILES: Final = on(REPOSITORY, "fs:ReadRepository", "fs:ListObjects")
+
+LIST_BRANCHES: Final = listing(
+    "listBranches",
+    _BRANCHES,
+    wire.RefList,
+    on(REPOSITORY, "fs:ListBranches"),
+    "List branches by name.",
+    flag("show_hidden"),
+)
+CREATE_BRANCH: Final = create(
+    "createBranch",
+    _BRANCHES,
+    wire.BranchCreation,
+    str,
+    on(NEW_BRANCH, "fs:CreateBranch"),
+    "Make a branch at the commit of `source`, and return the commit's id. Copies no data.",
+)
+GET_BRANCH: Final = get(
+    "getBranch", ONE_BRANCH, wire.Ref, on(BRANCH, "fs:ReadBranch"), "Return a branch and the commit at its head."
+)
+DELETE_BRANCH: Final = delete(
+    "deleteBranch",
+    ONE_BRANCH,
+    on(BRANCH, "fs:DeleteBranch"),
+    "Delete a branch and its uncommitted changes. Its commits stay until retention takes them.",
+    FORCE,
+)
+RESET_BRANCH: Final = Operation(
+    "resetBranch",
+    "PUT",
+    ONE_BRANCH,
+    wire.ResetCreation,
+    NOTHING,
+    on(BRANCH, "fs:RevertBranch"),
+    "Forget uncommitted changes: of one object, of a prefix, or of the whole branch.",
+    status=204,
+    # The second of two would take away what another writer wrote between them.
+    repeatable=False,
+)
+HARD_RESET_BRANCH: Final = Operation(
+    "hardResetBranch",
+    "PUT",
+    ONE_BRANCH + "/hard_reset",
+    NOTHING,
+    NOTHING,
+    on(BRANCH, "fs:RevertBranch"),
+    "Move a branch to the commit of `ref`. Uncommitted changes are lost.",
+    (Parameter("ref", is_required=True), FORCE),
+    status=204,
+    repeatable=False,
+)
+REVERT_BRANCH: Final = Operation(
+    "revertBranch",
+    "POST",
+    ONE_BRANCH + "/revert",
+    wire.RevertCreation,
+    NOTHING,
+    on(BRANCH, "fs:RevertBranch"),
+    "Commit the opposite of what a commit changed.",
+    status=204,
+)
+CHERRY_PICK: Final = Operation(
+    "cherryPick",
+    "POST",
+    ONE_BRANCH + "/cherry-pick",
+    wire.CherryPickCreation,
+    wire.Commit,
+    (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY)),
+    "Commit on this branch what another commit changed.",
+    status=201,
+)
+COMMIT: Final = Operation(
+    "commit",
+    "POST",
+    ONE_BRANCH + "/commits",
+    wire.CommitCreation,
+    wire.Commit,
+    on(BRANCH, "fs:CreateCommit"),
+    "Commit every uncommitted change of a branch.",
+    (Parameter("source_metarange"),),
+    status=201,
+)
+DIFF_BRANCH: Final = listing(
+    "diffBranch",
+    ONE_BRANCH + "/diff",
+    wire.DiffList,
+    on(REPOSITORY, "fs:ListObjects"),
+    "List the uncommitted changes of a branch by path.",
+    DELIMITER,
+)
+
+LIST_TAGS: Final = listing("listTags", _TAGS, wire.RefList, on(REPOSITORY, "fs:ListTags"), "List tags by name.")
+CREATE_TAG: Final = create(
+    "createTag", _TAGS, wire.TagCreation, wire.Ref, on(NEW_TAG, "fs:CreateTag"), "Name the commit of `ref` for good."
+)
+GET_TAG: Final = get("getTag", _TAGS + "/{tag}", wire.Ref, on(TAG, "fs:ReadTag"), "Return a tag and its commit.")
+DELETE_TAG: Final = delete("deleteTag", _TAGS + "/{tag}", on(TAG, "fs:DeleteTag"), "Delete a tag.", FORCE)
+
+GET_COMMIT: Final = get(
+    "getCommit",
+    ONE_REPOSITORY + "/commits/{commitId}",
+    wire.Commit,
+    on(REPOSITORY, "fs:ReadCommit"),
+    "Return a commit, by its id or by any expression that names it.",
+)
+CREATE_COMMIT_RECORD: Final = later(
+    "CreateCommitRecord",
+    "POST",
+    ONE_REPOSITORY + "/commits",
+    on(REPOSITORY, "fs:CreateCommit"),
+    "Write a commit's record.",
+)
+LOG_COMMITS: Final = get(
+    "logCommits",
+    ONE_REF + "/commits",
+    wire.CommitList,
+    on(REF, "fs:ReadBranch"),
+    "List the commits that a ref leads to, newest first.",
+    *PAGE,
+    Parameter("objects", "list"),
+    Parameter("prefixes", "list"),
+    flag("limit"),
+    flag("first_parent"),
+    Parameter("since"),
+    Parameter("stop_at"),
+)
+DIFF_REFS: Final = listing(
+    "diffRefs",
+    ONE_REPOSITORY + "/refs/{leftRef}/diff/{rightRef}",
+    wire.DiffList,
+    on(REPOSITORY, "fs:ListObjects"),
+    "List what changed on the right since it parted from the left, or all that differs (two_dot).",
+    DELIMITER,
+    Parameter("type", choices=("three_dot", "two_dot")),
+    flag("include_right_stats"),
+)
+MERGE_INTO_BRANCH: Final = Operation(
+    "mergeIntoBranch",
+    "POST",
+    _MERGE,
+    wire.Merge,
+    wire.MergeResult,
+    on(DESTINATION, "fs:CreateCommit"),
+    "Merge a ref into a branch, and return the id of the commit that resulted.",
+    is_body_optional=True,
+)
+FIND_MERGE_BASE: Final = get(
+    "findMergeBase",
+    _MERGE,
+    wire.FindMergeBaseResult,
+    on(REPOSITORY, "fs:ListCommits"),
+    "Return the commit from which two refs parted.",
+)
+
+GET_META_RANGE: Final = get(
+    "getMetaRange",
+    _METADATA + "/meta_range/{meta_range}",
+    wire.StorageUri,
+    _READ_FILES,
+    "Return where the file lies that lists the ranges of a tree.",
+)
+GET_RANGE: Final = get(
+    "getRange", _METADATA + "/range/{range}", wire.StorageUri, _READ_FILES, "Return where a range of a tree lies."
+)
+GET_METADATA_OBJECT: Final = later(
+    "getMetadataObject", "GET", _METADATA + "/object/{type}/{object_id}", _READ_FILES, "Return a file of a tree."
+)

@@ -1,0 +1,60 @@
+"""What a client asks of the server rather than of a repository: health, set-up, configuration, usage."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, get, later
+
+HEALTH_CHECK: Final = Operation(
+    "healthCheck", "GET", "/healthcheck", NOTHING, NOTHING, PUBLIC, "Answer while the server runs.", status=204
+)
+GET_SETUP_STATE: Final = get(
+    "getSetupState", "/setup_lakefs", wire.SetupState, PUBLIC, "Return whether the server is set up."
+)
+SETUP: Final = Operation(
+    "setup",
+    "POST",
+    "/setup_lakefs",
+    wire.Setup,
+    wire.CredentialsWithSecret,
+    PUBLIC,
+    "Make the first user, an administrator, and return its key pair. Works once.",
+    creates=True,
+)
+SETUP_COMM_PREFS: Final = Operation(
+    "setupCommPrefs",
+    "POST",
+    "/setup_comm_prefs",
+    NOTHING,
+    dict[str, str],
+    PUBLIC,
+    "Accept an address for news, and forget it: this server sends no mail.",
+)
+GET_CONFIG: Final = get("getConfig", "/config", wire.Config, LOGGED_IN, "Return versions and what the storage can do.")
+GET_LAKEFS_VERSION: Final = get(
+    "getLakeFSVersion", "/config/version", wire.VersionConfig, LOGGED_IN, "Return versions."
+)
+GET_STORAGE_CONFIG: Final = get(
+    "getStorageConfig", "/config/storage", wire.StorageConfig, LOGGED_IN, "Return what the storage can do."
+)
+POST_STATS_EVENTS: Final = Operation(
+    "postStatsEvents",
+    "POST",
+    "/statistics",
+    wire.StatsEventsList,
+    NOTHING,
+    LOGGED_IN,
+    "Check usage events, and forget them: this server keeps no statistics of its users.",
+    status=204,
+)
+GET_USAGE_REPORT_SUMMARY: Final = get(
+    "getUsageReportSummary",
+    "/usage-report/summary",
+    wire.UsageReportSummary,
+    LOGGED_IN,
+    "Return the installation's id, and an empty report.",
+)
+OAUTH_CALLBACK: Final = later("oauthCallback", "GET", "/oidc/callback", LOGGED_IN, "Finish a login at a provider.")

@@ -1,0 +1,228 @@
+"""Objects: reading, writing, copying and deleting them, and uploads that clients make themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import (
+    DELIMITER,
+    FORCE,
+    NOTHING,
+    PATH,
+    Operation,
+    Parameter,
+    Permission,
+    delete,
+    flag,
+    get,
+    header,
+    later,
+    listing,
+)
+from .resources import (
+    ALL,
+    BRANCH,
+    COPIED_OBJECT,
+    OBJECT,
+    OBJECTS,
+    ONE_BRANCH,
+    ONE_REF,
+    ONE_REPOSITORY,
+    PHYSICAL_ADDRESS,
+    REPOSITORY,
+    SOURCE_OBJECT,
+    on,
+)
+
+_READ: Final = on(OBJECT, "fs:ReadObject")
+_WRITE: Final = on(OBJECT, "fs:WriteObject")
+_PRESIGN: Final = flag("presign")
+_USER_METADATA: Final = flag("user_metadata", default=True)
+_OBJECTS: Final = ONE_BRANCH + "/objects"
+_BACKING: Final = ONE_BRANCH + "/staging/backing"
+
+GET_OBJECT: Final = get(
+    "getObject",
+    ONE_REF + "/objects",
+    bytes,
+    _READ,
+    "Return an object's bytes or one range of them, or redirect to a signed URL (presign).",
+    PATH,
+    _PRESIGN,
+    header("Range"),
+    header("If-None-Match"),
+)
+HEAD_OBJECT: Final = Operation(
+    "headObject",
+    "HEAD",
+    ONE_REF + "/objects",
+    NOTHING,
+    NOTHING,
+    _READ,
+    "Return the headers that a GET would have.",
+    (PATH, header("Range")),
+)
+STAT_OBJECT: Final = get(
+    "statObject",
+    ONE_REF + "/objects/stat",
+    wire.ObjectStats,
+    _READ,
+    "Return an object's size, checksum, type, time, metadata and address.",
+    PATH,
+    _USER_METADATA,
+    _PRESIGN,
+)
+LIST_OBJECTS: Final = listing(
+    "listObjects",
+    ONE_REF + "/objects/ls",
+    wire.ObjectStatsList,
+    on(REPOSITORY, "fs:ListObjects"),
+    "List objects by path in byte order; a delimiter groups those that go on after it.",
+    DELIMITER,
+    _USER_METADATA,
+    _PRESIGN,
+)
+GET_UNDERLYING_PROPERTIES: Final = get(
+    "getUnderlyingProperties",
+    ONE_REF + "/objects/underlyingProperties",
+    wire.UnderlyingObjectProperties,
+    _READ,
+    "Return the storage class of an object, where it is known.",
+    PATH,
+)
+
+UPLOAD_OBJECT_PREFLIGHT: Final = Operation(
+    "uploadObjectPreflight",
+    "GET",
+    _OBJECTS + "/stage_allowed",
+    NOTHING,
+    NOTHING,
+    _WRITE,
+    "Succeed if the caller may write the path now.",
+    (PATH,),
+    status=204,
+)
+UPLOAD_OBJECT: Final = Operation(
+    "uploadObject",
+    "POST",
+    _OBJECTS,
+    bytes,
+    wire.ObjectStats,
+    _WRITE,
+    "Write an object: plain bytes of any type, or the field `content` of a form.",
+    (PATH, Parameter("storageClass"), FORCE, header("If-None-Match"), header("If-Match")),
+    status=201,
+    # The same bytes written twice end the same. With If-None-Match a second one would meet the first: see the client.
+    repeatable=True,
+)
+STAGE_OBJECT: Final = Operation(
+    "stageObject",
+    "PUT",
+    _OBJECTS,
+    wire.ObjectStageCreation,
+    wire.ObjectStats,
+    (Permission("fs:WriteObject", OBJECT), Permission("fs:ImportFromStorage", PHYSICAL_ADDRESS)),
+    "Give a path to bytes that lie elsewhere in the storage.",
+    (PATH,),
+    status=201,
+)
+COPY_OBJECT: Final = Operation(
+    "copyObject",
+    "POST",
+    _OBJECTS + "/copy",
+    wire.ObjectCopyCreation,
+    wire.ObjectStats,
+    (Permission("fs:ReadObject", SOURCE_OBJECT), Permission("fs:WriteObject", COPIED_OBJECT)),
+    "Copy an object within its repository.",
+    (Parameter("dest_path", is_required=True),),
+    status=201,
+    repeatable=True,
+)
+UPDATE_OBJECT_USER_METADATA: Final = Operation(
+    "updateObjectUserMetadata",
+    "PUT",
+    _OBJECTS + "/stat/user_metadata",
+    wire.UpdateObjectUserMetadata,
+    NOTHING,
+    _WRITE,
+    "Replace an object's metadata.",
+    (PATH,),
+    status=201,
+)
+DELETE_OBJECT: Final = delete(
+    "deleteObject",
+    _OBJECTS,
+    on(OBJECT, "fs:DeleteObject"),
+    "Delete an object from a branch. Commits keep it.",
+    PATH,
+    FORCE,
+    flag("no_tombstone"),
+)
+DELETE_OBJECTS: Final = Operation(
+    "deleteObjects",
+    "POST",
+    _OBJECTS + "/delete",
+    wire.PathList,
+    wire.ObjectErrorList,
+    on(OBJECTS, "fs:DeleteObject"),
+    "Delete up to 1,000 objects from a branch, and list those that could not be deleted.",
+    (FORCE, flag("no_tombstone")),
+    repeatable=True,
+)
+
+GET_PHYSICAL_ADDRESS: Final = get(
+    "getPhysicalAddress",
+    _BACKING,
+    wire.StagingLocation,
+    _WRITE,
+    "Hand out an address to put an object's bytes at, with a signed URL (presign).",
+    PATH,
+    _PRESIGN,
+)
+LINK_PHYSICAL_ADDRESS: Final = Operation(
+    "linkPhysicalAddress",
+    "PUT",
+    _BACKING,
+    wire.StagingMetadata,
+    wire.ObjectStats,
+    _WRITE,
+    "Give a path to the bytes at an address that was handed out.",
+    (PATH, header("If-None-Match"), header("If-Match")),
+)
+
+_MULTIPART: Final = ONE_BRANCH + "/staging/pmpu"
+_UPLOAD: Final = _MULTIPART + "/{uploadId}"
+_PART: Final = _UPLOAD + "/parts/{partNumber}"
+CREATE_PRESIGN_MULTIPART_UPLOAD: Final = later(
+    "createPresignMultipartUpload", "POST", _MULTIPART, _WRITE, "Begin an upload in parts.", PATH
+)
+COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = later(
+    "completePresignMultipartUpload", "PUT", _UPLOAD, _WRITE, "Finish an upload in parts.", PATH
+)
+ABORT_PRESIGN_MULTIPART_UPLOAD: Final = later(
+    "abortPresignMultipartUpload", "DELETE", _UPLOAD, _WRITE, "Drop an upload in parts.", PATH
+)
+UPLOAD_PART: Final = later("uploadPart", "PUT", _PART, _WRITE, "Sign the upload of a part.", PATH)
+UPLOAD_PART_COPY: Final = later("uploadPartCopy", "PUT", _PART + "/copy", _WRITE, "Copy an object as a part.", PATH)
+
+_IMPORT: Final = ONE_BRANCH + "/import"
+IMPORT_START: Final = later(
+    "importStart",
+    "POST",
+    _IMPORT,
+    (Permission("fs:ImportFromStorage", ALL), Permission("fs:CreateCommit", BRANCH)),
+    "Begin an import.",
+)
+IMPORT_STATUS: Final = later(
+    "importStatus", "GET", _IMPORT, on(BRANCH, "fs:ReadBranch"), "Return how far an import is."
+)
+IMPORT_CANCEL: Final = later("importCancel", "DELETE", _IMPORT, on(BRANCH, "fs:ImportCancel"), "Stop an import.")
+CREATE_SYMLINK_FILE: Final = later(
+    "createSymlinkFile",
+    "POST",
+    ONE_REPOSITORY + "/refs/{branch}/symlink",
+    on(BRANCH, "fs:WriteObject"),
+    "Write a file that lists the addresses of a branch.",
+)

@@ -1,0 +1,157 @@
+"""The types of the table: an operation, the permissions that it asks for, the parameters that it takes.
+
+Pure values. A door (REST today, S3 later) turns them into routes, checks and calls, and states no permission itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+B = TypeVar("B")
+A = TypeVar("A")
+
+Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+Kind: TypeAlias = Literal["string", "integer", "boolean", "list"]
+
+NOTHING: Final = type(None)
+"""The record of a body that does not exist."""
+_REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_NAME: Final = re.compile(r"\{([A-Za-z_]+)\}")
+
+
+class Permission:
+    """An action on a resource. The resource is a template: a door fills in `{branch}` from a value of this name.
+
+    `when` states, for readers, which requests ask for it; the handler asks then, where the operation cannot.
+    """
+
+    __slots__ = ("_names", "_texts", "action", "resource", "when")
+
+    def __init__(self, action: str, resource: str, *, when: str = "") -> None:
+        self.action = action
+        self.resource = resource
+        self.when = when
+        pieces = _NAME.split(resource)
+        self._texts, self._names = pieces[::2], pieces[1::2]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._names
+
+    def resources(self, value_of: Callable[[str], str | Sequence[str]]) -> list[str]:
+        """Fill in the names, and return one resource for each value of a list."""
+        filled = [self._texts[0]]
+        for name, text in zip(self._names, self._texts[1:], strict=True):
+            found = value_of(name)
+            values = [found] if isinstance(found, str) else found
+            filled = [resource + value + text for value in values for resource in filled]
+        return filled
+
+
+Permissions: TypeAlias = tuple[Permission, ...] | None
+
+LOGGED_IN: Final[Permissions] = ()
+"""Let any user in that is logged in. A job's token is no login."""
+PUBLIC: Final[Permissions] = None
+"""Let any caller in, without credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of the query, or of the headers. `choices`: the values that it may have, the default first."""
+
+    name: str
+    kind: Kind = "string"
+    place: Literal["query", "header"] = "query"
+    default: str | int | bool | None = None
+    is_required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def flag(name: str, *, default: bool = False) -> Parameter:
+    return Parameter(name, "boolean", default=default)
+
+
+def header(name: str) -> Parameter:
+    return Parameter(name, place="header")
+
+
+PREFIX: Final = Parameter("prefix")
+DELIMITER: Final = Parameter("delimiter")
+PATH: Final = Parameter("path", is_required=True)
+FORCE: Final = flag("force")
+PAGE: Final = (Parameter("after"), Parameter("amount", "integer", default=100))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation(Generic[B, A]):
+    """One thing that a caller may ask for: its route, records, permissions and promises.
+
+    `path` is relative to the API's root. `body` and `answer` are records; `bytes` and `str` are plain bodies.
+    `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
+    `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
+    `creates`: a conflict means that the name is taken.
+    """
+
+    id: str
+    method: Method
+    path: str
+    body: type[B]
+    answer: type[A]
+    permissions: Permissions
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    asked_later: tuple[Permission, ...] = ()
+    status: int = 200
+    is_body_optional: bool = False
+    repeatable: bool | None = None
+    creates: bool = False
+    is_implemented: bool = True
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the path's arguments, in order."""
+        return _NAME.findall(self.path)
+
+    @property
+    def may_be_repeated(self) -> bool:
+        return self.method in _REPEATABLE_METHODS if self.repeatable is None else self.repeatable
+
+
+def get(
+    id_: str, path: str, answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[None, A]:
+    return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, parameters)
+
+
+def listing(
+    id_: str, path: str, answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[None, A]:
+    """A GET that answers in pages, filtered by prefix."""
+    return get(id_, path, answer, permissions, summary, PREFIX, *PAGE, *parameters)
+
+
+def create(
+    id_: str, path: str, body: type[B], answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[B, A]:
+    """A POST that makes something with a name: 201, or 409 where the name is taken."""
+    return Operation(id_, "POST", path, body, answer, permissions, summary, parameters, status=201, creates=True)
+
+
+def delete(
+    id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[None, None]:
+    return Operation(id_, "DELETE", path, NOTHING, NOTHING, permissions, summary, parameters, status=204)
+
+
+def later(
+    id_: str, method: Method, path: str, permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[None, None]:
+    """An operation of the contract that this server does not have yet: it answers 501."""
+    return Operation(id_, method, path, NOTHING, NOTHING, permissions, summary, parameters, is_implemented=False)
+
+
+AnyOperation: TypeAlias = Operation[Any, Any]

@@ -1,0 +1,171 @@
+"""Repositories, their metadata, and the rules that protect their branches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import (
+    FORCE,
+    NOTHING,
+    Operation,
+    Parameter,
+    Permission,
+    create,
+    delete,
+    flag,
+    get,
+    header,
+    later,
+    listing,
+)
+from .resources import ALL, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
+
+_READ_REFS: Final = on(REPOSITORY, "fs:ListBranches", "fs:ListTags", "fs:ListCommits")
+_WRITE_REFS: Final = on(REPOSITORY, "fs:CreateBranch", "fs:CreateTag", "fs:CreateCommit")
+_PROTECTION: Final = ONE_REPOSITORY + "/settings/branch_protection"
+_OLD_PROTECTION: Final = ONE_REPOSITORY + "/branch_protection"
+_READ_PROTECTION: Final = on(REPOSITORY, "branches:GetBranchProtectionRules")
+_SET_PROTECTION: Final = on(REPOSITORY, "branches:SetBranchProtectionRules")
+
+LIST_REPOSITORIES: Final = listing(
+    "listRepositories",
+    "/repositories",
+    wire.RepositoryList,
+    on(ALL, "fs:ListRepositories"),
+    "List repositories by name; `search` keeps those whose name contains it.",
+    Parameter("search"),
+)
+CREATE_REPOSITORY: Final = create(
+    "createRepository",
+    "/repositories",
+    wire.RepositoryCreation,
+    wire.Repository,
+    (
+        Permission("fs:CreateRepository", NEW_REPOSITORY),
+        Permission("fs:AttachStorageNamespace", NAMESPACE),
+    ),
+    "Make a repository over an unused storage namespace, with a first commit and a default branch.",
+    flag("bare"),
+)
+GET_REPOSITORY: Final = get(
+    "getRepository", ONE_REPOSITORY, wire.Repository, on(REPOSITORY, "fs:ReadRepository"), "Return a repository."
+)
+DELETE_REPOSITORY: Final = delete(
+    "deleteRepository",
+    ONE_REPOSITORY,
+    on(REPOSITORY, "fs:DeleteRepository"),
+    "Delete a repository's records. The objects stay in the storage namespace.",
+    FORCE,
+)
+GET_REPOSITORY_METADATA: Final = get(
+    "getRepositoryMetadata",
+    ONE_REPOSITORY + "/metadata",
+    dict[str, str],
+    on(REPOSITORY, "fs:ReadRepository"),
+    "Return the metadata of a repository.",
+)
+SET_REPOSITORY_METADATA: Final = Operation(
+    "setRepositoryMetadata",
+    "POST",
+    ONE_REPOSITORY + "/metadata",
+    wire.RepositoryMetadataSet,
+    NOTHING,
+    on(REPOSITORY, "fs:UpdateRepository"),
+    "Set some keys of a repository's metadata.",
+    status=204,
+    repeatable=True,
+)
+DELETE_REPOSITORY_METADATA: Final = Operation(
+    "deleteRepositoryMetadata",
+    "DELETE",
+    ONE_REPOSITORY + "/metadata",
+    wire.RepositoryMetadataKeys,
+    NOTHING,
+    on(REPOSITORY, "fs:UpdateRepository"),
+    "Remove some keys of a repository's metadata.",
+    status=204,
+)
+GET_BRANCH_PROTECTION_RULES: Final = get(
+    "getBranchProtectionRules",
+    _PROTECTION,
+    list[wire.BranchProtectionRule],
+    _READ_PROTECTION,
+    "Return the patterns of protected branches. The ETag is the version of the setting.",
+)
+SET_BRANCH_PROTECTION_RULES: Final = Operation(
+    "setBranchProtectionRules",
+    "PUT",
+    _PROTECTION,
+    list[wire.BranchProtectionRule],
+    NOTHING,
+    _SET_PROTECTION,
+    "Replace the patterns of protected branches, if the setting still has the version in If-Match.",
+    (header("If-Match"),),
+    status=204,
+    # The first of two makes the version of the second an old one.
+    repeatable=False,
+)
+INTERNAL_GET_BRANCH_PROTECTION_RULES: Final = get(
+    "internalGetBranchProtectionRules",
+    _OLD_PROTECTION,
+    list[wire.BranchProtectionRule],
+    _READ_PROTECTION,
+    "Return the patterns of protected branches.",
+)
+CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT: Final = Operation(
+    "createBranchProtectionRulePreflight",
+    "GET",
+    _OLD_PROTECTION + "/set_allowed",
+    NOTHING,
+    NOTHING,
+    _SET_PROTECTION,
+    "Succeed if the caller may protect branches.",
+    status=204,
+)
+INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = later(
+    "internalCreateBranchProtectionRule", "POST", _OLD_PROTECTION, _SET_PROTECTION, "Protect one pattern more."
+)
+INTERNAL_DELETE_BRANCH_PROTECTION_RULE: Final = later(
+    "internalDeleteBranchProtectionRule", "DELETE", _OLD_PROTECTION, _SET_PROTECTION, "Protect one pattern less."
+)
+
+DUMP_REFS: Final = later(
+    "dumpRefs", "PUT", ONE_REPOSITORY + "/refs/dump", _READ_REFS, "Write branches, tags and commits to the storage."
+)
+RESTORE_REFS: Final = later(
+    "restoreRefs", "PUT", ONE_REPOSITORY + "/refs/restore", _WRITE_REFS, "Read branches, tags and commits back."
+)
+DUMP_SUBMIT: Final = later("dumpSubmit", "POST", ONE_REPOSITORY + "/dump", _READ_REFS, "Begin a dump.")
+DUMP_STATUS: Final = later("dumpStatus", "GET", ONE_REPOSITORY + "/dump", _READ_REFS, "Return how far a dump is.")
+RESTORE_SUBMIT: Final = later("restoreSubmit", "POST", ONE_REPOSITORY + "/restore", _WRITE_REFS, "Begin a restore.")
+RESTORE_STATUS: Final = later(
+    "restoreStatus", "GET", ONE_REPOSITORY + "/restore", _WRITE_REFS, "Return how far a restore is."
+)
+
+_RUNS: Final = ONE_REPOSITORY + "/actions/runs"
+_READ_RUNS: Final = on(REPOSITORY, "ci:ReadAction")
+LIST_REPOSITORY_RUNS: Final = later("listRepositoryRuns", "GET", _RUNS, _READ_RUNS, "List the runs of hooks.")
+GET_RUN: Final = later("getRun", "GET", _RUNS + "/{run_id}", _READ_RUNS, "Return a run of hooks.")
+LIST_RUN_HOOKS: Final = later("listRunHooks", "GET", _RUNS + "/{run_id}/hooks", _READ_RUNS, "List the hooks of a run.")
+GET_RUN_HOOK_OUTPUT: Final = later(
+    "getRunHookOutput",
+    "GET",
+    _RUNS + "/{run_id}/hooks/{hook_run_id}/output",
+    _READ_RUNS,
+    "Return the output of a hook.",
+)
+
+_PULLS: Final = ONE_REPOSITORY + "/pulls"
+_PULL: Final = _PULLS + "/{pull_request}"
+_WRITE_PULL: Final = on(REPOSITORY, "pr:WritePullRequest")
+LIST_PULL_REQUESTS: Final = later(
+    "listPullRequests", "GET", _PULLS, on(REPOSITORY, "pr:ListPullRequests"), "List pull requests."
+)
+CREATE_PULL_REQUEST: Final = later("createPullRequest", "POST", _PULLS, _WRITE_PULL, "Open a pull request.")
+GET_PULL_REQUEST: Final = later(
+    "getPullRequest", "GET", _PULL, on(REPOSITORY, "pr:ReadPullRequest"), "Return a pull request."
+)
+UPDATE_PULL_REQUEST: Final = later("updatePullRequest", "PATCH", _PULL, _WRITE_PULL, "Change a pull request.")
+MERGE_PULL_REQUEST: Final = later("mergePullRequest", "PUT", _PULL + "/merge", _WRITE_PULL, "Merge a pull request.")

@@ -1,0 +1,75 @@
+"""The door before the handlers: what an operation asks of its caller, held against what the caller may do.
+
+A caller who may not do something does not learn what is there, so the gate stands before the handler. For callers who
+may do the action everywhere, which is most, it costs one look-up and puts no resource together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from lakebed.auth import NotPermitted, Permissions
+from lakebed.operations import AnyOperation, Permission
+
+from .requests import RestRequest
+
+Names: TypeAlias = "Mapping[str, str | Sequence[str]]"
+_Place: TypeAlias = Literal["path", "query", "body"]
+
+
+def require(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
+    """Hold each permission on the resources that these names make. Handlers, and doors without a URL, ask here too.
+
+    Raises:
+        NotPermitted: one is missing.
+    """
+    for permission in asked:
+        if not permissions.allows_everywhere(permission.action):
+            for resource in permission.resources(names.__getitem__):
+                permissions.require(permission.action, resource)
+
+
+class Gate:
+    """The permissions of one REST route, and where in a request each name stands. Made once, when the server starts."""
+
+    def __init__(self, operation: AnyOperation) -> None:
+        self._operation = operation
+        self._asked: Final = [
+            (permission, [(name, _place(operation, name)) for name in permission.names])
+            for permission in operation.permissions or ()
+        ]
+        self._arguments: Final = {name: index for index, name in enumerate(operation.arguments)}
+
+    async def admit(self, request: RestRequest, permissions: Permissions) -> None:
+        """
+        Raises:
+            NotPermitted: a permission is missing.
+            InvalidBody: the body names a resource, and is invalid.
+        """
+        if not self._asked and request.identity.delegation is not None:
+            raise NotPermitted("insufficient permissions: the token of a job is no login")
+        for permission, places in self._asked:
+            if permissions.allows_everywhere(permission.action):
+                continue
+            names = {name: await self._value(request, name, place) for name, place in places}
+            require((permission,), permissions, names)
+
+    async def _value(self, request: RestRequest, name: str, place: _Place) -> str | Sequence[str]:
+        match place:
+            case "path":
+                return request.args[self._arguments[name]]
+            case "query":
+                return request.query(name)
+            case "body":
+                value: str | Sequence[str] = getattr(await request.record(self._operation), name)
+                return value
+
+
+def _place(operation: AnyOperation, name: str) -> _Place:
+    if name in operation.arguments:
+        return "path"
+    if any(parameter.name == name for parameter in operation.parameters):
+        return "query"
+    assert name in getattr(operation.body, "__struct_fields__", ()), f"{operation.id} has no {name}"
+    return "body"
