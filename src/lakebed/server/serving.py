@@ -2,7 +2,8 @@
 
 The parent binds the socket before anything else, so a port that is taken is an error at once. With one worker it
 serves itself. With more it starts them as fresh Python processes (no fork of a threaded program), each an instance of
-its own, and watches over them: one that dies is replaced, one that cannot start ends the server.
+its own, and watches over them: one that dies, or does not answer for SILENT_S, is replaced; one that cannot start ends
+the server.
 
 A worker is told to stop by SIGTERM, or by the end of its standard input, which the parent holds: so not even a parent
 that was killed leaves one behind.
@@ -15,6 +16,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -34,6 +36,7 @@ from lakebed.runtime import leave_pandas_out
 
 from .app import ServerOptions, create_app, opened
 from .folder import prepare_folder
+from .limits import LimitedProtocol
 from .upkeep_loop import run_upkeep
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,10 @@ KEEP_ALIVE_S: Final = 75
 """Longer than clients and proxies keep an idle connection: the side that sends closes it, so no request is lost."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
+BEAT_S: Final = 1.0
+"""How often the event loop of a worker tells the parent that it runs."""
+SILENT_S: Final = 30.0
+"""A worker that was not heard of for this long is killed and replaced: its loop hangs, and it hears no signal."""
 
 
 class AddressTaken(Unavailable):
@@ -142,7 +149,7 @@ async def serve_here(
         async with opened(options) as state:
             config = uvicorn.Config(
                 create_app(state),
-                http="httptools",
+                http=LimitedProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -244,6 +251,8 @@ class _Parent:
         self._workers = workers
         self._ready = ready
         self._running: list[Popen[bytes]] = []
+        self._heard: dict[int, float] = {}
+        """When each worker, by process id, was last heard of."""
         self._restarted: list[float] = []
 
     async def run(self) -> None:
@@ -263,6 +272,15 @@ class _Parent:
         assert process.stdout is not None
         if await asyncio.to_thread(process.stdout.readline) != b"ready\n":
             raise WorkerFailed("a worker process could not start; what it said is above", pid=process.pid)
+        self._heard[process.pid] = time.monotonic()
+        threading.Thread(target=self._listen_to, args=(process,), daemon=True).start()
+
+    def _listen_to(self, process: Popen[bytes]) -> None:
+        """Note each beat, until the worker ends or its pipe is closed."""
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            while os.read(process.stdout.fileno(), 64):
+                self._heard[process.pid] = time.monotonic()
 
     def _spawn(self) -> Popen[bytes]:
         process = Popen(
@@ -281,8 +299,14 @@ class _Parent:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.5)
+            for process in self._running:
+                if process.poll() is None and time.monotonic() - self._heard[process.pid] > SILENT_S:
+                    logger.error("worker %d does not answer: killing it", process.pid)
+                    process.kill()
+                    process.wait()
             for process in [process for process in self._running if process.poll() is not None]:
                 self._running.remove(process)
+                self._heard.pop(process.pid, None)
                 _close_pipes(process)
                 if stop.is_set():
                     return

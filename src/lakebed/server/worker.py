@@ -1,11 +1,13 @@
 """One of several worker processes: `python -m lakebed.server.worker`, started by serving.py and by nobody else.
 
-Standard input brings the orders as its first line, and its end is the order to stop. Standard output says `ready` once.
+Standard input brings the orders as its first line, and its end is the order to stop. Standard output says `ready` once,
+and then a byte each BEAT_S for as long as the event loop runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -13,7 +15,7 @@ import sys
 
 from lakebed.base import LakebedError
 
-from .serving import WorkerOrders, decode_orders, run_in_loop, serve_here
+from .serving import BEAT_S, WorkerOrders, decode_orders, run_in_loop, serve_here
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +30,18 @@ async def _work(orders: WorkerOrders) -> None:
             stop.set()
 
     loop.add_reader(sys.stdin.fileno(), on_input)
+
+    def ready() -> None:
+        os.write(sys.stdout.fileno(), b"ready\n")
+        beat()
+
+    def beat() -> None:
+        with contextlib.suppress(OSError):  # The parent is gone: the end of standard input tells so, too.
+            os.write(sys.stdout.fileno(), b".")
+            loop.call_later(BEAT_S, beat)
+
     with socket.socket(fileno=orders.listener_fd) as listener:
-        await serve_here(orders.options, listener, _say_ready, stop=stop)
-
-
-def _say_ready() -> None:
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+        await serve_here(orders.options, listener, ready, stop=stop)
 
 
 def main() -> int:

@@ -1,0 +1,152 @@
+"""Limits of one connection: how large and how slow a request may be, and how many connections there may be.
+
+The parser (httptools) has none of its own: it joins the pieces of a header that never ends, at a cost that grows with
+the square of its length, and waits for the rest for ever. So a connection is closed when
+
+    the head of a request (line and headers) is over HEAD_BYTES_MAX or HEADERS_MAX          431
+    the head is not complete after HEAD_S                                                   408
+    less of a body came than BODY_BYTES_MIN in BODY_S, while the server was ready to read   408
+    there are too many connections, and none of them is idle                                503
+
+A request whose head comes in one piece, as nearly all do, pays for two comparisons and no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX: Final = 64 << 10
+"""The longest path and query of the contract, encoded, and a token leave half of this free."""
+HEADERS_MAX: Final = 128
+HEAD_S: Final = 20.0
+BODY_S: Final = 30.0
+BODY_BYTES_MIN: Final = 30 << 10
+"""In BODY_S: 1 KiB a second."""
+CONNECTIONS_MAX: Final = 4096
+DESCRIPTORS_KEPT: Final = 128
+"""For files, the key-value store and the object store."""
+
+
+def connections_max() -> int:
+    """As many as this process may open files for, less what it needs itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(CONNECTIONS_MAX, soft - DESCRIPTORS_KEPT))
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol over httptools, with limits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._is_refused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it to asyncio.Transport
+        if len(self.connections) > connections_max() and not self._make_room():
+            self._refuse(503, b"too many connections")
+            return
+        self._arm(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._body_bytes += len(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(431, b"the headers are too large")
+        elif self._timer is None and self._is_under_way():
+            self._arm(HEAD_S if self._is_in_head else BODY_S)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._disarm()
+        if len(self.headers) > HEADERS_MAX or self._size_of_head() > HEAD_BYTES_MAX:
+            self._refuse(431, b"the headers are too large")
+            return
+        self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._disarm()
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def _size_of_head(self) -> int:
+        return len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
+
+    def _is_under_way(self) -> bool:
+        """Whether a part of a request came, and not yet its end."""
+        if self._is_in_head:
+            return self._head_bytes > 0
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._on_timer)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._refuse(408, b"the request took too long")
+            return
+        if not self._is_under_way():
+            return
+        # A client that waits to be asked for its body, or whom we do not read from, is not slow.
+        is_ours = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        if not is_ours and self._body_bytes < BODY_BYTES_MIN:
+            self._refuse(408, b"the request body came too slowly")
+            return
+        self._body_bytes = 0
+        self._arm(BODY_S)
+
+    def _make_room(self) -> bool:
+        """Close a connection that is idle between two requests, and say whether there was one."""
+        for other in [*self.connections]:
+            if isinstance(other, LimitedProtocol) and other is not self and other.is_idle:
+                other.transport.close()
+                return True
+        return False
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete and not self._head_bytes
+
+    def _refuse(self, status: int, reason: bytes) -> None:
+        """Answer if no answer has begun, and close the connection."""
+        self._is_refused = True
+        self._disarm()
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = b'{"message":"' + reason + b'"}'
+            phrase = {408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Service Unavailable"}
+            self.transport.write(
+                b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+                % (status, phrase[status], len(body), body)
+            )
+        self.transport.close()
