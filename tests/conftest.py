@@ -1,9 +1,16 @@
-"""What counts for every test: no time limit, also not Hypothesis' own, for a machine may be busy; and Ctrl-C works."""
+"""What counts for every test: no time limit, also not Hypothesis' own, for a machine may be busy; and Ctrl-C works.
+
+Beside it, a disk that is small enough to fill.
+"""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("lakebed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -12,3 +19,35 @@ settings.load_profile("lakebed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and every program that a test starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def mount_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mount an empty file system of this size (such as `4m`) until the test ends."""
+    disk = tmp_path / "disk"
+
+    def mount(size: str) -> Path:
+        disk.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"only a privileged process can mount a small file system: {done.stderr.strip()}")
+        return disk
+
+    yield mount
+    if disk.is_mount():
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill_disk(folder: Path) -> Path:
+    """Leave no byte free on the disk of this folder; deleting the returned file frees it again."""
+    file = folder / "ballast"
+    with file.open("ab", buffering=0) as ballast:
+        for size_bytes in (1 << 20, 1 << 12, 1):
+            try:
+                while ballast.write(bytes(size_bytes)) == size_bytes:
+                    pass
+            except OSError:
+                continue
+    return file

@@ -193,8 +193,9 @@ def without_permission(folder: Path) -> Swept:
     """A sweep by somebody who may read and write, and not delete objects; then the same by its owner."""
     plans = asyncio.run(prepare(opened(folder)))
     root = folder / "lake"
-    for path in [root, root / ".lakebed-tmp", root / "_lakefs", *root.glob("_lakefs/**")]:
-        path.chmod(0o777)
+    folder.chmod(0o755)
+    for path in [root, *root.glob("**/*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)
     for path in root.glob("data/*"):
         path.chmod(0o555)
     reading, writing = os.pipe()

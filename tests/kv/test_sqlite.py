@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sqlite3
 import stat
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnava
 from lakebed.kv.drivers.sqlite import SqliteStore
 from lakebed.kv.drivers.sqlite_file import translate
 from lakebed.testing.contracts import DurableStoreContract
+from tests.conftest import fill_disk
 
 P = b"partition"
 
@@ -326,6 +329,36 @@ async def test_a_read_only_file_or_folder_is_an_error_at_opening(file_mode: int,
         finally:
             os.seteuid(uid)
             set_modes(folder, 0o700, 0o600)
+
+
+async def test_a_full_disk_opens_for_reading_after_a_kill_and_takes_writes_once_there_is_room(
+    mount_disk: Callable[[str], Path],
+) -> None:
+    path = mount_disk("8m") / "kv.db"
+    killed = "import sys; from tests.kv.test_sqlite import write_and_die; write_and_die(sys.argv[1])"
+    root = Path(__file__).parents[2]
+    died = await asyncio.create_subprocess_exec(sys.executable, "-c", killed, str(path), cwd=root)
+    assert await died.wait() == -signal.SIGKILL
+    ballast = fill_disk(path.parent)
+
+    store = SqliteStore.open(path)
+
+    assert len((await store.scan(P, b"", 100)).keys) == 10
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await store.set_many(P, [(b"large %d" % number, bytes(100_000)) for number in range(20)])
+    ballast.unlink()
+    await store.set(P, b"later", b"1")
+    await store.close()
+
+
+def write_and_die(path: str) -> None:
+    async def write() -> None:
+        store = SqliteStore.open(Path(path))
+        for number in range(10):
+            await store.set(P, b"%d" % number, b"1")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(write())
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakebed.server import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from lakebed.server.folder import RESERVE_BYTES, keep_reserve
+from tests.conftest import fill_disk
 
 
 def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> None:
@@ -51,3 +56,32 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(DataFolderUnavailable, match="No space left"):
         prepare_folder(tmp_path)
+
+
+def test_a_new_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        prepare_folder(tmp_path / "new")
+        keep_reserve(tmp_path / "new")
+    finally:
+        os.umask(before)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "new", *(tmp_path / "new").iterdir()]}
+    assert modes == {"new": 0o700, "objects": 0o700, "lakebed.json": 0o600, "reserve": 0o600}
+
+
+def test_the_reserve_is_released_on_a_full_disk_and_set_aside_again_later(
+    mount_disk: Callable[[str], Path],
+) -> None:
+    folder = mount_disk("64m")
+    prepare_folder(folder)
+    assert not keep_reserve(folder)
+    ballast = fill_disk(folder)
+
+    assert keep_reserve(folder)
+    (folder / "plan").write_bytes(bytes(RESERVE_BYTES))
+    assert not keep_reserve(folder)
+
+    ballast.unlink()
+    assert not keep_reserve(folder)
+    assert (folder / "reserve").stat().st_blocks * 512 == RESERVE_BYTES

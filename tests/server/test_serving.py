@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 
 from lakebed.base import LakebedError
 from lakebed.server import AddressTaken, BadAddress, NotADataFolder, options_of, serve
+from tests.conftest import fill_disk
 
 _SERVE = """
 import sys
@@ -204,3 +205,23 @@ def test_several_servers_may_share_a_folder(tmp_path: Path) -> None:
 
         with httpx.Client(base_url=second + "/api/v1", auth=client.auth) as elsewhere:
             assert elsewhere.get("/repositories/lake").status_code == 200
+
+
+def test_a_server_killed_on_a_full_disk_starts_reads_and_begins_a_collection(mount_disk: Callable[[str], Path]) -> None:
+    folder = mount_disk("64m") / "lake"
+    objects = "/repositories/lake/branches/main/objects?path="
+    with serving(folder) as (process, url), set_up(url) as client:
+        body = {"name": "lake", "storage_namespace": "local://b/lake"}
+        assert client.post("/repositories", json=body).status_code == 201
+        kept = [name for name in map(str, range(20)) if client.post(objects + name, content=b"1").is_success]
+        ballast = fill_disk(folder)
+        assert client.post(objects + "more", content=bytes(1 << 16)).status_code == 503
+        process.kill()
+        process.wait(30)
+    auth = client.auth
+
+    with serving(folder) as (_, url), httpx.Client(base_url=url + "/api/v1", auth=auth) as client:
+        read = [client.get(f"/repositories/lake/refs/main/objects?path={name}").text for name in kept]
+        assert read == ["1"] * 20
+        assert client.post("/repositories/lake/gc/runs", json={"kind": "uncommitted"}).status_code == 201
+    ballast.unlink()

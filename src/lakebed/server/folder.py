@@ -1,6 +1,7 @@
 """The data folder of an embedded installation: what lies in it, and telling whether a folder is one.
 
 lakebed.json    {"format": 2}: this is a data folder, of this format
+reserve         space set aside, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,10 @@ MARKER_FILE: Final = "lakebed.json"
 STORE_FILE: Final = "metadata.db"
 OBJECTS_FOLDER: Final = "objects"
 FORMAT: Final = 2
+
+RESERVE_FILE: Final = "reserve"
+RESERVE_BYTES: Final = 4 << 20
+"""Room for the write-ahead log of the metadata, and for the plan of a collection that frees more."""
 
 
 class NotADataFolder(Invalid):
@@ -40,14 +46,15 @@ def prepare_folder(folder: Path) -> None:
     """
     marker = folder / MARKER_FILE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not marker.exists():
             _check_empty(folder)
             # Under its name only when it is whole: a second server may start at this moment.
             draft = folder / f"{MARKER_FILE}.{os.getpid()}"
+            draft.touch(mode=0o600)
             draft.write_text(json.dumps({"format": FORMAT}) + "\n")
             draft.replace(marker)
-        (folder / OBJECTS_FOLDER).mkdir(exist_ok=True)
+        (folder / OBJECTS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         found = json.loads(marker.read_text() or "{}")
     except (NotADirectoryError, FileExistsError) as error:
         raise NotADataFolder(f"{folder} is not a folder", folder=str(folder)) from error
@@ -61,6 +68,30 @@ def prepare_folder(folder: Path) -> None:
             f"{FORMAT} only: serve it with the release that made it, or name a new folder",
             folder=str(folder),
         )
+
+
+def keep_reserve(folder: Path) -> bool:
+    """Set the reserve aside where the disk has plenty, release it where the disk is full; return whether it did."""
+    reserve = folder / RESERVE_FILE
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < RESERVE_BYTES and reserve.exists():
+            reserve.unlink()
+            return True
+        if free_bytes > 8 * RESERVE_BYTES and not reserve.exists():
+            _allocate(reserve)
+    except OSError as error:
+        raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
+    return False
+
+
+def _allocate(file: Path) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Blocks, and not only a length: a sparse file would keep no space.
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _check_empty(folder: Path) -> None:

@@ -35,7 +35,7 @@ from lakebed.base import Invalid, Unavailable
 from lakebed.runtime import leave_pandas_out
 
 from .app import ServerOptions, create_app, opened
-from .folder import prepare_folder
+from .folder import RESERVE_BYTES, keep_reserve, prepare_folder
 from .limits import LimitedProtocol
 from .upkeep_loop import run_upkeep
 
@@ -85,6 +85,12 @@ def serve(
     if workers < 1:
         raise BadAddress(f"at least one worker is needed, not {workers}")
     prepare_folder(options.data_dir)
+    if keep_reserve(options.data_dir):
+        logger.warning(
+            "the disk of %s is full: released the %d MiB kept for this. Collect garbage or free space, then restart",
+            options.data_dir,
+            RESERVE_BYTES >> 20,
+        )
     with listen(host, port) as listener:
         bound_host, bound_port = listener.getsockname()[:2]
         shown = f"[{bound_host}]" if ":" in bound_host else bound_host

@@ -71,12 +71,18 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
         patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"), busy_timeout_s)
     patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)
     try:
-        if not _is_ours(path, connection):  # asked again: another process may have been as new as we are
+        is_new = not _is_ours(path, connection)  # asked again: another process may have been as new as we are
+        if is_new:
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        # Written even where it is so already: only writing tells whether we can, BEGIN lets read-only files pass.
-        connection.execute(f"PRAGMA user_version={FORMAT}")
-        connection.execute("COMMIT")
+        try:
+            # Written even where it is so already: only writing tells whether we can, BEGIN lets read-only files pass.
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # A full disk takes no writes now, and later it may. Until then the store reads; each write is refused.
+            if is_new or primary_code(error) != sqlite3.SQLITE_FULL:
+                raise
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

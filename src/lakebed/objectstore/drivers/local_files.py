@@ -178,7 +178,7 @@ class Folders:
             return Folder(os.open(self._base, _DIRECTORY))
         except FileNotFoundError:
             missing = [self._base, *(parent for parent in self._base.parents if not parent.exists())]
-            self._base.mkdir(parents=True, exist_ok=True)
+            self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._durable:
             for path in missing:
                 parent = Folder(os.open(path.parent, _DIRECTORY))
@@ -189,7 +189,7 @@ class Folders:
 def _make_inside(parent: Folder, name: bytes) -> Folder:
     while True:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=parent.fd)
+            os.mkdir(name, 0o700, dir_fd=parent.fd)
         folder = enter(parent, name)
         if folder is not None:
             return folder
@@ -319,7 +319,7 @@ class Draft:
             name = secrets.token_hex(12).encode()
             try:
                 folder = self._folders.cached(RESERVED_SEGMENT) or self._first_folder()
-                file = Descriptor(os.open(name, _NEW, 0o644, dir_fd=folder.fd))
+                file = Descriptor(os.open(name, _NEW, 0o600, dir_fd=folder.fd))
             except FileNotFoundError:
                 self._folders.forget(RESERVED_SEGMENT)
                 continue
