@@ -61,12 +61,12 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     deadline = time.monotonic() + 30
-    while any(_is_alive(pid) for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -30,6 +30,9 @@ def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
+    drain: Annotated[
+        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
+    ] = 300,
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
 ) -> None:
     """Run a server until Ctrl-C. Metadata and, unless configured otherwise, objects lie in its folder.
@@ -50,4 +53,4 @@ def serve(
         # Whoever started us may wait for this line.
         typer.get_text_stream("stdout").flush()
 
-    serve_until_stopped(options, host=host, port=port, workers=workers, on_ready=ready)
+    serve_until_stopped(options, host=host, port=port, workers=workers, drain_s=drain, on_ready=ready)

@@ -7,6 +7,7 @@ routes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -247,6 +248,14 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
+        try:
+            await self._handle(scope, receive, send)
+        except asyncio.CancelledError:
+            # Cut off after the drain: the connection is gone, and the server has logged how many there were.
+            if not self._state.drain.is_over:
+                raise
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = RestRequest(scope, receive)
         request_id = _request_id(request)
 
@@ -263,6 +272,9 @@ class App:
             logger.exception("unexpected error in %s", told())
             response = message_response(500, "internal server error")
         response.raw_headers.append((b"x-request-id", request_id))
+        if self._state.drain.is_draining:
+            # The client is to open its next connection to another process.
+            response.raw_headers.append((b"connection", b"close"))
         await response(scope, receive, send)
 
     async def _answer(self, request: RestRequest) -> Response:

@@ -136,7 +136,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return self.cycle is not None and self.cycle.response_complete and not self._head_bytes
+        return self.cycle is not None and self.is_between_requests
+
+    @property
+    def is_between_requests(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self._head_bytes
 
     def _refuse(self, status: int, reason: bytes) -> None:
         """Answer if no answer has begun, and close the connection."""

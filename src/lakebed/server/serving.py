@@ -5,8 +5,11 @@ serves itself. With more it starts them as fresh Python processes (no fork of a 
 its own, and watches over them: one that dies, or does not answer for SILENT_S, is replaced; one that cannot start ends
 the server.
 
-A worker is told to stop by SIGTERM, or by the end of its standard input, which the parent holds: so not even a parent
-that was killed leaves one behind.
+SIGTERM and SIGINT end a server when its requests have ended (`draining.py`); a second one ends it now. SIGHUP replaces
+the workers one by one: a fresh one serves before an old one drains, and the socket stays open in the parent.
+
+A worker stops at SIGTERM, or at the end of its standard input, which the parent holds: so not even a parent that was
+killed leaves one behind.
 """
 
 from __future__ import annotations
@@ -35,16 +38,17 @@ from lakebed.base import Invalid, Unavailable
 from lakebed.runtime import leave_pandas_out
 
 from .app import ServerOptions, create_app, opened
+from .draining import CUT_S, DRAIN_S, DrainingServer
 from .folder import RESERVE_BYTES, keep_reserve, prepare_folder
 from .limits import LimitedProtocol
 from .upkeep_loop import run_upkeep
 
 logger = logging.getLogger(__name__)
 
-GRACE_S: Final = 10
-"""How long requests under way may take to end when the server is told to stop."""
 KEEP_ALIVE_S: Final = 75
 """Longer than clients and proxies keep an idle connection: the side that sends closes it, so no request is lost."""
+CLOSE_S: Final = 10
+"""How long a worker may take to close what it has open, after it drained."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
 BEAT_S: Final = 1.0
@@ -71,11 +75,13 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int = 1,
+    drain_s: float = DRAIN_S,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
 
-    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one.
+    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. Requests under way get
+    `drain_s` to end.
 
     Raises:
         AddressTaken, BadAddress: nothing can listen there.
@@ -101,9 +107,9 @@ def serve(
                 on_ready(url)
 
         if workers == 1:
-            run_in_loop(serve_here(options, listener, ready))
+            run_in_loop(serve_here(options, listener, ready, drain_s=drain_s))
         else:
-            run_in_loop(_Parent(options, listener, workers, ready).run())
+            run_in_loop(_Parent(options, listener, workers, drain_s, ready).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -146,12 +152,19 @@ async def serve_here(
     listener: socket.socket,
     ready: Callable[[], None],
     *,
+    drain_s: float,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve in this process until a signal, or until `stop` is set."""
+    """Serve in this process until a signal, or until `stop` is set; then drain."""
     leave_pandas_out()
     stop = stop or asyncio.Event()
-    with _signals(stop.set):
+    server: DrainingServer | None = None
+
+    def hurry() -> None:
+        if server is not None:
+            server.cut_off()
+
+    with _signals(stop, hurry):
         async with opened(options) as state:
             config = uvicorn.Config(
                 create_app(state),
@@ -162,10 +175,9 @@ async def serve_here(
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=GRACE_S,
             )
             _calm_the_collector()
-            server = _Server(config)
+            server = DrainingServer(config, state.drain, drain_s)
             upkeep = asyncio.create_task(run_upkeep(state))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             stopping = asyncio.create_task(stop.wait())
@@ -194,34 +206,28 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: they raise the signal again afterwards, before we have closed anything."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals(
+    stop: asyncio.Event, hurry: Callable[[], None], reload: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Set `stop` at the first SIGTERM or SIGINT, and call `hurry` at the next ones; call `reload` at SIGHUP."""
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread can have signal handlers; whoever serves elsewhere has `stop`.
+        yield  # Only the main thread can have signal handlers. A caller in another one has `stop`.
         return
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+
+    def end() -> None:
+        if stop.is_set():
+            hurry()
+        stop.set()
+
+    handlers = {signal.SIGTERM: end, signal.SIGINT: end} | ({} if reload is None else {signal.SIGHUP: reload})
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in handlers:
             loop.remove_signal_handler(number)
 
 
@@ -233,6 +239,7 @@ class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
 
     options: ServerOptions
     listener_fd: int
+    drain_s: float
 
 
 def encode_orders(orders: WorkerOrders) -> bytes:
@@ -250,20 +257,25 @@ def _to_path(kind: type, value: object) -> object:
 
 
 class _Parent:
+    """The workers: those that serve, and those that were told to go and drain."""
+
     def __init__(
-        self, options: ServerOptions, listener: socket.socket, workers: int, ready: Callable[[], None]
+        self, options: ServerOptions, listener: socket.socket, workers: int, drain_s: float, ready: Callable[[], None]
     ) -> None:
-        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno())
+        self._listener = listener
+        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno(), drain_s=drain_s)
         self._workers = workers
         self._ready = ready
         self._running: list[Popen[bytes]] = []
+        self._leaving: list[Popen[bytes]] = []
         self._heard: dict[int, float] = {}
         """When each worker, by process id, was last heard of."""
         self._restarted: list[float] = []
+        self._to_replace: list[Popen[bytes]] = []
 
     async def run(self) -> None:
         stop = asyncio.Event()
-        with _signals(stop.set):
+        with _signals(stop, self._terminate_all, self._replace_all):
             try:
                 for _ in range(self._workers):
                     await self._start()
@@ -271,6 +283,10 @@ class _Parent:
                 await self._watch(stop)
             finally:
                 await self._stop_all()
+
+    def _replace_all(self) -> None:
+        logger.info("replacing %d workers", len(self._running))
+        self._to_replace = list(self._running)
 
     async def _start(self) -> None:
         process = await asyncio.to_thread(self._spawn)
@@ -305,11 +321,15 @@ class _Parent:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.5)
-            for process in self._running:
+            for process in (*self._running, *self._leaving):
                 if process.poll() is None and time.monotonic() - self._heard[process.pid] > SILENT_S:
                     logger.error("worker %d does not answer: killing it", process.pid)
                     process.kill()
                     process.wait()
+            for process in [process for process in self._leaving if process.poll() is not None]:
+                self._leaving.remove(process)
+                self._heard.pop(process.pid, None)
+                _close_pipes(process)
             for process in [process for process in self._running if process.poll() is not None]:
                 self._running.remove(process)
                 self._heard.pop(process.pid, None)
@@ -319,6 +339,16 @@ class _Parent:
                 logger.error("worker %d ended with code %s; starting another", process.pid, process.returncode)
                 self._count_restart(process.returncode)
                 await self._start()
+            if self._to_replace and not stop.is_set():
+                await self._replace(self._to_replace.pop(0))
+
+    async def _replace(self, process: Popen[bytes]) -> None:
+        """Start a fresh worker, and tell the old one to go only when that one serves."""
+        if process in self._running:
+            await self._start()
+            self._running.remove(process)
+            self._leaving.append(process)
+            _tell_to_go(process)
 
     def _count_restart(self, code: int) -> None:
         now_s = time.monotonic()
@@ -326,12 +356,25 @@ class _Parent:
         if len(self._restarted) > RESTARTS_MAX:
             raise WorkerFailed(f"workers ended {RESTARTS_MAX} times in {RESTARTS_WINDOW_S // 60} minutes", code=code)
 
-    async def _stop_all(self) -> None:
-        for process in self._running:
+    def _terminate_all(self) -> None:
+        for process in (*self._running, *self._leaving):
             process.terminate()
+
+    async def _stop_all(self) -> None:
+        # Refuse connections from now on. Where another process listens there too, it gets them.
+        self._listener.close()
         for process in self._running:
-            await asyncio.to_thread(_wait_or_kill, process)
+            _tell_to_go(process)
+        for process in (*self._running, *self._leaving):
+            await asyncio.to_thread(_wait_or_kill, process, self._orders.drain_s + CUT_S + CLOSE_S)
             _close_pipes(process)
+
+
+def _tell_to_go(process: Popen[bytes]) -> None:
+    """End the worker's standard input. A service manager may send SIGTERM to it as well, and two would hurry it."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 def _close_pipes(process: Popen[bytes]) -> None:
@@ -341,9 +384,9 @@ def _close_pipes(process: Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _wait_or_kill(process: Popen[bytes]) -> None:
+def _wait_or_kill(process: Popen[bytes], seconds: float) -> None:
     try:
-        process.wait(GRACE_S + 5)
+        process.wait(seconds)
     except TimeoutExpired:
         process.kill()
         process.wait()

@@ -11,6 +11,7 @@ from lakebed.kv import Store
 from lakebed.wire import StorageConfig
 
 from .collectors import Collectors
+from .draining import Drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,4 @@ class AppState:
     version: str
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
+    drain: Drain = field(default_factory=Drain)

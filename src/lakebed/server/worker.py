@@ -41,7 +41,7 @@ async def _work(orders: WorkerOrders) -> None:
             loop.call_later(BEAT_S, beat)
 
     with socket.socket(fileno=orders.listener_fd) as listener:
-        await serve_here(orders.options, listener, ready, stop=stop)
+        await serve_here(orders.options, listener, ready, drain_s=orders.drain_s, stop=stop)
 
 
 def main() -> int:

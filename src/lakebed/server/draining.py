@@ -1,0 +1,110 @@
+"""Ending a server process without losing a request.
+
+1. Take no more connections. Those that wait in the queue of a shared socket go to another process.
+2. Answer what comes on open connections with `connection: close`. Close those that are idle.
+3. When all are closed, or after `drain_s`, or at a second signal: cut off what is left, and log how much that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+
+from .limits import LimitedProtocol
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S: Final = 300.0
+IDLE_S: Final = 0.5
+"""A connection without a request for this long is closed. A busier client reads `connection: close` in an answer."""
+STEP_S: Final = 0.05
+CUT_S: Final = 1.0
+"""How long handlers get to end after they were cut off."""
+
+
+@dataclass(slots=True)
+class Drain:
+    """How far the end of this process is. Probes, answers and metrics read it; only the server changes it."""
+
+    is_draining: bool = False
+    is_over: bool = False
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn with a shutdown of our own, and without its signal handlers.
+
+    These raise the signal again afterwards, before anything is closed.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._drain_s = drain_s
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def cut_off(self) -> None:
+        """Wait no longer for requests under way."""
+        self._drain.is_over = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close every connection, in the order that heads this file. Nothing runs afterwards."""
+        self._drain.is_draining = True
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        await self._let_connections_end()
+        await self._cut_off_the_rest()
+
+    async def _let_connections_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._drain_s
+        idle_since: dict[object, tuple[object, float]] = {}
+        while (self.server_state.connections or self.server_state.tasks) and not self._drain.is_over:
+            now = loop.time()
+            if now >= ends_at:
+                self._drain.is_over = True
+                break
+            for connection in self._connections():
+                cycle = connection.cycle
+                if not connection.is_between_requests:
+                    idle_since.pop(connection, None)
+                    continue
+                # The same finished request, or none, in two looks: nothing came in between.
+                known, since = idle_since.get(connection, (self, now))
+                if known is not cycle:
+                    idle_since[connection] = (cycle, now)
+                elif now - since >= IDLE_S:
+                    connection.shutdown()
+            await asyncio.sleep(STEP_S)
+
+    def _connections(self) -> list[LimitedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, LimitedProtocol)]
+
+    async def _cut_off_the_rest(self) -> None:
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            logger.warning("cut off %d requests that took longer than the server waits for them", len(tasks))
+        for connection in self._connections():
+            connection.transport.abort()
+        # One turn of the loop, so that handlers see the connection gone before they are cancelled.
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUT_S)

@@ -1,0 +1,148 @@
+"""Servers that are told to end, or to renew their workers, while clients are busy."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+
+from .test_serving import is_alive, set_up, wait_until_gone, workers_of
+
+
+@contextmanager
+def draining(folder: Path, stderr: IO[str], *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "lakebed", "serve", "--data", str(folder), "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().rpartition(" at ")[2].strip()
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+
+
+class SlowUpload:
+    """An upload of which the server has the head and half of the body."""
+
+    def __init__(self, client: httpx.Client, path: str) -> None:
+        request = client.build_request("POST", f"/repositories/lake/branches/main/objects?path={path}", content=b"1234")
+        assert client.auth is not None
+        next(client.auth.auth_flow(request))
+        head = b"POST " + request.url.raw_path + b" HTTP/1.1\r\n"
+        head += b"".join(name + b": " + value + b"\r\n" for name, value in request.headers.raw) + b"\r\n"
+        self.address = (request.url.host, request.url.port or 0)
+        self.connection = socket.create_connection(self.address)
+        self.connection.settimeout(60)
+        self.connection.sendall(head + b"12")
+
+    def finish(self) -> bytes:
+        """Send the rest; returns the answer, which ends with the connection."""
+        self.connection.sendall(b"34")
+        return self.rest()
+
+    def rest(self) -> bytes:
+        answer = b""
+        with self.connection:
+            while part := self.connection.recv(65536):
+                answer += part
+        return answer
+
+
+def wait_until_refused(address: tuple[str, int]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(address).close()
+        except ConnectionRefusedError:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_transfer_under_way_ends_before_the_server_does(tmp_path: Path, workers: int) -> None:
+    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "-w", str(workers)) as (process, url):
+        with set_up(url) as client:
+            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            upload = SlowUpload(client, "a")
+        process.send_signal(signal.SIGTERM)
+        wait_until_refused(upload.address)
+
+        answer = upload.finish()
+
+        assert answer.startswith(b"HTTP/1.1 201 ")
+        assert b"connection: close" in answer
+        assert process.wait(60) == 0
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.parametrize("hurry", ["the drain is over", "a second signal"])
+def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry: str) -> None:
+    drain = "600" if hurry == "a second signal" else "1"
+    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "--drain", drain) as (process, url):
+        with set_up(url) as client:
+            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+            upload = SlowUpload(client, "a")
+        process.send_signal(signal.SIGTERM)
+        if hurry == "a second signal":
+            time.sleep(1)
+            process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 0
+        assert upload.rest() == b""
+    text = (tmp_path / "log").read_text()
+    assert "cut off 1 requests" in text
+    assert "Traceback" not in text
+
+
+def test_renewing_the_workers_loses_no_request(tmp_path: Path) -> None:
+    """Clients that keep a connection, and clients that open one each time."""
+    done = threading.Event()
+    answers: list[int] = []
+    failures: list[str] = []
+
+    def ask(url: str, auth: httpx.Auth | None, number: int) -> None:
+        asked = 0
+        with httpx.Client(auth=auth, timeout=60) as kept:
+            while not done.is_set():
+                asked += 1
+                target = f"{url}/api/v1/repositories/lake/branches/main/objects?path={number}/{asked}"
+                try:
+                    if number % 2:
+                        answers.append(kept.post(target, content=b"1").status_code)
+                    else:
+                        answers.append(httpx.post(target, content=b"1", auth=auth, timeout=60).status_code)
+                except httpx.HTTPError as error:
+                    failures.append(repr(error))
+
+    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "--workers", "2") as (process, url):
+        with set_up(url) as client:
+            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+        threads = [threading.Thread(target=ask, args=(url, client.auth, number)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        before = workers_of(process)
+        try:
+            process.send_signal(signal.SIGHUP)
+            wait_until_gone(before)
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+        after = [pid for pid in workers_of(process) if is_alive(pid)]
+
+    assert failures == []
+    assert set(answers) == {201}
+    assert len(after) == 2
+    assert set(after).isdisjoint(before)
