@@ -1,4 +1,4 @@
-"""`python -m sim exhaustive | swarm --seeds N | mutants`: search, report, fail on any violation.
+"""`python -m sim exhaustive | swarm --seeds N | mutants | blind`: search, report, fail on any violation.
 
 With `--json` the last line is one JSON object; everything else goes before it. Failing seeds and schedules are printed
 in full: the same seed at the same commit gives the same trace.
@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 from lakebed.base import ExitCode
 
 from .actors import Violation
+from .blind import blind, warm_up
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
 from .hunting import MUTANTS, Hunt, hunt
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     started_s = sum(os.times()[:4])
+    found: dict[str, Any]
     match options.command:
         case "exhaustive" if options.list:
             print("\n".join(_names(options.only)))
@@ -50,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         case "swarm":
             found = swarms(options.seeds, first=options.first)
+        case "blind":
+            warm_up()
+            found = blind(options.mutations, seed=options.seed, only=options.only)
         case _:
             found = mutants(seeds_max=options.seeds, only=options.only)
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
     if options.json:
         print(json.dumps({"name": options.command, **found}))
     else:
-        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in found.items()))
+        amounts = {
+            name.replace("_", " "): len(value) if isinstance(value, list) else value for name, value in found.items()
+        }
+        print("in all: " + ", ".join(f"{amount:,} {name}" for name, amount in amounts.items()))
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
 
 
@@ -175,8 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="most seeds for one mutant")
     bugs.add_argument("--only", default="", help="only mutants with this in their name")
+    random = commands.add_parser("blind", help="mutate the source at random, and list what nothing notices")
+    random.add_argument("--mutations", type=int, default=20)
+    random.add_argument("--seed", type=int, default=0, help="which mutations are drawn")
+    random.add_argument("--only", default="", help="only files with this in their path")
     commands.add_parser("histories", help="record clients of real servers, and judge (histories --help)")
-    for command in (every, many, bugs):
+    for command in (every, many, bugs, random):
         command.add_argument("--json", action="store_true", help="one JSON object on the last line")
     return parser
 
