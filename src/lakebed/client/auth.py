@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lakebed.operations import accounts
 from lakebed.wire import (
     ACL,
-    CredentialsList,
     CredentialsWithSecret,
     Group,
     GroupCreation,
-    GroupList,
     Policy,
-    PolicyList,
     Statement,
     User,
     UserCreation,
-    UserList,
 )
 from lakebed.wire import Credentials as KeyPair
 
-from .connection import Connection, api_path, decode
+from .connection import Connection
 from .paging import listing
 
 
@@ -36,42 +33,41 @@ class Users:
         Raises:
             Taken: there is such a user.
         """
-        path = api_path("auth", "users")
-        return decode(self._connection.request("POST", path, json=UserCreation(id=user), creates=True), User)
+        return self._connection.do(accounts.CREATE_USER, body=UserCreation(id=user))
 
     def get(self, user: str) -> User:
-        return decode(self._connection.request("GET", _user(user)), User)
+        return self._connection.do(accounts.GET_USER, user)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[User]:
         """By id, ascending."""
-        return listing(self._connection, api_path("auth", "users"), UserList, {"prefix": prefix or None}, limit=limit)
+        return listing(self._connection, accounts.LIST_USERS, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, user: str) -> None:
         """With their key pairs, memberships and attached policies."""
-        self._connection.request("DELETE", _user(user))
+        self._connection.do(accounts.DELETE_USER, user)
 
     def groups(self, user: str) -> Iterator[Group]:
-        return listing(self._connection, _user(user, "groups"), GroupList, {})
+        return listing(self._connection, accounts.LIST_USER_GROUPS, user)
 
     def policies(self, user: str, *, is_effective: bool = False) -> Iterator[Policy]:
         """Those attached to the user; effective: those of the user's groups too."""
-        return listing(self._connection, _user(user, "policies"), PolicyList, {"effective": is_effective})
+        return listing(self._connection, accounts.LIST_USER_POLICIES, user, query={"effective": is_effective})
 
     def attach(self, user: str, policy: str) -> None:
-        self._connection.request("PUT", _user(user, "policies", policy))
+        self._connection.do(accounts.ATTACH_POLICY_TO_USER, user, policy)
 
     def detach(self, user: str, policy: str) -> None:
-        self._connection.request("DELETE", _user(user, "policies", policy))
+        self._connection.do(accounts.DETACH_POLICY_FROM_USER, user, policy)
 
     def create_key(self, user: str) -> CredentialsWithSecret:
         """A new key pair. The secret is told once, here."""
-        return decode(self._connection.request("POST", _user(user, "credentials")), CredentialsWithSecret)
+        return self._connection.do(accounts.CREATE_CREDENTIALS, user)
 
     def keys(self, user: str) -> Iterator[KeyPair]:
-        return listing(self._connection, _user(user, "credentials"), CredentialsList, {})
+        return listing(self._connection, accounts.LIST_USER_CREDENTIALS, user)
 
     def delete_key(self, user: str, access_key_id: str) -> None:
-        self._connection.request("DELETE", _user(user, "credentials", access_key_id))
+        self._connection.do(accounts.DELETE_CREDENTIALS, user, access_key_id)
 
 
 class Groups:
@@ -86,39 +82,39 @@ class Groups:
             Taken: there is such a group.
         """
         body = GroupCreation(id=group, description=description)
-        return decode(self._connection.request("POST", api_path("auth", "groups"), json=body, creates=True), Group)
+        return self._connection.do(accounts.CREATE_GROUP, body=body)
 
     def get(self, group: str) -> Group:
-        return decode(self._connection.request("GET", _group(group)), Group)
+        return self._connection.do(accounts.GET_GROUP, group)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Group]:
         """By id, ascending; those that are built in too."""
-        return listing(self._connection, api_path("auth", "groups"), GroupList, {"prefix": prefix or None}, limit=limit)
+        return listing(self._connection, accounts.LIST_GROUPS, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, group: str) -> None:
-        self._connection.request("DELETE", _group(group))
+        self._connection.do(accounts.DELETE_GROUP, group)
 
     def members(self, group: str) -> Iterator[User]:
-        return listing(self._connection, _group(group, "members"), UserList, {})
+        return listing(self._connection, accounts.LIST_GROUP_MEMBERS, group)
 
     def add(self, group: str, user: str) -> None:
-        self._connection.request("PUT", _group(group, "members", user))
+        self._connection.do(accounts.ADD_GROUP_MEMBERSHIP, group, user)
 
     def remove(self, group: str, user: str) -> None:
-        self._connection.request("DELETE", _group(group, "members", user))
+        self._connection.do(accounts.DELETE_GROUP_MEMBERSHIP, group, user)
 
     def policies(self, group: str) -> Iterator[Policy]:
-        return listing(self._connection, _group(group, "policies"), PolicyList, {})
+        return listing(self._connection, accounts.LIST_GROUP_POLICIES, group)
 
     def attach(self, group: str, policy: str) -> None:
-        self._connection.request("PUT", _group(group, "policies", policy))
+        self._connection.do(accounts.ATTACH_POLICY_TO_GROUP, group, policy)
 
     def detach(self, group: str, policy: str) -> None:
-        self._connection.request("DELETE", _group(group, "policies", policy))
+        self._connection.do(accounts.DETACH_POLICY_FROM_GROUP, group, policy)
 
     def set_level(self, group: str, level: str) -> None:
         """The contract's access level of a group: Read, Write, Super or Admin."""
-        self._connection.request("POST", _group(group, "acl"), json=ACL(permission=level), repeatable=True)
+        self._connection.do(accounts.SET_GROUP_ACL, group, body=ACL(permission=level))
 
 
 class Policies:
@@ -133,29 +129,19 @@ class Policies:
             Taken: there is such a policy.
         """
         body = Policy(id=policy, statement=[*statements])
-        return decode(self._connection.request("POST", api_path("auth", "policies"), json=body, creates=True), Policy)
+        return self._connection.do(accounts.CREATE_POLICY, body=body)
 
     def get(self, policy: str) -> Policy:
-        return decode(self._connection.request("GET", api_path("auth", "policies", policy)), Policy)
+        return self._connection.do(accounts.GET_POLICY, policy)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Policy]:
         """By id, ascending; those that are built in too."""
-        return listing(
-            self._connection, api_path("auth", "policies"), PolicyList, {"prefix": prefix or None}, limit=limit
-        )
+        return listing(self._connection, accounts.LIST_POLICIES, query={"prefix": prefix or None}, limit=limit)
 
     def update(self, policy: str, statements: Sequence[Statement]) -> Policy:
         """Whoever has it has the new one."""
         body = Policy(id=policy, statement=[*statements])
-        return decode(self._connection.request("PUT", api_path("auth", "policies", policy), json=body), Policy)
+        return self._connection.do(accounts.UPDATE_POLICY, policy, body=body)
 
     def delete(self, policy: str) -> None:
-        self._connection.request("DELETE", api_path("auth", "policies", policy))
-
-
-def _user(user: str, *more: str) -> str:
-    return api_path("auth", "users", user, *more)
-
-
-def _group(group: str, *more: str) -> str:
-    return api_path("auth", "groups", group, *more)
+        self._connection.do(accounts.DELETE_POLICY, policy)

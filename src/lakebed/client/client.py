@@ -10,10 +10,11 @@ from typing import Self
 import httpx
 import msgspec
 
-from lakebed.wire import Config, CredentialsWithSecret, CurrentUser, Setup, SetupState
+from lakebed.operations import accounts, installation
+from lakebed.wire import Config, CredentialsWithSecret, Setup
 
 from .auth import Groups, Policies, Users
-from .connection import Connection, Credentials, Query, Retries, Token, api_path, decode
+from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
 from .history import History
 from .objects import Objects
@@ -68,7 +69,7 @@ class Client:
 
     def setup_state(self) -> str:
         """`initialized` or `not_initialized`."""
-        return decode(self._connection.request("GET", api_path("setup_lakefs")), SetupState).state
+        return self._connection.do(installation.GET_SETUP_STATE).state
 
     def setup(self, username: str) -> CredentialsWithSecret:
         """Make the first user. The secret is told once, here.
@@ -76,15 +77,14 @@ class Client:
         Raises:
             Taken: the server is set up already.
         """
-        answer = self._connection.request("POST", api_path("setup_lakefs"), json=Setup(username=username), creates=True)
-        return decode(answer, CredentialsWithSecret)
+        return self._connection.do(installation.SETUP, body=Setup(username=username))
 
     def config(self) -> Config:
-        return decode(self._connection.request("GET", api_path("config")), Config)
+        return self._connection.do(installation.GET_CONFIG)
 
     def current_user(self) -> str:
         """The id of the user whose credentials these are: one request tells whether they are valid."""
-        return decode(self._connection.request("GET", api_path("user")), CurrentUser).user.id
+        return self._connection.do(accounts.GET_CURRENT_USER).user.id
 
     def call(
         self,
@@ -103,7 +103,7 @@ class Client:
             ErrorAnswer, Unreachable, AnswerLost: as every call.
             BadAnswer: the body is not JSON.
         """
-        answer = self._connection.request(method, path, json=json, query=query, repeatable=repeatable)
+        answer = self._connection.send(method, path, json=json, query=query, repeatable=repeatable)
         if not answer.content:
             return None
         try:

@@ -1,9 +1,8 @@
 """One server as seen from here: requests out, answers or errors in, and the only place that retries.
 
-What may be repeated. A call is *repeatable* when doing it twice ends like doing it once: GET, HEAD, PUT and DELETE by
-definition of HTTP, and those POSTs whose caller says so. A repeatable call is sent again after 429, 503 and broken
-connections, at most `Retries.attempts` times, waiting longer each time and never less than the server's Retry-After.
-Anything else is sent once: a commit whose answer was lost is reported as `AnswerLost`, never made twice.
+The table of operations states what may be repeated: doing it twice ends like doing it once. Such a call is sent again
+after 429, 503 and broken connections, at most `Retries.attempts` times, waiting longer each time and never less than
+the server's Retry-After. Any other is sent once: a commit whose answer was lost is reported as `AnswerLost`.
 
 A DELETE that is repeated after its answer was lost meets its own success as 404. We let that error stand: to hide it
 would also hide that somebody else deleted the thing.
@@ -19,20 +18,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
 
 from lakebed.base import Invalid
+from lakebed.operations import NOTHING, AnyOperation, Operation
 
 from .errors import AnswerLost, BadAnswer, Unreachable, error_of
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
 
 API: Final = "/api/v1"
-_REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _STATUS_TO_RETRY: Final = frozenset({429, 503})
 # Shorter than the five seconds after which uvicorn closes an idle connection: a request that meets a closing
 # connection is lost, and one that may not be repeated is then an error for the user.
@@ -78,16 +79,20 @@ class Retries:
         return max(at_least_s, jittered)
 
 
-def api_path(*segments: str) -> str:
-    """`/api/v1/` and the segments, each encoded, slashes inside a segment too.
+def segment(name: str) -> str:
+    """A name as one segment of a path, encoded, slashes inside it too.
 
     Raises:
-        BadSegment: a segment is empty, `.` or `..`.
+        BadSegment: it is empty, `.` or `..`.
     """
-    for segment in segments:
-        if segment in {"", ".", ".."}:
-            raise BadSegment(f"{segment!r} cannot be a name", name=segment)
-    return "/".join([API, *(quote(segment, safe="~^@$") for segment in segments)])
+    if name in {"", ".", ".."}:
+        raise BadSegment(f"{name!r} cannot be a name", name=name)
+    return quote(name, safe="~^@$")
+
+
+def api_path(*segments: str) -> str:
+    """`/api/v1/` and the segments, each encoded."""
+    return "/".join([API, *map(segment, segments)])
 
 
 def query_string(query: Query) -> str:
@@ -137,60 +142,93 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
-    def request(
+    def do(
+        self,
+        operation: Operation[B, A],
+        *arguments: str,
+        body: B | None = None,
+        query: Query | None = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> A:
+        """Carry out an operation, retry as the head of this file says, and return its answer.
+
+        `arguments` fill in the path in order. `content`, a body in pieces, is called each time the request is sent.
+        `once`: never send it again. Nor is a write with If-None-Match, and its conflict means that the name is taken.
+
+        Raises:
+            BadSegment: an argument cannot stand in a path.
+            ErrorAnswer: the server refused or failed; see errors.py for the families.
+            Unreachable, AnswerLost: no answer came.
+            BadAnswer: the body is not the operation's record.
+        """
+        with self.open(
+            operation,
+            *arguments,
+            body=body,
+            query=query,
+            content=content,
+            headers=headers,
+            once=once,
+        ) as response:
+            return self._answer(operation, response)
+
+    def send(
         self,
         method: str,
         path: str,
         *,
         query: Query | None = None,
         json: object = None,
-        content: Callable[[], Iterable[bytes]] | None = None,
-        headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
-        creates: bool = False,
     ) -> httpx.Response:
-        """Send, retry as the head of this file says, and return the whole answer.
-
-        `content` is called once for each time the request is sent. `creates`: a conflict means the name is taken.
-
-        Raises:
-            ErrorAnswer: the server said no; see errors.py for the families.
-            Unreachable, AnswerLost: no answer.
-        """
-        with self.stream(
-            method,
-            path,
-            query=query,
-            json=json,
-            content=content,
-            headers=headers,
-            repeatable=repeatable,
-            creates=creates,
-        ) as response:
+        """Send to any path, and return the whole answer. For routes that the table does not have."""
+        again = method in {"GET", "HEAD", "PUT", "DELETE"} if repeatable is None else repeatable
+        body = None if json is None else json_body(json)
+        with self._stream(method, path, query, body, {}, again=again, creates=False) as response:
             self._read(response, changes=method not in {"GET", "HEAD"})
             return response
 
     @contextmanager
-    def stream(
+    def open(
+        self,
+        operation: AnyOperation,
+        *arguments: str,
+        body: object = None,
+        query: Query | None = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> Iterator[httpx.Response]:
+        """As `do`, but only status and headers have been read; the body is the caller's to iterate."""
+        path = API + operation.path_of(*map(segment, arguments))
+        own = headers or {}
+        # Sent again, a write that demands an unused name could meet its own success, and report a conflict.
+        is_conditional = "If-None-Match" in own and operation.method != "GET"
+        again = operation.may_be_repeated and not once and not is_conditional
+        creates = operation.creates or is_conditional
+        data = content if body is None else json_body(body)
+        with self._stream(operation.method, path, query, data, own, again=again, creates=creates) as response:
+            yield response
+
+    @contextmanager
+    def _stream(
         self,
         method: str,
         path: str,
+        query: Query | None,
+        content: Callable[[], Iterable[bytes]] | bytes | None,
+        headers: Mapping[str, str],
         *,
-        query: Query | None = None,
-        json: object = None,
-        content: Callable[[], Iterable[bytes]] | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeatable: bool | None = None,
-        creates: bool = False,
+        again: bool,
+        creates: bool,
     ) -> Iterator[httpx.Response]:
-        """As `request`, but only status and headers have been read; the body is the caller's to iterate."""
         url = self.endpoint + path + (f"?{query_string(query)}" if query else "")
-        again = method in _REPEATABLE_METHODS if repeatable is None else repeatable
-        own = {**(headers or {}), **({} if json is None else {"Content-Type": "application/json"})}
-        body = None if json is None else json_body(json)
+        own = {**headers, **({"Content-Type": "application/json"} if isinstance(content, bytes) else {})}
 
         def send() -> httpx.Response:
-            data = body if content is None else content()
+            data = content() if callable(content) else content
             return self._http.send(self._http.build_request(method, url, content=data, headers=own), stream=True)
 
         response = self._send(send, request=f"{method} {path}", again=again, changes=method not in {"GET", "HEAD"})
@@ -201,6 +239,19 @@ class Connection:
             yield response
         finally:
             response.close()
+
+    def _answer(self, operation: Operation[B, A], response: httpx.Response) -> A:
+        self._read(response, changes=operation.method not in {"GET", "HEAD"})
+        answer: Any
+        if operation.answer is NOTHING:
+            answer = None
+        elif operation.answer is bytes:
+            answer = response.content
+        elif operation.answer is str:
+            answer = response.text.strip()
+        else:
+            answer = decode(response, operation.answer)
+        return answer  # type: ignore[no-any-return]  # the branches above are the kinds that A may be
 
     def _send(self, send: Callable[[], httpx.Response], *, request: str, again: bool, changes: bool) -> httpx.Response:
         failures = 0

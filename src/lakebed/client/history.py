@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from lakebed.wire import Commit, CommitCreation, CommitList, Diff, DiffList, FindMergeBaseResult, Merge, MergeResult
+from lakebed.operations import history
+from lakebed.wire import Commit, CommitCreation, Diff, FindMergeBaseResult, Merge
 
-from .connection import Connection, api_path, decode
+from .connection import Connection
 from .paging import listing
 
 Strategy = Literal["source-wins", "dest-wins"]
@@ -37,13 +38,10 @@ class History:
             BadRequest: nothing to commit, unless `allow_empty`.
         """
         body = CommitCreation(message=message, metadata=dict(metadata or {}), date=date_s, allow_empty=allow_empty)
-        path = api_path("repositories", repository, "branches", branch, "commits")
-        return decode(self._connection.request("POST", path, json=body), Commit)
+        return self._connection.do(history.COMMIT, repository, branch, body=body)
 
     def get(self, repository: str, commit_id: str) -> Commit:
-        return decode(
-            self._connection.request("GET", api_path("repositories", repository, "commits", commit_id)), Commit
-        )
+        return self._connection.do(history.GET_COMMIT, repository, commit_id)
 
     def log(
         self,
@@ -57,8 +55,7 @@ class History:
     ) -> Iterator[Commit]:
         """Newest first. `objects` and `prefixes`: only commits that changed one of them."""
         query = {"first_parent": first_parent or None, "objects": objects or None, "prefixes": prefixes or None}
-        path = api_path("repositories", repository, "refs", ref, "commits")
-        return listing(self._connection, path, CommitList, query, limit=limit)
+        return listing(self._connection, history.LOG_COMMITS, repository, ref, query=query, limit=limit)
 
     def merge(
         self,
@@ -85,20 +82,17 @@ class History:
             squash_merge=squash,
             allow_empty=allow_empty,
         )
-        path = api_path("repositories", repository, "refs", source, "merge", destination)
-        return decode(self._connection.request("POST", path, json=body), MergeResult).reference
+        return self._connection.do(history.MERGE_INTO_BRANCH, repository, source, destination, body=body).reference
 
     def merge_base(self, repository: str, source: str, destination: str) -> FindMergeBaseResult:
-        path = api_path("repositories", repository, "refs", source, "merge", destination)
-        return decode(self._connection.request("GET", path), FindMergeBaseResult)
+        return self._connection.do(history.FIND_MERGE_BASE, repository, source, destination)
 
     def uncommitted(
         self, repository: str, branch: str, *, prefix: str = "", delimiter: str = "", limit: int | None = None
     ) -> Iterator[Diff]:
         """What the branch holds that its head does not, by path."""
-        path = api_path("repositories", repository, "branches", branch, "diff")
         query = {"prefix": prefix or None, "delimiter": delimiter or None}
-        return listing(self._connection, path, DiffList, query, limit=limit)
+        return listing(self._connection, history.DIFF_BRANCH, repository, branch, query=query, limit=limit)
 
     def diff(
         self,
@@ -112,10 +106,9 @@ class History:
         limit: int | None = None,
     ) -> Iterator[Diff]:
         """What changed on `right` since it parted from `left`, by path; or, `two_dot`, all that differs."""
-        path = api_path("repositories", repository, "refs", left, "diff", right)
         query = {
             "type": "two_dot" if two_dot else "three_dot",
             "prefix": prefix or None,
             "delimiter": delimiter or None,
         }
-        return listing(self._connection, path, DiffList, query, limit=limit)
+        return listing(self._connection, history.DIFF_REFS, repository, left, right, query=query, limit=limit)

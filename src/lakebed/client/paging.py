@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
+from lakebed.operations import Operation
 from lakebed.wire import Pagination
 
-from .connection import Connection, Query, decode
+from .connection import Connection, Query
 from .errors import BadAnswer
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PAGE_MAX: Final = 1000
@@ -27,8 +30,12 @@ class Page(Protocol[T_co]):
 
 
 def listing(
-    connection: Connection, path: str, page: type[Page[T_co]], query: Query, *, limit: int | None = None
-) -> Iterator[T_co]:
+    connection: Connection,
+    operation: Operation[None, Page[T]],
+    *arguments: str,
+    query: Query = MappingProxyType({}),
+    limit: int | None = None,
+) -> Iterator[T]:
     """All results in the server's order, or the first `limit`. One request for each thousand; reads no page ahead.
 
     Raises:
@@ -38,13 +45,11 @@ def listing(
     left = limit
     while left is None or left > 0:
         amount = PAGE_MAX if left is None else min(left, PAGE_MAX)
-        answer = decode(
-            connection.request("GET", path, query={**query, "after": after or None, "amount": amount}), page
-        )
+        answer = connection.do(operation, *arguments, query={**query, "after": after or None, "amount": amount})
         yield from answer.results
         if not answer.pagination.has_more:
             return
         if not answer.results or answer.pagination.next_offset == after:
-            raise BadAnswer(f"{path}: the server promises more results but its pages do not move on", path=path)
+            raise BadAnswer(f"{operation.id}: the server promises more results but its pages do not move on")
         after = answer.pagination.next_offset
         left = None if left is None else left - len(answer.results)

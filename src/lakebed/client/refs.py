@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lakebed.operations import history
 from lakebed.wire import (
     BranchCreation,
     CherryPickCreation,
     Commit,
     Ref,
-    RefList,
     ResetCreation,
     RevertCreation,
     TagCreation,
 )
 
-from .connection import Connection, api_path, decode
+from .connection import Connection
 from .paging import listing
 
 
@@ -32,21 +32,20 @@ class Branches:
             Taken: there is such a branch.
             Missing: no such repository or source.
         """
-        path = api_path("repositories", repository, "branches")
-        body = BranchCreation(name=name, source=source)
-        return self._connection.request("POST", path, json=body, creates=True).text.strip()
+        return self._connection.do(history.CREATE_BRANCH, repository, body=BranchCreation(name=name, source=source))
 
     def get(self, repository: str, name: str) -> Ref:
-        return decode(self._connection.request("GET", _branch(repository, name)), Ref)
+        return self._connection.do(history.GET_BRANCH, repository, name)
 
     def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[Ref]:
         """By name, ascending."""
-        path = api_path("repositories", repository, "branches")
-        return listing(self._connection, path, RefList, {"prefix": prefix or None}, limit=limit)
+        return listing(
+            self._connection, history.LIST_BRANCHES, repository, query={"prefix": prefix or None}, limit=limit
+        )
 
     def delete(self, repository: str, name: str) -> None:
         """The name goes, and what is uncommitted on it; its commits stay until retention lets them go."""
-        self._connection.request("DELETE", _branch(repository, name))
+        self._connection.do(history.DELETE_BRANCH, repository, name)
 
     def reset(self, repository: str, name: str, *, path: str = "", prefix: str = "") -> None:
         """Forget uncommitted changes: of one path, of a prefix, or all of them."""
@@ -56,12 +55,11 @@ class Branches:
             body = ResetCreation(type="common_prefix", path=prefix)
         else:
             body = ResetCreation(type="reset")
-        self._connection.request("PUT", _branch(repository, name), json=body, repeatable=False)
+        self._connection.do(history.RESET_BRANCH, repository, name, body=body)
 
     def hard_reset(self, repository: str, name: str, *, ref: str) -> None:
         """Let the branch name the commit of `ref`, wherever that is in history. Uncommitted changes are lost."""
-        path = _branch(repository, name, "hard_reset")
-        self._connection.request("PUT", path, query={"ref": ref}, repeatable=False)
+        self._connection.do(history.HARD_RESET_BRANCH, repository, name, query={"ref": ref})
 
     def revert(
         self, repository: str, name: str, *, ref: str, parent_number: int = 0, allow_empty: bool = False
@@ -72,12 +70,12 @@ class Branches:
             Clash: later changes stand on what would be undone.
         """
         body = RevertCreation(ref=ref, parent_number=parent_number, allow_empty=allow_empty)
-        self._connection.request("POST", _branch(repository, name, "revert"), json=body)
+        self._connection.do(history.REVERT_BRANCH, repository, name, body=body)
 
     def cherry_pick(self, repository: str, name: str, *, ref: str, parent_number: int = 0) -> Commit:
         """Commit here what `ref` changed against its parent of this number."""
         body = CherryPickCreation(ref=ref, parent_number=parent_number)
-        return decode(self._connection.request("POST", _branch(repository, name, "cherry-pick"), json=body), Commit)
+        return self._connection.do(history.CHERRY_PICK, repository, name, body=body)
 
 
 class Tags:
@@ -91,20 +89,14 @@ class Tags:
         Raises:
             Taken: there is such a tag. A tag never moves.
         """
-        path = api_path("repositories", repository, "tags")
-        return decode(self._connection.request("POST", path, json=TagCreation(id=name, ref=ref), creates=True), Ref)
+        return self._connection.do(history.CREATE_TAG, repository, body=TagCreation(id=name, ref=ref))
 
     def get(self, repository: str, name: str) -> Ref:
-        return decode(self._connection.request("GET", api_path("repositories", repository, "tags", name)), Ref)
+        return self._connection.do(history.GET_TAG, repository, name)
 
     def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[Ref]:
         """By name, ascending."""
-        path = api_path("repositories", repository, "tags")
-        return listing(self._connection, path, RefList, {"prefix": prefix or None}, limit=limit)
+        return listing(self._connection, history.LIST_TAGS, repository, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, repository: str, name: str) -> None:
-        self._connection.request("DELETE", api_path("repositories", repository, "tags", name))
-
-
-def _branch(repository: str, name: str, *more: str) -> str:
-    return api_path("repositories", repository, "branches", name, *more)
+        self._connection.do(history.DELETE_TAG, repository, name)

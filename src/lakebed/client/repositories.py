@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterator, Sequence
 
-from lakebed.wire import BranchProtectionRule, GarbageCollectionRules, Repository, RepositoryCreation, RepositoryList
+from lakebed.operations import collections, repositories
+from lakebed.wire import BranchProtectionRule, GarbageCollectionRules, Repository, RepositoryCreation
 
-from .connection import Connection, api_path, decode
+from .connection import Connection, decode
 from .paging import listing
 
 
@@ -29,31 +29,29 @@ class Repositories:
         body = RepositoryCreation(
             name=name, storage_namespace=storage_namespace, default_branch=default_branch, read_only=read_only
         )
-        answer = self._connection.request("POST", api_path("repositories"), json=body, creates=True)
-        return decode(answer, Repository)
+        return self._connection.do(repositories.CREATE_REPOSITORY, body=body)
 
     def get(self, name: str) -> Repository:
-        return decode(self._connection.request("GET", api_path("repositories", name)), Repository)
+        return self._connection.do(repositories.GET_REPOSITORY, name)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Repository]:
         """By name, ascending."""
-        query = {"prefix": prefix or None}
-        return listing(self._connection, api_path("repositories"), RepositoryList, query, limit=limit)
+        return listing(self._connection, repositories.LIST_REPOSITORIES, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """The records go, the objects stay in the storage namespace. `force`: even where it is read-only."""
-        self._connection.request("DELETE", api_path("repositories", name), query={"force": force or None})
+        self._connection.do(repositories.DELETE_REPOSITORY, name, query={"force": force or None})
 
     def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
         """Replace all rules."""
-        path = api_path("repositories", name, "settings", "gc_rules")
-        self._connection.request("PUT", path, json=rules)
+        self._connection.do(collections.SET_GC_RULES, name, body=rules)
 
     def protected_branches(self, name: str) -> tuple[Sequence[str], str]:
         """Patterns of the branches that take merges only, and the version of the setting that has them."""
-        answer = self._connection.request("GET", api_path("repositories", name, "settings", "branch_protection"))
-        rules = decode(answer, builtins.list[BranchProtectionRule])
-        return [rule.pattern for rule in rules], answer.headers.get("ETag", "")
+        with self._connection.open(repositories.GET_BRANCH_PROTECTION_RULES, name) as response:
+            response.read()
+            rules = decode(response, repositories.GET_BRANCH_PROTECTION_RULES.answer)
+            return [rule.pattern for rule in rules], response.headers.get("ETag", "")
 
     def protect_branches(self, name: str, patterns: Sequence[str], *, version: str) -> None:
         """Replace all patterns, if the setting is still of this version.
@@ -61,10 +59,9 @@ class Repositories:
         Raises:
             Clash: somebody else changed it.
         """
-        self._connection.request(
-            "PUT",
-            api_path("repositories", name, "settings", "branch_protection"),
-            json=[BranchProtectionRule(pattern=pattern) for pattern in patterns],
+        self._connection.do(
+            repositories.SET_BRANCH_PROTECTION_RULES,
+            name,
+            body=[BranchProtectionRule(pattern=pattern) for pattern in patterns],
             headers={"If-Match": version},
-            repeatable=False,  # The first of two would make the version of the second an old one.
         )

@@ -23,9 +23,10 @@ from typing import IO, BinaryIO, Final
 import httpx
 
 from lakebed.base import Conflict, Unavailable
+from lakebed.operations import objects
 from lakebed.wire import ObjectStats
 
-from .connection import Connection, api_path, decode
+from .connection import Connection
 from .errors import Damaged, Unreachable
 
 CHUNK_BYTES: Final = 1 << 20
@@ -84,7 +85,7 @@ class Files:
                     raise FileChanged(f"{source} changed while it was being sent", path=str(source))
 
         headers = upload_headers(content_type, metadata, size_bytes=size_bytes, if_absent=if_absent)
-        return self._upload(repository, branch, path, content, headers, sent, repeatable=not if_absent)
+        return self._upload(repository, branch, path, content, headers, sent)
 
     def upload_stream(
         self,
@@ -111,7 +112,7 @@ class Files:
                 yield chunk
 
         headers = upload_headers(content_type, metadata, size_bytes=None, if_absent=if_absent)
-        return self._upload(repository, branch, path, content, headers, sent, repeatable=False)
+        return self._upload(repository, branch, path, content, headers, sent, once=True)
 
     def download(self, repository: str, ref: str, path: str, target: Path, *, progress: Progress = _ignore) -> int:
         """Fetch an object into a file, all or nothing, as the head of this file says; its size in bytes.
@@ -173,18 +174,17 @@ class Files:
         headers: Mapping[str, str],
         sent: _Moved,
         *,
-        repeatable: bool,
+        once: bool = False,
     ) -> ObjectStats:
-        answer = self._connection.request(
-            "POST",
-            api_path("repositories", repository, "branches", branch, "objects"),
+        stats = self._connection.do(
+            objects.UPLOAD_OBJECT,
+            repository,
+            branch,
             query={"path": path},
             content=content,
             headers=headers,
-            repeatable=repeatable,
-            creates="If-None-Match" in headers,
+            once=once,
         )
-        stats = decode(answer, ObjectStats)
         sent.check(path, stats.size_bytes, stats.checksum)
         return stats
 
@@ -195,8 +195,9 @@ class Files:
         headers = {"Accept-Encoding": "identity"}
         if start and etag:
             headers |= {"Range": byte_range(start, None), "If-Range": etag}
-        address = api_path("repositories", repository, "refs", ref, "objects")
-        with self._connection.stream("GET", address, query={"path": path}, headers=headers) as response:
+        with self._connection.open(
+            objects.GET_OBJECT, repository, ref, query={"path": path}, headers=headers
+        ) as response:
             if response.status_code == 206 and response.headers.get("ETag", "") != etag:
                 raise Unavailable(f"{path} changed while it was being fetched", path=path)
             yield response

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 B = TypeVar("B")
-A = TypeVar("A")
+A = TypeVar("A", covariant=True)
 
 Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Kind: TypeAlias = Literal["string", "integer", "boolean", "list"]
@@ -115,6 +115,12 @@ class Operation(Generic[B, A]):
     def arguments(self) -> list[str]:
         """The names of the path's arguments, in order."""
         return _NAME.findall(self.path)
+
+    def path_of(self, *arguments: str) -> str:
+        """Fill in the arguments of the path, in order, as they are."""
+        assert len(arguments) == len(self.arguments), f"{self.id} takes {self.arguments}"
+        given = iter(arguments)
+        return _NAME.sub(lambda _: next(given), self.path)
 
     @property
     def may_be_repeated(self) -> bool:
