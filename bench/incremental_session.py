@@ -25,8 +25,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
-from lakebed.gc import Collector, Mode, SessionOptions, local_session
-from lakebed.gc.protocol import Apply, End, Mark, ReadUncommitted, RunKind, RunMode, StartRun
+from lakebed.gc import Collector, SessionOptions, local_session
+from lakebed.gc.protocol import (
+    Apply,
+    ApplyRequest,
+    End,
+    Mark,
+    Mode,
+    PlanRequest,
+    ReadUncommitted,
+    RunKind,
+    RunMode,
+    StartRun,
+)
 from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
@@ -176,16 +187,20 @@ def change(repository: Repository, slices: int, each: int) -> int:
 def main(folder: Path, slices: int, each: int) -> list[Took]:
     repository = Repository(folder)
     garbage = build(repository, slices, each)
-    collector = Collector(
-        client=repository, repository="bench", objectstore=repository.options, tasks=TASKS, readers_grace_s=0
-    )
     took = []
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
+        collector = Collector(
+            client=repository,
+            repository="bench",
+            objectstore=repository.options,
+            session=lambda: session.spark,
+            tasks=TASKS,
+        )
         for mode in (Mode.CLEAN, Mode.AUTOMATIC, Mode.CLEAN):
             time.sleep(CALM_S)
             cpu, wall = family_cpu_s(), time.perf_counter()
-            plan = collector.plan(session.spark, RunKind.UNCOMMITTED, mode=mode)
-            report = collector.apply(session.spark, plan.run_id)
+            (plan,) = collector.plan(PlanRequest(kinds=(RunKind.UNCOMMITTED,), mode=mode))
+            report = collector.apply(ApplyRequest(run_id=plan.run_id, readers_grace="0"))
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert plan.mode is (RunMode.CLEAN if mode is Mode.CLEAN else RunMode.OPTIMISED), plan.mode_note
             assert report.objects_deleted == garbage, (report.objects_deleted, garbage)

@@ -26,9 +26,17 @@ from lakebed.gc.api import silent
 from lakebed.gc.files import Files
 from lakebed.gc.keys import KeyFiles
 from lakebed.gc.live_side import LiveSide
-from lakebed.gc.modes import Mode, UncommittedOptions
 from lakebed.gc.parts import rows_of_parts
-from lakebed.gc.protocol import Manifest, PreparedCommits, RunKind, RunState, RunView, StartedRun
+from lakebed.gc.protocol import (
+    Manifest,
+    Mode,
+    PreparedCommits,
+    RunKind,
+    RunState,
+    RunView,
+    StartedRun,
+    UncommittedOptions,
+)
 from lakebed.gc.read import Found
 from lakebed.gc.runs import write_plan
 from lakebed.gc.workshop import Workshop
@@ -137,7 +145,7 @@ def main(folder: Path, *, foreign: bool) -> list[Took]:
     replace_listings(folder / "bench" / "mark", inputs, RUNS)
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
         live_side = Recorded(inputs)
-        shop = Workshop(spark=session.spark, live_side=live_side, lake=lake, tasks=TASKS, progress=silent)
+        shop = Workshop(session=lambda: session.spark, live_side=live_side, lake=lake, tasks=TASKS, progress=silent)
         for run_id in RUNS:
             cpu, wall = family_cpu_s(), time.perf_counter()
             rows, objects = plan(shop, inputs, run_id, mode)

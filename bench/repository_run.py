@@ -18,8 +18,19 @@ import msgspec
 from lakebed.base import Entry, RepositoryUid
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.files import ahead
-from lakebed.gc.modes import Mode
-from lakebed.gc.protocol import DATA_PREFIX, Apply, End, Mark, PrepareCommits, ReadUncommitted, RunKind, StartRun
+from lakebed.gc.protocol import (
+    DATA_PREFIX,
+    Apply,
+    ApplyRequest,
+    End,
+    Mark,
+    Mode,
+    PlanRequest,
+    PrepareCommits,
+    ReadUncommitted,
+    RunKind,
+    StartRun,
+)
 from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
@@ -246,15 +257,15 @@ def main(given: Given) -> Ran:
             objectstore=given.objectstore,
             tasks=TASKS,
             progress=phases.progress,
-            readers_grace_s=0,
+            session=lambda: session.spark,
         )
         phases.begin("start the run")
-        plan = collector.plan(session.spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+        (plan,) = collector.plan(PlanRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN))
         assert plan.totals.all.objects == size.doomed, (plan.totals.all, size.doomed)
         assert plan.listing is not None
         assert plan.listing.objects == size.all, (plan.listing, size.all)
         phases.begin("begin to apply")
-        report = collector.apply(session.spark, plan.run_id)
+        report = collector.apply(ApplyRequest(run_id=plan.run_id, readers_grace="0"))
         assert report.objects_deleted == size.doomed, report
         peak = sum(peak_mib(pid) for pid in family(os.getpid()))
         phases.begin("prepare the floor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.gc import BadGrace, grace_seconds
+from lakebed.gc import BadGrace
 from lakebed.gc.grace import SERVED_S, SIGNED_S, grace_s_of, let_readers_finish, remaining_ms
 
 
@@ -57,16 +57,3 @@ def test_a_wait_is_announced_and_ends_with_an_error_where_another_apply_began() 
         let_readers_finish(2**52, 7200, check=check, progress=told.append)
 
     assert told == ["waiting 7200 s for readers of what goes"]
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("900", 900), ("90s", 90), ("15m", 900), ("15min", 900), ("1h", 3600)]
-)
-def test_a_grace_is_said_in_seconds_minutes_or_hours(text: str, seconds: int) -> None:
-    assert grace_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1d", "1.5h", "m", "1 h", "1mo", "9" * 12])
-def test_what_is_no_grace_is_refused(text: str) -> None:
-    with pytest.raises(BadGrace, match="no time that readers can be given"):
-        grace_seconds(text)

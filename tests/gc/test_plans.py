@@ -14,7 +14,7 @@ from lakebed.base import Denied
 from lakebed.gc import Collector, NoRules, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.live_side import LiveSide, UnknownAnswer
-from lakebed.gc.protocol import STRAYS_MAX, BadInput, Part, Restore, RunKind
+from lakebed.gc.protocol import STRAYS_MAX, BadInput, Part, PlanRequest, Restore, RunKind, RunRequest
 from lakebed.gc.runs import (
     TOTALS_MAX,
     CommitCounts,
@@ -286,14 +286,11 @@ class Refusing:
         return {"storage_namespace": "mem://x", "namespace": "mem://x", "has_rules": self.has_rules}
 
 
-NO_SESSION: Any = None
-
-
 def test_who_may_not_apply_does_not_plan_either_where_both_were_asked_for() -> None:
     server = Refusing("purging")
 
     with pytest.raises(Denied):
-        Collector(client=server, repository="lake").run(NO_SESSION)
+        next(Collector(client=server, repository="lake").run(RunRequest()))
 
     assert server.asked == ["lake", "planning", "purging"]
 
@@ -302,7 +299,7 @@ def test_who_may_not_plan_begins_no_run() -> None:
     server = Refusing("planning")
 
     with pytest.raises(Denied):
-        next(Collector(client=server, repository="lake").plan_each(NO_SESSION))
+        next(Collector(client=server, repository="lake").plan(PlanRequest()))
 
     assert server.asked == ["planning"]
 
@@ -311,6 +308,6 @@ def test_committed_data_without_rules_is_refused_before_anything_else_is_planned
     server = Refusing(has_rules=False)
 
     with pytest.raises(NoRules):
-        next(Collector(client=server, repository="lake").plan_each(NO_SESSION, list(RunKind)))
+        next(Collector(client=server, repository="lake").plan(PlanRequest(kinds=tuple(RunKind))))
 
     assert server.asked == ["planning"]

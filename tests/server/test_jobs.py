@@ -26,14 +26,12 @@ import json, os, sys, time
 told = {name: value for name, value in os.environ.items() if name.startswith("LAKEBED_")}
 said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
-print("arguments " + " ".join(sys.argv[1:]), file=sys.stderr, flush=True)
+asked = json.loads(sys.stdin.readline())
+print("arguments " + " ".join(sys.argv[1:]) + " " + json.dumps(asked), file=sys.stderr, flush=True)
 print("told " + json.dumps(told), file=sys.stderr, flush=True)
-for word in sys.argv:
-    if word.startswith("--rules="):
-        print("rules told: " + json.load(open(word[8:]))["default"], file=sys.stderr, flush=True)
-if sys.argv[1] == "plan" and "--tasks=777" not in sys.argv:
+if asked["action"] == "plan" and asked.get("tasks") != 777:
     print(json.dumps(said), flush=True)
-elif sys.argv[1] == "apply":
+elif asked["action"] == "apply":
     print(json.dumps(applied), flush=True)
     print(json.dumps({"objects_purged": 5, "bytes_purged": 50, "objects_failed": 0}), flush=True)
     print("no record", flush=True)
@@ -43,6 +41,8 @@ else:
     sys.stdin.read()
     sys.exit(130)
 """
+
+RULES = {"default": "36h", "branches": [], "keep_last": [], "tags_pin": True, "uncommitted_min_age": None}
 
 
 @pytest.fixture
@@ -73,14 +73,15 @@ def is_there(file: str) -> bool:
 
 
 async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx.AsyncClient, repo: str) -> None:
-    options = {"tasks": "4"}
+    request = {"action": "plan", "tasks": 4, "kinds": ["uncommitted"], "mode": "clean", "rules": RULES}
 
-    started = await client.post(repo + "/gc/jobs", json={"action": "plan", "kind": "uncommitted", "options": options})
+    started = await client.post(repo + "/gc/jobs", json={"request": request})
     job = await ended(client, repo, started.json())
 
     assert started.status_code == 201, started.text
     assert (job["state"], job["error"], job["started_by"]) == ("done", "", "esti")
-    assert job["lines"][0] == "arguments plan lakefs://lake --kind=uncommitted --tasks=4 --attended"
+    assert job["request"] == request
+    assert job["lines"][0] == f"arguments job lakefs://lake {json.dumps(request)}"
     assert job["results"] == [
         {
             "deed": "planned",
@@ -94,21 +95,8 @@ async def test_a_plan_made_on_the_server_is_told_with_its_progress(client: httpx
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
 
 
-async def test_options_without_a_value_and_supposed_rules_reach_the_collector(
-    client: httpx.AsyncClient, repo: str
-) -> None:
-    body = {"action": "plan", "options": {"clean": ""}, "rules": {"default": "36h"}}
-
-    job = await ended(client, repo, (await client.post(repo + "/gc/jobs", json=body)).json())
-
-    *words, rules = job["lines"][0].split()
-    assert words == ["arguments", "plan", "lakefs://lake", "--clean", "--attended"]
-    assert "rules told: 36h" in job["lines"]
-    assert not is_there(rules.removeprefix("--rules="))
-
-
 async def test_a_collector_gets_no_secret_of_the_server(client: httpx.AsyncClient, repo: str) -> None:
-    started = await client.post(repo + "/gc/jobs", json={"action": "plan"})
+    started = await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
     job = await ended(client, repo, started.json())
 
     told = json.loads(job["lines"][1].removeprefix("told "))
@@ -133,7 +121,9 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
     pond = "/repositories/pond"
     for place in (repo, pond):
         await client.post(place + "/branches/main/objects", params={"path": "a"}, content=b"x")
-    headers = await delegated(client, repo, (await client.post(repo + "/gc/jobs", json={"action": "run"})).json())
+    headers = await delegated(
+        client, repo, (await client.post(repo + "/gc/jobs", json={"request": {"action": "run"}})).json()
+    )
     branch = {"name": "b", "source": "main"}
     granted: list[tuple[str, str, Any]] = [
         ("GET", repo, {}),
@@ -146,7 +136,7 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
         ("GET", pond, {}),
         ("GET", pond + "/gc/runs", {}),
         ("GET", pond + "/refs/main/objects", {"params": {"path": "a"}}),
-        ("POST", pond + "/gc/jobs", {"json": {"action": "plan"}}),
+        ("POST", pond + "/gc/jobs", {"json": {"request": {"action": "plan"}}}),
         ("GET", repo + "/refs/main/objects", {"params": {"path": "a"}}),
         ("GET", repo + "/refs/main/objects/ls", {}),
         ("POST", repo + "/branches/main/objects", {"params": {"path": "b"}, "content": b"x"}),
@@ -156,7 +146,7 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
         ("DELETE", repo + "/gc/rules/full", {}),
         ("POST", repo + "/gc/restore", {"json": {"run_id": "r1"}}),
         ("GET", repo + "/gc/ledger", {}),
-        ("POST", repo + "/gc/jobs", {"json": {"action": "plan"}}),
+        ("POST", repo + "/gc/jobs", {"json": {"request": {"action": "plan"}}}),
         ("POST", "/auth/users/esti/credentials", {}),
         ("GET", "/auth/users", {}),
         ("GET", "/repositories", {}),
@@ -175,7 +165,7 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
 async def test_a_jobs_token_ends_with_the_job(
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, state: AppState, repo: str, end: str
 ) -> None:
-    job = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
+    job = (await client.post(repo + "/gc/jobs", json={"request": {"action": "run"}})).json()
     headers = await delegated(client, repo, job)
     assert (await stranger.get(repo, headers=headers)).status_code == 200
 
@@ -200,7 +190,7 @@ async def test_a_jobs_token_may_no_more_than_its_user_may(
     await client.put("/auth/groups/GCOperators/members/operator")
     pair = (await client.post("/auth/users/operator/credentials")).json()
     auth = (pair["access_key_id"], pair["secret_access_key"])
-    job = (await client.post(repo + "/gc/jobs", json={"action": "run"}, auth=auth)).json()
+    job = (await client.post(repo + "/gc/jobs", json={"request": {"action": "run"}}, auth=auth)).json()
     headers = await delegated(client, repo, job)
     assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 200
 
@@ -212,7 +202,7 @@ async def test_a_jobs_token_may_no_more_than_its_user_may(
 async def test_the_token_of_a_plan_deletes_nothing(
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
 ) -> None:
-    body = {"action": "plan", "options": {"tasks": "777"}}
+    body = {"request": {"action": "plan", "tasks": 777}}
     headers = await delegated(client, repo, (await client.post(repo + "/gc/jobs", json=body)).json())
 
     assert (await stranger.post(repo + "/gc/runs", json={"kind": "metadata"}, headers=headers)).status_code == 201
@@ -220,7 +210,7 @@ async def test_the_token_of_a_plan_deletes_nothing(
 
 
 async def test_a_partial_failure_is_no_success(client: httpx.AsyncClient, repo: str) -> None:
-    started = await client.post(repo + "/gc/jobs", json={"action": "apply", "run_id": "r1"})
+    started = await client.post(repo + "/gc/jobs", json={"request": {"action": "apply", "run_id": "r1"}})
 
     job = await ended(client, repo, started.json())
 
@@ -233,22 +223,22 @@ async def test_a_partial_failure_is_no_success(client: httpx.AsyncClient, repo: 
 
 
 async def test_one_job_at_a_time_until_it_is_stopped(client: httpx.AsyncClient, repo: str) -> None:
-    first = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
-    refused = await client.post(repo + "/gc/jobs", json={"action": "plan"})
+    first = (await client.post(repo + "/gc/jobs", json={"request": {"action": "run"}})).json()
+    refused = await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
 
     stopping = await client.delete(f"{repo}/gc/jobs/{first['id']}")
     job = await ended(client, repo, stopping.json())
 
     assert refused.status_code == 409
     assert first["id"] in refused.json()["message"]
-    assert (job["state"], job["error"]) == ("stopped", "somebody asked it to stop")
-    assert (await client.post(repo + "/gc/jobs", json={"action": "plan"})).status_code == 201
+    assert (job["state"], job["error"]) == ("stopped", "a user asked it to stop")
+    assert (await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})).status_code == 201
 
 
 async def test_a_server_that_stops_takes_its_jobs_with_it(
     client: httpx.AsyncClient, repo: str, collectors: Collectors
 ) -> None:
-    job = (await client.post(repo + "/gc/jobs", json={"action": "run"})).json()
+    job = (await client.post(repo + "/gc/jobs", json={"request": {"action": "run"}})).json()
 
     await collectors.close()
 
@@ -303,8 +293,10 @@ async def test_a_collector_that_is_killed_ends_its_job_whatever_it_left_behind(
         monkeypatch.setattr(module, name, 0.1)
     left = LeavesBehind(state, tmp_path, elsewhere=elsewhere)
     async with left.client(state, client) as there:
-        job = await ended(there, repo, (await there.post(repo + "/gc/jobs", json={"action": "plan"})).json())
-        again = await there.post(repo + "/gc/jobs", json={"action": "purge"})
+        job = await ended(
+            there, repo, (await there.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})).json()
+        )
+        again = await there.post(repo + "/gc/jobs", json={"request": {"action": "purge"}})
         await left.collectors.close()
     child = await left.child()
 
@@ -324,7 +316,7 @@ async def test_a_server_stops_though_a_collector_left_something_behind(
     monkeypatch.setattr(module, "STOP_S", 0.1)
     left = LeavesBehind(state, tmp_path, elsewhere=False)
     async with left.client(state, client) as there:
-        job = (await there.post(repo + "/gc/jobs", json={"action": "plan"})).json()
+        job = (await there.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})).json()
         child = await left.child()
 
         await left.collectors.close()
@@ -334,26 +326,27 @@ async def test_a_server_stops_though_a_collector_left_something_behind(
 
 
 @pytest.mark.parametrize(
-    "body",
+    "request_",
     [
         {"action": "apply"},
         {"action": "plan", "run_id": "r1"},
         {"action": "apply", "run_id": "../r1"},
-        {"action": "apply", "run_id": "r1", "kind": "committed"},
-        {"action": "plan", "options": {"remote": "sc://elsewhere"}},
-        {"action": "plan", "options": {"quarantine": "7d"}},
-        {"action": "plan", "options": {"clean": "yes"}},
-        {"action": "plan", "options": {"tasks": ""}},
+        {"action": "apply", "run_id": "r1", "kinds": ["committed"]},
+        {"action": "plan", "remote": "sc://elsewhere"},
+        {"action": "plan", "quarantine": "7d"},
+        {"action": "plan", "mode": "yes"},
+        {"action": "plan", "tasks": 0},
         {"action": "plan", "rules": {"default": "no time"}},
         {"action": "run", "rules": {"default": "7d"}},
-        {"action": "plan", "kind": "metadata", "rules": {"default": "7d"}},
-        {"action": "purge", "kind": "committed"},
+        {"action": "plan", "kinds": ["metadata"], "rules": {"default": "7d"}},
+        {"action": "purge", "kinds": ["committed"]},
         {"action": "sweep"},
         {},
+        None,
     ],
 )
-async def test_a_job_that_cannot_be_meant_is_refused(client: httpx.AsyncClient, repo: str, body: Any) -> None:
-    assert (await client.post(repo + "/gc/jobs", json=body)).status_code == 400
+async def test_an_invalid_request_starts_no_job(client: httpx.AsyncClient, repo: str, request_: Any) -> None:
+    assert (await client.post(repo + "/gc/jobs", json={"request": request_})).status_code == 400
     assert (await client.get(repo + "/gc/jobs")).json() == {"jobs": []}
 
 
@@ -370,7 +363,7 @@ async def test_a_server_without_spark_says_so(
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=bare), base_url=client.base_url, auth=client.auth
     ) as there:
-        answer = await there.post(repo + "/gc/jobs", json={"action": "plan"})
+        answer = await there.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
 
     assert answer.status_code == 501
     assert "lakebed[spark]" in answer.json()["message"]
@@ -384,7 +377,9 @@ async def test_what_a_job_does_must_be_allowed_to_who_starts_it(app: Any, client
         await client.put(f"/auth/groups/{group}/members/{user}")
         pair = (await client.post(f"/auth/users/{user}/credentials")).json()
         people[user] = (pair["access_key_id"], pair["secret_access_key"])
-    plan, apply, run = {"action": "plan"}, {"action": "apply", "run_id": "r1"}, {"action": "run"}
+    plan, apply, run = (
+        {"request": body} for body in ({"action": "plan"}, {"action": "apply", "run_id": "r1"}, {"action": "run"})
+    )
 
     for user, body, status in (
         ("viewer", plan, 403),

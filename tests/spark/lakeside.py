@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, parse_address
-from lakebed.gc import Collector, LiveSide, Plan, Totals, protocol
+from lakebed.gc import LiveSide, Plan, Totals, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     Apply,
@@ -41,6 +41,7 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions, keys
+from tests.spark.collecting import Collecting
 
 T = TypeVar("T")
 URI = "local://lake/repo"
@@ -95,8 +96,8 @@ class Lakeside:
         return self._runner.run(coroutine)
 
     @property
-    def collector(self) -> Collector:
-        return Collector(client=self, repository="repo", objectstore=self.options, tasks=4, readers_grace_s=0)
+    def collector(self) -> Collecting:
+        return Collecting(client=self, repository="repo", objectstore=self.options)
 
     # What people do
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakebed.base import Corrupt
-from lakebed.gc import Collector, RunAbandoned
+from lakebed.gc import RunAbandoned
 from lakebed.gc.protocol import RunKind
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
+from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def remove(file: Path) -> None:
 HARMS: list[Callable[[Path], None]] = [cut_short, flip_a_bit, remove]
 
 
-def collector(lakeside: Lakeside) -> Collector:
+def collector(lakeside: Lakeside) -> Collecting:
     lakeside.service = CollectionService(lakeside.versions, ServiceOptions(readers_grace_ms=0))
     return replace(lakeside.collector, metadata=RULE)
 

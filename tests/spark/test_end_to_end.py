@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import NotFound
-from lakebed.gc import Collector
 from lakebed.gc.__main__ import main
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRules
 
+from .collecting import Collecting
 from .served import REPOSITORY, Served
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, serv
     served.client.repositories.set_retention_rules(
         REPOSITORY, GarbageCollectionRules(default_retention_days=7, branches=[])
     )
-    collector = Collector(
-        client=served.client,
-        repository=REPOSITORY,
-        objectstore=ObjectStoreOptions(local_root=served.objects),
-        readers_grace_s=0,
+    collector = Collecting(
+        client=served.client, repository=REPOSITORY, objectstore=ObjectStoreOptions(local_root=served.objects)
     )
 
     plans = {kind: collector.plan(spark, kind) for kind in (RunKind.UNCOMMITTED, RunKind.COMMITTED)}
@@ -134,7 +131,7 @@ def tools_without_java(folder: Path) -> Path:
     return tools
 
 
-def addresses(collector: Collector, spark: SparkSession, run_id: str) -> set[str]:
+def addresses(collector: Collecting, spark: SparkSession, run_id: str) -> set[str]:
     return set(collector.doomed(spark, run_id).select("address").toArrow()["address"].to_pylist())
 
 
@@ -144,11 +141,8 @@ def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSes
     for number in range(40):
         served.client.objects.delete(REPOSITORY, "main", f"a/{number}")
     kept = served.write("b/1", b"staged")
-    collector = Collector(
-        client=served.client,
-        repository=REPOSITORY,
-        objectstore=ObjectStoreOptions(local_root=served.objects),
-        readers_grace_s=0,
+    collector = Collecting(
+        client=served.client, repository=REPOSITORY, objectstore=ObjectStoreOptions(local_root=served.objects)
     )
     plan = collector.plan(spark, RunKind.UNCOMMITTED)
 

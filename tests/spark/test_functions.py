@@ -115,9 +115,9 @@ def test_rules_are_supposed_of_objects_and_never_of_metadata(spark: SparkSession
     plans = [*lakeside.collector.plan_each(spark, rules=days_rules(3))]
 
     assert {(plan.kind, plan.what_if) for plan in plans} == {("uncommitted", True), ("committed", True)}
-    with pytest.raises(gc.NothingToSuppose):
+    with pytest.raises(gc.InvalidRequest):
         gc.plan("repo", kind="metadata", rules=days_rules(3), **here)
-    with pytest.raises(gc.NothingToSuppose):
+    with pytest.raises(gc.InvalidRequest):
         next(lakeside.collector.plan_each(spark, [*RunKind], rules=days_rules(3)))
     assert len(lakeside.collector.plans()) == 2
 
@@ -125,11 +125,11 @@ def test_rules_are_supposed_of_objects_and_never_of_metadata(spark: SparkSession
 def test_a_kind_or_mode_that_there_is_not_is_told_with_those_there_are(spark: SparkSession, lakeside: Lakeside) -> None:
     here = where(lakeside, spark)
 
-    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: say uncommitted, committed, metadata"):
+    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: use uncommitted, committed, metadata"):
         gc.plan("repo", kind="foo", **here)
-    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: say uncommitted, committed, metadata"):
+    with pytest.raises(gc.UnknownChoice, match="'foo' is not known: use uncommitted, committed, metadata"):
         gc.run("repo", kinds=["foo"], **here)
-    with pytest.raises(gc.UnknownChoice, match="'quick' is not known: say automatic, clean"):
+    with pytest.raises(gc.UnknownChoice, match="'quick' is not known: use automatic, clean"):
         gc.plan("repo", kind="uncommitted", mode="quick", **here)
 
 

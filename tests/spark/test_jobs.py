@@ -13,7 +13,7 @@ import pytest
 
 from lakebed.client import Client, Credentials, api_path
 from lakebed.examples.quickstart import LocalServer
-from lakebed.gc.protocol import JobAction, JobDeed, JobState, JobView, RunKind, StartJob
+from lakebed.gc.protocol import JobDeed, JobState, JobView, PlanRequest, Request, RunKind, RunRequest, StartJob
 
 JOBS = api_path("repositories", "lake", "gc", "jobs")
 
@@ -46,8 +46,8 @@ def operator(server: LocalServer, admin: Client) -> Iterator[Client]:
         yield client
 
 
-def start(client: Client, body: StartJob) -> JobView:
-    return msgspec.convert(client.call("POST", JOBS, json=body), JobView)
+def start(client: Client, request: Request) -> JobView:
+    return msgspec.convert(client.call("POST", JOBS, json=StartJob(request=request)), JobView)
 
 
 def look(client: Client, job: JobView) -> JobView:
@@ -63,7 +63,7 @@ def collectors() -> set[int]:
                 words = (folder / "cmdline").read_bytes().split(b"\x00")
             except OSError:
                 continue
-            if b"lakebed.gc" in words and b"--attended" in words:
+            if b"lakebed.gc" in words and b"job" in words:
                 found.add(int(folder.name))
     return found
 
@@ -76,7 +76,7 @@ def test_an_operator_has_the_server_collect_and_a_killed_server_leaves_no_collec
     admin.objects.write("lake", "main", "a", b"kept")
     files = set((tmp_path / "data" / "objects" / "lake" / "data").glob("*/*"))
 
-    job = start(operator, StartJob(action=JobAction.RUN, kind=RunKind.UNCOMMITTED))
+    job = start(operator, RunRequest(kinds=(RunKind.UNCOMMITTED,)))
     while job.state is JobState.RUNNING:
         time.sleep(0.2)
         job = look(operator, job)
@@ -87,7 +87,7 @@ def test_an_operator_has_the_server_collect_and_a_killed_server_leaves_no_collec
     assert admin.objects.read("lake", "main", "a") == b"kept"
 
     before = collectors()
-    job = start(operator, StartJob(action=JobAction.PLAN))
+    job = start(operator, PlanRequest())
     while not look(operator, job).lines and not collectors() - before:
         time.sleep(0.1)
     ours = collectors() - before

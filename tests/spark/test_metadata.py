@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import Conflict, Corrupt, Invalid, MetarangeId
-from lakebed.gc import Collector, Mode, PlanMissing
+from lakebed.gc import Mode, PlanMissing
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
@@ -18,6 +18,7 @@ from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.objectstore import open_deleter
 from lakebed.versions import Condemned, keys
 from lakebed.versions.committing import Note
+from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ FILES = MetadataRule(file_age_ms_min=ANY_AGE)
 ALL = MetadataRule(file_age_ms_min=ANY_AGE, runs_newest=0, run_age_ms_min=ANY_AGE)
 
 
-def collector(lakeside: Lakeside, rule: MetadataRule = FILES) -> Collector:
+def collector(lakeside: Lakeside, rule: MetadataRule = FILES) -> Collecting:
     """Nobody reads what was swept."""
     lakeside.service = CollectionService(lakeside.versions, ServiceOptions(readers_grace_ms=0))
     return replace(lakeside.collector, metadata=rule)

@@ -13,12 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
-from lakebed.gc import Mode, NoSavedState, UncommittedOptions, planning_uncommitted
+from lakebed.gc import Mode, NoSavedState, planning_uncommitted
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.modes import Choice, choose
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign
 from lakebed.gc.parts import encode
-from lakebed.gc.protocol import Pieces, Plan, RunKind, RunMode, RunReport, decode_saved, encode_saved, part_of
+from lakebed.gc.protocol import (
+    Pieces,
+    Plan,
+    PurgeRequest,
+    RunKind,
+    RunMode,
+    RunReport,
+    UncommittedOptions,
+    decode_saved,
+    encode_saved,
+    part_of,
+)
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.saving import save
 from lakebed.gc.service import CollectionService
@@ -224,7 +235,7 @@ def test_over_random_histories_runs_find_what_the_specification_does(
 def choice(lakeside: Lakeside, options: UncommittedOptions | None = None) -> Choice:
     """How the next run would be made."""
     collector = lakeside.collector
-    shop = collector._shop(None)  # type: ignore[arg-type]  # nothing here needs Spark
+    shop = collector.on(None)._shop(PurgeRequest())
     run = shop.live_side.start(RunKind.UNCOMMITTED)
     with Files(shop.lake) as files:
         try:
@@ -413,7 +424,7 @@ def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_ol
 def test_slices_within_the_token_s_lifetime_are_left_to_a_later_run(spark: SparkSession, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
-    careful = replace(lakeside.collector, uncommitted=UncommittedOptions(token_expiry_ms=DAY_MS))
+    careful = replace(lakeside.collector, how={"token_expiry": "1d"})
 
     plan = careful.plan(spark, RunKind.UNCOMMITTED)
     report = careful.apply(spark, plan.run_id)

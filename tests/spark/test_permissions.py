@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.gc import Collector
 from lakebed.gc.protocol import RunKind, RunState
 from tests.objectstore.s3_servers import make_bucket, planner_of, serve_s3
+from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def lakeside(tmp_path: Path) -> Iterator[Lakeside]:
         yield found
 
 
-def planner_at(lakeside: Lakeside) -> Collector:
+def planner_at(lakeside: Lakeside) -> Collecting:
     return replace(lakeside.collector, objectstore=planner_of(lakeside.options))
 
 

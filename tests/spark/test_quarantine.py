@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.base import NotFound
 from lakebed.gc import BadWindow, LedgerQuery, Overtaken, TaskStopped
-from lakebed.gc.protocol import LedgerState, RunKind, RunState, quarantine_path
+from lakebed.gc.protocol import LedgerState, PurgeRequest, RunKind, RunState, quarantine_path
 from lakebed.gc.quarantine import purge_quarantines
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.workshop import Workshop
@@ -42,7 +42,7 @@ def expire(lakeside: Lakeside, *paths: str) -> set[str]:
 
 def workshop(spark: SparkSession, lakeside: Lakeside, said: list[str]) -> Workshop:
     collector = replace(lakeside.collector, progress=said.append)
-    return collector._shop(spark)
+    return collector.on(spark)._shop(PurgeRequest())
 
 
 @pytest.fixture

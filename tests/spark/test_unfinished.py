@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lakebed.base import Corrupt, RunId
-from lakebed.gc import Collector, Mode, NotFinished, OtherUnfinished, PurgeReport, UncommittedOptions
-from lakebed.gc.__main__ import _collect
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc import Mode, NotFinished, OtherUnfinished, PurgeReport
+from lakebed.gc.protocol import RunKind, RunRequest, RunState
 from lakebed.gc.rules import DAY_MS
+from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_old_layout import lay, there
 from tests.spark.test_quarantine import Died, die, expire
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def dying(lakeside: Lakeside, at: str) -> Collector:
+def dying(lakeside: Lakeside, at: str) -> Collecting:
     """Dies when it says this."""
 
     def progress(line: str) -> None:
@@ -41,9 +40,9 @@ def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
     plan = collector.plan(spark, RunKind.COMMITTED)
     if at == "ended":
         lakeside.before[at] = die
-    grace_s = 60 if at == "waiting" else 0
+    grace = "60" if at == "waiting" else "0"
     with pytest.raises(Died):
-        replace(dying(lakeside, at), readers_grace_s=grace_s).apply(spark, plan.run_id, quarantine="7d")
+        replace(dying(lakeside, at), readers_grace=grace).apply(spark, plan.run_id, quarantine="7d")
     before, standing = lakeside.addresses(), collector.standing(plan.run_id)
 
     other = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
@@ -285,8 +284,7 @@ def test_a_nightly_run_purges_also_where_nothing_can_be_planned_or_finished(
         dying(lakeside, "moving aside").apply(spark, second, quarantine="7d")
     for file in lakeside.files("_lakefs/" + damage.format(run=second)):
         file.write_bytes(b"{")
-    nightly = replace(collector, uncommitted=UncommittedOptions(mode=Mode.CLEAN))
-    told = _collect(nightly, spark, Namespace(action="run", kind=["uncommitted"], quarantine=None))
+    told = collector.on(spark).run(RunRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, readers_grace="0"))
 
     records: list[object] = []
     with pytest.raises((Corrupt, NotFinished)):

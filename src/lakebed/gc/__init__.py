@@ -10,18 +10,28 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lakebed.gc.protocol import LedgerQuery
+    from lakebed.gc.protocol import (
+        ApplyRequest,
+        BadGrace,
+        BadWindow,
+        EngineName,
+        InvalidRequest,
+        LedgerQuery,
+        Mode,
+        PlanRequest,
+        PurgeRequest,
+        RunRequest,
+        UnknownChoice,
+    )
 
     from .admitting import RunNotReady
-    from .api import TASKS, Collector, NamespaceMissing
+    from .api import TASKS, Collector, NamespaceMissing, NoSession
     from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
     from .fencing import Overtaken
     from .files import Lake
     from .finishing import NotFinished, go_on_command
     from .functions import (
-        NoSession,
         Planned,
-        UnknownChoice,
         Where,
         apply,
         diff,
@@ -33,39 +43,43 @@ if TYPE_CHECKING:
         show,
         why,
     )
-    from .grace import BadGrace, grace_seconds
     from .http_requests import HttpRequests
     from .java import Java, NoJava, find_java
     from .listed import ListedRun
     from .live_side import LiveSide, RunAbandoned, UnknownAnswer
-    from .modes import Mode, UncommittedOptions, options_of
     from .planning_committed import NoRules
-    from .quarantine import BadWindow, PurgeReport, check_window
+    from .quarantine import PurgeReport
     from .restoring import RestoreReport
     from .runs import Plan, PlanMissing, Total, Totals
     from .saving import NoSavedState
     from .session import (
         BadSessionOptions,
         LocalSession,
+        NoSpark,
         SessionOptions,
         SessionRunning,
         SparkDidNotStart,
+        check_spark,
         local_session,
+        session_on_demand,
         session_options,
     )
     from .standing import Standing, standing_by_record
-    from .supposing import NothingToSuppose, NotTheRules
+    from .supposing import NotTheRules
     from .tables import SchemaMismatch
     from .unexpected import SparkFailed, unforeseen
     from .unfinished import OtherUnfinished, UnfinishedRun
 
 __all__ = [
     "TASKS",
+    "ApplyRequest",
     "BadGrace",
     "BadSessionOptions",
     "BadWindow",
     "Collector",
+    "EngineName",
     "HttpRequests",
+    "InvalidRequest",
     "Java",
     "Lake",
     "LedgerQuery",
@@ -78,18 +92,21 @@ __all__ = [
     "NoRules",
     "NoSavedState",
     "NoSession",
+    "NoSpark",
     "NotFinished",
     "NotTheRules",
-    "NothingToSuppose",
     "OtherUnfinished",
     "Overtaken",
     "Plan",
     "PlanMissing",
+    "PlanRequest",
     "Planned",
     "PurgeReport",
+    "PurgeRequest",
     "RestoreReport",
     "RunAbandoned",
     "RunNotReady",
+    "RunRequest",
     "SchemaMismatch",
     "SessionOptions",
     "SessionRunning",
@@ -102,24 +119,22 @@ __all__ = [
     "TaskUnavailable",
     "Total",
     "Totals",
-    "UncommittedOptions",
     "UnfinishedRun",
     "UnknownAnswer",
     "UnknownChoice",
     "Where",
     "apply",
-    "check_window",
+    "check_spark",
     "diff",
     "find_java",
     "go_on_command",
-    "grace_seconds",
     "ledger",
     "local_session",
-    "options_of",
     "plan",
     "purge",
     "restore",
     "run",
+    "session_on_demand",
     "session_options",
     "show",
     "standing_by_record",
@@ -128,35 +143,41 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "BadGrace": ".grace",
+    "ApplyRequest": "lakebed.gc.protocol",
+    "BadGrace": "lakebed.gc.protocol",
     "BadSessionOptions": ".session",
-    "BadWindow": ".quarantine",
+    "BadWindow": "lakebed.gc.protocol",
     "Collector": ".api",
+    "EngineName": "lakebed.gc.protocol",
     "HttpRequests": ".http_requests",
+    "InvalidRequest": "lakebed.gc.protocol",
     "Java": ".java",
     "Lake": ".files",
     "LedgerQuery": "lakebed.gc.protocol",
     "ListedRun": ".listed",
     "LiveSide": ".live_side",
     "LocalSession": ".session",
-    "Mode": ".modes",
+    "Mode": "lakebed.gc.protocol",
     "NamespaceMissing": ".api",
     "NoJava": ".java",
     "NoRules": ".planning_committed",
     "NoSavedState": ".saving",
-    "NoSession": ".functions",
+    "NoSession": ".api",
+    "NoSpark": ".session",
     "NotFinished": ".finishing",
     "NotTheRules": ".supposing",
-    "NothingToSuppose": ".supposing",
     "OtherUnfinished": ".unfinished",
     "Overtaken": ".fencing",
     "Plan": ".runs",
     "PlanMissing": ".runs",
+    "PlanRequest": "lakebed.gc.protocol",
     "Planned": ".functions",
     "PurgeReport": ".quarantine",
+    "PurgeRequest": "lakebed.gc.protocol",
     "RestoreReport": ".restoring",
     "RunAbandoned": ".live_side",
     "RunNotReady": ".admitting",
+    "RunRequest": "lakebed.gc.protocol",
     "SchemaMismatch": ".tables",
     "SessionOptions": ".session",
     "SessionRunning": ".session",
@@ -170,24 +191,22 @@ _HOME: Final = {
     "TaskUnavailable": ".failures",
     "Total": ".runs",
     "Totals": ".runs",
-    "UncommittedOptions": ".modes",
     "UnfinishedRun": ".unfinished",
     "UnknownAnswer": ".live_side",
-    "UnknownChoice": ".functions",
+    "UnknownChoice": "lakebed.gc.protocol",
     "Where": ".functions",
     "apply": ".functions",
-    "check_window": ".quarantine",
+    "check_spark": ".session",
     "diff": ".functions",
     "find_java": ".java",
     "go_on_command": ".finishing",
-    "grace_seconds": ".grace",
     "ledger": ".functions",
     "local_session": ".session",
-    "options_of": ".modes",
     "plan": ".functions",
     "purge": ".functions",
     "restore": ".functions",
     "run": ".functions",
+    "session_on_demand": ".session",
     "session_options": ".session",
     "show": ".functions",
     "standing_by_record": ".standing",

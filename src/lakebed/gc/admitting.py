@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakebed.base import Conflict
-from lakebed.gc.protocol import Apply, RunKind, RunState, RunView, check_run_id
+from lakebed.gc.protocol import Apply, RunKind, RunState, RunView, check_run_id, window_end_ms
 from lakebed.gc.rules import Rules
 
 from .failures import told
@@ -18,9 +18,8 @@ from .grace import grace_s_of
 from .listed import ended_without_deleting
 from .live_side import LiveSide
 from .planning_committed import NO_RULES, NoRules
-from .quarantine import check_window
 from .runs import Plan, read_plan
-from .supposing import check_supposed, version_to_condemn_by
+from .supposing import version_to_condemn_by
 
 
 class RunNotReady(Conflict):
@@ -32,10 +31,8 @@ def check_planning(live_side: LiveSide, kinds: Sequence[RunKind], rules: Rules |
 
     Raises:
         Denied: the caller may not plan.
-        NothingToSuppose: there are rules to suppose, and metadata is among the kinds.
         NoRules: committed data is, and there are no rules.
     """
-    check_supposed(kinds, rules)
     has_rules = live_side.planning().has_rules or rules is not None
     if RunKind.COMMITTED in kinds and not has_rules:
         raise NoRules(NO_RULES)
@@ -64,7 +61,7 @@ def check_how(lake: Lake, *, window: str | None, grace_s: int | None) -> int:
         InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace.
     """
     if window is not None:
-        check_window(window)
+        window_end_ms(window, 0)
     return grace_s_of(lake.uri, grace_s)
 
 

@@ -1,46 +1,53 @@
-"""The Python API: plan, show, apply and run a collection of one repository.
+"""Plan, show, apply and run collections of one repository from Python.
 
     with local_session(SessionOptions(), os.environ) as session, Client(…) as client:
-        lake = Collector(client=client, repository="lake", objectstore=ObjectStoreOptions(…))
-        plan = lake.plan(session.spark, RunKind.COMMITTED)
-        print(plan.totals.all)
-        report = lake.apply(session.spark, plan.run_id)
+        store = ObjectStoreOptions(…)
+        lake = Collector(client=client, repository="lake", objectstore=store, session=lambda: session.spark)
+        for plan in lake.plan(PlanRequest(kinds=(RunKind.COMMITTED,))):
+            print(plan.totals.all)
+            report = lake.apply(ApplyRequest(run_id=plan.run_id))
 
-`spark` may be any session, also one of a cluster or of Spark Connect; only DataFrames are used. `objectstore` says how
-the storage namespace is reached from where the tasks run.
+A request (`lakebed.gc.protocol`, requests.py) says what to do, and the collector does it. `session` is called when
+Spark is needed, and not before; it may return any session, also one of a cluster or of Spark Connect. `objectstore`
+says how the storage namespace is reached from where the tasks run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
-from lakebed.base import Corrupt, Denied, NotFound
+from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     Adopting,
+    ApplyRequest,
     DoomedObject,
+    EngineName,
     ExpiringCommit,
     LedgerQuery,
     PlanDiff,
+    PlanRequest,
+    PurgeRequest,
+    Request,
     Restore,
     RunKind,
     RunReport,
+    RunRequest,
     RunState,
     RunView,
     WhyAnswer,
     check_run_id,
     decode_report,
     diff_plans,
+    grace_seconds,
     report_path,
 )
-from lakebed.gc.rules import MetadataRule, Rules
+from lakebed.gc.rules import MetadataRule
 from lakebed.objectstore import ObjectStoreOptions
 
 from .admitting import RunNotReady, check_apply, check_how, check_planning
@@ -51,7 +58,6 @@ from .http_requests import Caller, HttpRequests
 from .ledger_query import ledger_frame, ledger_rows_of
 from .listed import ListedRun, ended_without_deleting, list_runs
 from .live_side import LiveSide
-from .modes import Mode, UncommittedOptions
 from .patience import Patient
 from .planning import plan_run
 from .planning_committed import NoRules
@@ -60,10 +66,13 @@ from .restoring import RestoreReport, restore
 from .runs import Plan, Progress, list_plans, read_plan
 from .showing import expiring_of, objects_of
 from .standing import Standing, standing_of
-from .supposing import Supposing, check_supposed
+from .supposing import Supposing
 from .unfinished import OtherUnfinished, UnfinishedRun, unfinished_runs
 from .verdicts import doomed_objects
 from .workshop import Workshop, read_input
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 TASKS: Final = 16
 """For a session of which nothing is known. Of one on this machine: `SessionOptions.tasks`."""
@@ -72,30 +81,50 @@ MARKER: Final = "_lakefs/dummy"
 """Every namespace in use has this file."""
 
 
+class NoSession(Invalid):
+    """No Spark session was given, and none is active."""
+
+
 class NamespaceMissing(NotFound):
     """The storage namespace is not where this process was told to look for it."""
 
 
 def silent(_: str) -> None:
-    """The progress of those who do not want to know."""
+    """Show no progress."""
+
+
+def active_session() -> SparkSession:
+    """Return the session that is active in this process.
+
+    Raises:
+        NoSession: there is none.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise NoSession("no Spark session was given and none is active")
+    return spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Garbage collection of one repository."""
+    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none."""
 
     client: Caller
     repository: str
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
+    session: Callable[[], SparkSession] = active_session
+    engine: EngineName = EngineName.SPARK
     tasks: int = TASKS
     progress: Progress = silent
-    uncommitted: UncommittedOptions = field(default_factory=UncommittedOptions)
     metadata: MetadataRule = field(default_factory=MetadataRule)
-    readers_grace_s: int | None = None
-    """How long an apply leaves readers of what it deletes, in seconds. None: what is usual for the namespace."""
 
-    def check(self) -> None:
-        """Find what would fail later before anything slow begins: one request and one small read.
+    def engine_of(self, request: Request) -> EngineName:
+        return request.engine or self.engine
+
+    def check_namespace(self) -> None:
+        """Find out whether the namespace is within reach: one request and one small read.
 
         Raises:
             NotFound: there is no such repository.
@@ -108,110 +137,152 @@ class Collector:
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
 
-    def check_planning(self, kinds: Sequence[RunKind] = (), *, rules: Rules | None = None) -> None:
-        """Whatever is known to refuse `plan_each`, without Spark: two small requests.
+    def check(self, request: Request) -> None:
+        """Run every check that can refuse the request before any slow, writing or deleting step. Starts no session.
 
         Raises:
-            Denied: the caller may not plan.
-            NothingToSuppose, NoRules: see there.
+            InvalidRequest, InvalidDuration, BadWindow, InvalidRules: see `check` of the request.
+            Denied: the caller may not plan, or not delete.
+            NoRules: committed data was asked for, and no rules are set.
+            PlanMissing, RunNotReady, NotTheRules: the run cannot be applied.
         """
-        check_planning(self._live_side(), kinds, rules)
+        request.check()
+        live_side = self._live_side()
+        match request:
+            case PlanRequest():
+                check_planning(live_side, request.kinds, request.rules)
+            case ApplyRequest():
+                grace_s = _grace_s(request)
+                check_apply(live_side, self._lake(), request.run_id, window=request.quarantine, grace_s=grace_s)
+            case RunRequest():
+                check_how(self._lake(), window=request.quarantine, grace_s=_grace_s(request))
+                check_planning(live_side, request.kinds, None)
+                live_side.purging()
+            case PurgeRequest():
+                live_side.purging()
 
-    def check_applying(self, run_id: str, *, quarantine: str | None = None) -> None:
-        """Whatever is known to refuse `apply`, without Spark; see there for what it raises."""
-        check_apply(self._live_side(), self._lake(), run_id, window=quarantine, grace_s=self.readers_grace_s)
+    def plan(self, request: PlanRequest) -> Iterator[Plan]:
+        """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
 
-    def check_running(self, kinds: Sequence[RunKind] = (), *, quarantine: str | None = None) -> None:
-        """Whatever is known to refuse `run_each`, without Spark.
+        Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
+        metadata is left out, and the plans are ones to look at (supposing.py): of committed data one may be applied
+        once these are the repository's rules, of uncommitted data never.
 
         Raises:
-            Denied: the caller may not plan, or not apply.
-            NoRules, InvalidDuration, BadWindow, BadGrace: see `plan_each` and `apply`.
-        """
-        check_how(self._lake(), window=quarantine, grace_s=self.readers_grace_s)
-        self.check_planning(kinds)
-        self.check_purging()
-
-    def check_purging(self) -> None:
-        """
-        Raises:
-            Denied: the caller may not delete.
-        """
-        self._live_side().purging()
-
-    def plan(self, spark: SparkSession, kind: RunKind, *, mode: Mode | None = None, rules: Rules | None = None) -> Plan:
-        """Decide what goes and why, and write it down. Deletes nothing, and needs no permission to. `mode` is for
-        uncommitted data, and takes the place of that in `uncommitted`.
-
-        With `rules` that nobody saved the plan is one to look at (supposing.py): of committed data it may be applied
-        once they are the repository's, of uncommitted data never.
-
-        Raises:
-            NothingToSuppose: metadata, and `rules` were given.
-            NoRules: committed data, and no rules are set.
+            Denied, InvalidRequest, NoRules: see `check`. Nothing was planned.
             NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
-            RunAbandoned: somebody ended the run meanwhile.
+            RunAbandoned: another user ended the run meanwhile.
         """
-        check_supposed([kind], rules)
-        options = self.uncommitted if mode is None else replace(self.uncommitted, mode=mode)
-        shop = self._shop(spark)
-        if rules is not None:
-            caller = Patient(self.client, self.progress)
-            service = Supposing(HttpRequests(caller, self.repository), rules)
-            shop = replace(shop, live_side=LiveSide(caller, self.repository, service))
-        return plan_run(shop, kind, options)
+        self.check(request)
+        for kind in _kinds(request):
+            plan = self._planned(request, kind)
+            if plan is not None:
+                yield plan
 
-    def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:
+    def apply(self, request: ApplyRequest) -> RunReport:
         """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
 
-        `quarantine` is a duration (`7d`): for so long objects are kept aside and can be restored.
-
         Raises:
+            InvalidRequest, InvalidDuration, BadWindow: see `check`.
             PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
             OtherUnfinished: it deletes for good what another run may be moving aside.
         """
+        request.check()
+        run_id = request.run_id
         command = go_on_command(self.repository, run_id)
         with telling_where(run_id, lambda: self.standing(run_id), command, self.progress):
-            return apply_run(self._shop(spark), run_id, window=quarantine, grace_s=self.readers_grace_s)
+            shop = self._shop(request)
+            return apply_run(shop, run_id, window=request.quarantine, grace_s=_grace_s(request))
 
-    def purge(self, spark: SparkSession) -> PurgeReport:
+    def run(self, request: RunRequest) -> Iterator[RunReport | PurgeReport]:
+        """Finish what is unfinished, each run as it was begun, or moving aside if the request asks for it; then plan
+        and apply, one kind after the other, as in `plan`; at the end purge.
+
+        Raises:
+            Denied: the caller may not plan, or not apply. Nothing was planned.
+            NotFinished: a run could not be finished, or nothing be planned beside it. All else was done.
+        """
+        self.check(request)
+        purge = PurgeRequest(engine=request.engine, tasks=request.tasks)
+        yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
+
+    def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
         """Delete for good what lies in quarantine past its window. After a crash, or where objects failed: again.
 
         Raises:
             BadInput, TaskCorrupt: a quarantine's record or ledger is unreadable: nothing of that run was purged.
         """
-        return purge_quarantines(self._shop(spark))
+        return purge_quarantines(self._shop(request))
 
-    def restore(
-        self,
-        *,
-        run_id: str = "",
-        path: str = "",
-        branch: str = "",
-        prefix: str = "",
-        overwrite: bool = False,
-        all_versions: bool = False,
-    ) -> RestoreReport:
-        """Stage what lies in quarantine again, under fresh addresses, each read back before it is: all of a run, or
-        what has this path, is below it (with a slash at its end), or had this address. See
-        `lakebed.gc.protocol.Restore`.
+    def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
+        rules = request.rules if isinstance(request, PlanRequest) else None
+        shop = self._shop(request)
+        if rules is not None:
+            caller = Patient(self.client, self.progress)
+            service = Supposing(HttpRequests(caller, self.repository), rules)
+            shop = replace(shop, live_side=LiveSide(caller, self.repository, service))
+        try:
+            return plan_run(shop, kind, request.uncommitted())
+        except NoRules as error:
+            if request.kinds:
+                raise
+            self.progress(str(error))
+            return None
+
+    def _collected(self, request: RunRequest) -> Iterator[RunReport]:
+        def apply(run_id: str, window: str | None) -> RunReport:
+            return self.apply(
+                ApplyRequest(
+                    run_id=run_id,
+                    quarantine=window,
+                    readers_grace=request.readers_grace,
+                    engine=request.engine,
+                    tasks=request.tasks,
+                )
+            )
+
+        left: list[str] = []
+        unfinished = self._unfinished_or_told(left)
+        yield from finish_each(unfinished, apply, self.progress, left, quarantine=request.quarantine)
+        for kind in _kinds(request):
+            try:
+                plan = self._planned(request, kind)
+                if plan is not None:
+                    yield apply(plan.run_id, request.quarantine)
+            except (Corrupt, OtherUnfinished) as error:
+                if not left:
+                    raise
+                left.append(f"{kind.value} data: {error}")
+        if left:
+            raise NotFinished("; ".join(left))
+
+    def _unfinished_or_told(self, left: list[str]) -> list[UnfinishedRun]:
+        """Return none where they cannot be read: plans and applies look for them again."""
+        try:
+            return self.unfinished()
+        except Corrupt as error:
+            left.append(str(error))
+            self.progress(left[-1])
+            return []
+
+    def restore(self, request: Restore) -> RestoreReport:
+        """Stage what lies in quarantine again, under fresh addresses, each object read back before it is: all of a run,
+        or what has this path, is below it (with a slash at its end), or had this address. See `Restore`.
+
         Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
-        there already.
+        there already. Needs no session.
 
         Raises:
             NotFound: nothing such lies in quarantine, or there is no such branch; the message says what became of it.
         """
-        request = Restore(
-            branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
-        )
         return restore(self._live_side(), request, self.progress)
 
-    def ledger(self, spark: SparkSession, query: LedgerQuery = LedgerQuery()) -> DataFrame:
+    def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
         """LEDGER: one row for each object and what a run did with it."""
-        return ledger_frame(spark, self._lake(), query, tasks=self.tasks)
+        return ledger_frame(self.session(), self._lake(), query, tasks=self.tasks)
 
     def ledger_rows(
         self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
@@ -223,97 +294,6 @@ class Collector:
         """
         with Files(self._lake()) as files:
             yield from ledger_rows_of(files, query, newest_first=newest_first)
-
-    def plan_each(
-        self,
-        spark: SparkSession,
-        kinds: Sequence[RunKind] = (),
-        *,
-        mode: Mode | None = None,
-        rules: Rules | None = None,
-    ) -> Iterator[Plan]:
-        """A plan of each of these kinds, one after the other. Without kinds: of every kind, and where no rules are set
-        committed data is passed over with a word, for then nothing of it ever goes; with `rules` metadata is left out,
-        for it goes by none.
-
-        Raises:
-            Denied: the caller may not plan.
-            NothingToSuppose: metadata was asked for, and `rules` were given. Nothing was planned.
-            NoRules: committed data was asked for, and no rules are set. Nothing was planned.
-        """
-        self.check_planning(kinds, rules=rules)
-        every = (kind for kind in RunKind if rules is None or kind is not RunKind.METADATA)
-        for kind in kinds or every:
-            plan = self._planned(spark, kind, is_asked=bool(kinds), mode=mode, rules=rules)
-            if plan is not None:
-                yield plan
-
-    def _planned(
-        self, spark: SparkSession, kind: RunKind, *, is_asked: bool, mode: Mode | None, rules: Rules | None = None
-    ) -> Plan | None:
-        try:
-            return self.plan(spark, kind, mode=mode, rules=rules)
-        except NoRules as error:
-            if is_asked:
-                raise
-            self.progress(str(error))
-            return None
-
-    def run_each(
-        self,
-        spark: SparkSession,
-        kinds: Sequence[RunKind] = (),
-        *,
-        mode: Mode | None = None,
-        quarantine: str | None = None,
-    ) -> Iterator[RunReport]:
-        """Finish what is unfinished, each run in the way it was begun, or moving aside if that is asked for now; then
-        plan and apply, one kind after the other, as in `plan_each`.
-
-        Raises:
-            Denied: the caller may not plan, or not apply. Nothing was planned.
-            NotFinished: a run could not be finished, or nothing be planned beside it. All else was done.
-        """
-        self.check_running(kinds, quarantine=quarantine)
-        left: list[str] = []
-        yield from finish_each(
-            self._unfinished_or_told(left),
-            lambda run_id, asked: self.apply(spark, run_id, quarantine=asked),
-            self.progress,
-            left,
-            quarantine=quarantine,
-        )
-        for kind in kinds or RunKind:
-            try:
-                plan = self._planned(spark, kind, is_asked=bool(kinds), mode=mode)
-                if plan is not None:
-                    yield self.apply(spark, plan.run_id, quarantine=quarantine)
-            except (Corrupt, OtherUnfinished) as error:
-                if not left:
-                    raise
-                left.append(f"{kind.value} data: {error}")
-        if left:
-            raise NotFinished("; ".join(left))
-
-    def _unfinished_or_told(self, left: list[str]) -> list[UnfinishedRun]:
-        """None where it cannot be read which they are: whoever is planned or applied beside them looks again."""
-        try:
-            return self.unfinished()
-        except Corrupt as error:
-            left.append(str(error))
-            self.progress(left[-1])
-            return []
-
-    def run(
-        self,
-        spark: SparkSession,
-        kinds: Sequence[RunKind] = (),
-        *,
-        mode: Mode | None = None,
-        quarantine: str | None = None,
-    ) -> list[RunReport]:
-        """`run_each`, all of it."""
-        return list(self.run_each(spark, kinds, mode=mode, quarantine=quarantine))
 
     def show(self, run_id: str) -> Plan:
         """
@@ -346,9 +326,9 @@ class Collector:
             found = expiring_of(files, plan, limit=limit)
         return [msgspec.structs.replace(commit, message=self._message(commit.id)) for commit in found]
 
-    def doomed(self, spark: SparkSession, run_id: str) -> DataFrame:
+    def doomed(self, run_id: str) -> DataFrame:
         """DOOMED: the objects of a plan, one row each."""
-        return doomed_objects(spark, self._lake(), self.show(run_id).doomed, tasks=self.tasks)
+        return doomed_objects(self.session(), self._lake(), self.show(run_id).doomed, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
         """What came of a plan, and the state of its run; None where it was not applied.
@@ -378,9 +358,9 @@ class Collector:
         report = self.report(run_id)
         return report if report is not None and report.state is RunState.ENDED else None
 
-    def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
+    def condemned(self, run_id: str) -> DataFrame:
         """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""
-        return spark.createDataFrame(self._commits_of(self.show(run_id)), "id string")
+        return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
     def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
         """What only one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
@@ -394,10 +374,12 @@ class Collector:
         commits = self._commits_of(plans[0]), self._commits_of(plans[1])
         return diff_plans(*plans, objects, commits, limit=limit)
 
-    def differing(self, spark: SparkSession, a: str, b: str) -> DataFrame:
+    def differing(self, a: str, b: str) -> DataFrame:
         """The objects of either plan, each once, as DOOMED has them; `side` is a, b or both."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+
         marked = [
-            self.doomed(spark, run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
+            self.doomed(run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
             for place, run_id in enumerate((a, b))
         ]
         facts = [name for name in protocol.DOOMED.names() if name != "address"]
@@ -476,13 +458,13 @@ class Collector:
         """Let this installation collect again after another one was seen in the namespace; that one then stops."""
         return self._live_side().adopting()
 
-    def _shop(self, spark: SparkSession) -> Workshop:
+    def _shop(self, request: Request) -> Workshop:
         live_side = LiveSide(Patient(self.client, self.progress), self.repository)
         return Workshop(
-            spark=spark,
+            session=self.session,
             live_side=live_side,
             lake=Lake(uri=live_side.namespace(), options=self.objectstore),
-            tasks=self.tasks,
+            tasks=request.tasks or self.tasks,
             progress=self.progress,
             metadata=self.metadata,
         )
@@ -492,3 +474,37 @@ class Collector:
 
     def _lake(self) -> Lake:
         return Lake(uri=self._live_side().namespace(), options=self.objectstore)
+
+
+def then_purge(
+    reports: Iterator[RunReport], purge: Callable[[], PurgeReport], progress: Progress
+) -> Iterator[RunReport | PurgeReport]:
+    """Yield the reports, then that of a purge, also where an error ended the reports: what could not be planned or
+    finished tonight may never be. The error is raised after the purge.
+
+    Raises:
+        Unavailable, OutcomeUnknown: no server answers; a purge would meet the same.
+    """
+    error: LakebedError | None = None
+    try:
+        yield from reports
+    except (Unavailable, OutcomeUnknown):
+        raise
+    except LakebedError as found:
+        error = found
+        progress(str(error))
+    yield purge()
+    if error is not None:
+        raise error
+
+
+def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
+    """Return the kinds in the order in which they are done, whatever the order they were named in."""
+    if request.kinds:
+        return [kind for kind in RunKind if kind in request.kinds]
+    has_rules = isinstance(request, PlanRequest) and request.rules is not None
+    return [kind for kind in RunKind if not (has_rules and kind is RunKind.METADATA)]
+
+
+def _grace_s(request: ApplyRequest | RunRequest) -> int | None:
+    return None if request.readers_grace is None else grace_seconds(request.readers_grace)

@@ -1,55 +1,44 @@
-"""Collections as functions that return DataFrames, for notebooks and jobs.
+"""Run collections as functions that return DataFrames, for notebooks and jobs.
 
     found = lakebed.gc.plan("lake", client=client, spark=spark, kind="committed")
     found.objects.groupBy("reason").sum("size_bytes").show()
     lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
 
-Each is a call of `Collector` (api.py), which says what it raises. All take the same keywords (`Where`): `client` speaks
-to the server; `spark` is any session, by default the active one; `objectstore` says how the storage namespace is
-reached from where the tasks run, `tasks` into how many its files are dealt.
+Each makes a request (`lakebed.gc.protocol`, requests.py) and hands it to `Collector` (api.py), which says what it
+raises. All take the same keywords (`Where`): `client` speaks to the server; `spark` is any session, by default the
+active one; `objectstore` says how the storage namespace is reached from where the tasks run, `tasks` into how many its
+files are dealt; `engine` is `spark`, `local` or `auto`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Required, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
-from pyspark.sql import DataFrame, SparkSession
-
-from lakebed.base import Invalid
-from lakebed.gc.protocol import LedgerQuery, Plan, RunKind, RunReport, WhyAnswer
+from lakebed.gc.protocol import LedgerQuery, Plan, Restore, RunReport, WhyAnswer, request_of
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
-from .api import TASKS, Collector, silent
-from .live_side import Caller
-from .modes import Mode
+from .api import TASKS, Collector, active_session, silent
+from .http_requests import Caller
 from .quarantine import PurgeReport
 from .restoring import RestoreReport
 from .runs import WAYS, Progress
 
-Choice = TypeVar("Choice", bound=StrEnum)
-
-
-class NoSession(Invalid):
-    """No Spark session was given, and none is active."""
-
-
-class UnknownChoice(Invalid):
-    """A kind or a mode that there is not. The message lists those there are."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Where(TypedDict, total=False):
-    """What every function here needs besides its question. Only `client` must be given."""
+    """Say where to collect, and with what. Only `client` must be given."""
 
     client: Required[Caller]
     spark: SparkSession
     objectstore: ObjectStoreOptions
     tasks: int
+    engine: str
     progress: Progress
-    readers_grace_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +63,63 @@ class Planned:
 def plan(
     repository: str,
     *,
-    kind: RunKind | str = RunKind.COMMITTED,
-    mode: Mode | str = Mode.AUTOMATIC,
+    kind: str = "committed",
+    mode: str = "automatic",
     rules: Rules | None = None,
     **where: Unpack[Where],
 ) -> Planned:
     """Decide what goes and why, and write it down. Deletes nothing. `mode` is for uncommitted data: `clean`,
-    `optimised`, `old-layout`. With `rules`: what they would take of committed or
-    uncommitted data.
+    `optimised`, `old-layout`. With `rules`: show what they would take of committed or uncommitted data.
     """
-    asked, how = _known(RunKind, kind), _known(Mode, mode)
-    collector, spark = _collector(repository, where), _spark(where)
-    return _planned(collector, spark, collector.plan(spark, asked, mode=how, rules=rules))
+    collector = _collector(repository, where)
+    request = _asked("plan", where, kinds=[kind], mode=mode, rules=rules)
+    return _planned(collector, next(iter(collector.plan(request))))
 
 
 def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
-    """A plan that was made."""
+    """Return a plan that was made."""
     collector = _collector(repository, where)
-    return _planned(collector, _spark(where), collector.show(run_id))
+    return _planned(collector, collector.show(run_id))
 
 
 def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
-    """The objects of either plan, each once; `side` is a, b or both."""
-    return _collector(repository, where).differing(_spark(where), a, b)
+    """Return the objects of either plan, each once; `side` is a, b or both."""
+    return _collector(repository, where).differing(a, b)
 
 
-def apply(repository: str, run_id: str, *, quarantine: str | None = None, **where: Unpack[Where]) -> RunReport:
+def apply(
+    repository: str,
+    run_id: str,
+    *,
+    quarantine: str | None = None,
+    readers_grace: str | None = None,
+    **where: Unpack[Where],
+) -> RunReport:
     """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `quarantine` (`7d`)
     objects are moved aside for so long."""
-    return _collector(repository, where).apply(_spark(where), run_id, quarantine=quarantine)
+    request = _asked("apply", where, run_id=run_id, quarantine=quarantine, readers_grace=readers_grace)
+    return _collector(repository, where).apply(request)
 
 
 def run(
     repository: str,
     *,
-    kinds: Iterable[RunKind | str] = (),
-    mode: Mode | str = Mode.AUTOMATIC,
+    kinds: Iterable[str] = (),
+    mode: str = "automatic",
     quarantine: str | None = None,
+    readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Plan and apply, one kind after the other; without kinds all, but committed data only where rules are set. `mode`
-    as for `plan`."""
-    asked = [_known(RunKind, kind) for kind in kinds]
-    return _collector(repository, where).run(_spark(where), asked, mode=_known(Mode, mode), quarantine=quarantine)
+    """Finish what is unfinished, plan and apply, one kind after the other, and purge. Without kinds all, but committed
+    data only where rules are set. `mode` as for `plan`."""
+    how: dict[str, Any] = {"mode": mode, "quarantine": quarantine, "readers_grace": readers_grace}
+    reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
+    return [report for report in reports if isinstance(report, RunReport)]
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
     """Delete for good what lies in quarantine past its window."""
-    return _collector(repository, where).purge(_spark(where))
+    return _collector(repository, where).purge(_asked("purge", where))
 
 
 def restore(
@@ -137,52 +135,40 @@ def restore(
 ) -> RestoreReport:
     """Stage what lies in quarantine again, each object read back before it is: see `Collector.restore`. Needs no
     session."""
-    collector = _collector(repository, where)
-    return collector.restore(
-        run_id=run_id, path=path, branch=branch, prefix=prefix, overwrite=overwrite, all_versions=all_versions
+    request = Restore(
+        branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
     )
+    return _collector(repository, where).restore(request)
 
 
 def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:
-    """What runs did with objects, a row each."""
-    return _collector(repository, where).ledger(_spark(where), query)
+    """Return what runs did with objects, a row each."""
+    return _collector(repository, where).ledger(query)
 
 
 def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:
-    """Why an object is there and until when, or which run took it. Needs no session."""
+    """Say why an object is there and until when, or which run took it. Needs no session."""
     return _collector(repository, where).why(address=address, ref=ref, path=path)
 
 
-def _known(choices: type[Choice], word: str) -> Choice:
-    """
-    Raises:
-        UnknownChoice: it is none of them.
-    """
-    try:
-        return choices(word)
-    except ValueError:
-        raise UnknownChoice(f"{word!r} is not known: say {', '.join(choices)}", word=word) from None
+def _asked(action: str, where: Where, **options: object) -> Any:
+    """Make the request of this action."""
+    return request_of(action, engine=where.get("engine"), tasks=where.get("tasks"), **options)
 
 
 def _collector(repository: str, where: Where) -> Collector:
+    given = where.get("spark")
     return Collector(
         client=where["client"],
         repository=repository,
         objectstore=where.get("objectstore", ObjectStoreOptions()),
+        session=active_session if given is None else lambda: given,
         tasks=where.get("tasks", TASKS),
         progress=where.get("progress", silent),
-        readers_grace_s=where.get("readers_grace_s"),
     )
 
 
-def _spark(where: Where) -> SparkSession:
-    spark = where.get("spark") or SparkSession.getActiveSession()
-    if spark is None:
-        raise NoSession("no Spark session was given and none is active")
-    return spark
-
-
-def _planned(collector: Collector, spark: SparkSession, found: Plan) -> Planned:
+def _planned(collector: Collector, found: Plan) -> Planned:
     totals = [
         (way, name, total.objects, total.size_bytes)
         for way in WAYS
@@ -190,7 +176,7 @@ def _planned(collector: Collector, spark: SparkSession, found: Plan) -> Planned:
     ]
     return Planned(
         plan=found,
-        objects=collector.doomed(spark, found.run_id),
-        commits=collector.condemned(spark, found.run_id),
-        totals=spark.createDataFrame(totals, "way string, name string, objects long, size_bytes long"),
+        objects=collector.doomed(found.run_id),
+        commits=collector.condemned(found.run_id),
+        totals=collector.session().createDataFrame(totals, "way string, name string, objects long, size_bytes long"),
     )

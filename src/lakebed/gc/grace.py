@@ -13,12 +13,11 @@ that is still named. One that was set back makes the whole grace be waited for a
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.base import Invalid
+from lakebed.gc.protocol import BadGrace
 
 from .clocks import wall_clock_ms
 from .runs import Progress
@@ -30,26 +29,6 @@ SERVED_S: Final = 2
 """Where all reads go through the server."""
 
 _NAP_S: Final = 0.5
-
-
-_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)?")
-_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-
-
-class BadGrace(Invalid):
-    """A grace that cannot be meant: below nothing, or no time at all."""
-
-
-def grace_seconds(text: str) -> int:
-    """`900`, `900s`, `15m`, `15min` or `1h`, in seconds.
-
-    Raises:
-        BadGrace: it is none of these.
-    """
-    found = _FORM.fullmatch(text)
-    if found is None:
-        raise BadGrace(f"{text!r} is no time that readers can be given: say 900 (seconds), 15m or 1h")
-    return int(found[1]) * _UNITS_S[found[2]]
 
 
 def grace_s_of(uri: str, asked_s: int | None) -> int:

@@ -16,12 +16,11 @@ from collections.abc import Iterator
 import msgspec
 
 from lakebed.base import LakebedError
-from lakebed.gc.protocol import BadInput, RunKind, StartedRun
+from lakebed.gc.protocol import BadInput, RunKind, StartedRun, UncommittedOptions
 
 from .clocks import wall_clock_ms
 from .failures import told
 from .files import Files
-from .modes import UncommittedOptions
 from .planning_committed import plan_committed
 from .planning_metadata import plan_metadata
 from .planning_uncommitted import plan_uncommitted

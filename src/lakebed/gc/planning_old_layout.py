@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import protocol
-from lakebed.gc.protocol import PreparedCommits, RunMode, StartedRun
+from lakebed.gc.protocol import PreparedCommits, RunMode, StartedRun, UncommittedOptions
 from lakebed.gc.rules import DAY_MS, slice_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 
@@ -37,7 +37,6 @@ from .files import Files
 from .history import check_live, metaranges_of_all
 from .keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
 from .mark.foreign import mark_foreign
-from .modes import UncommittedOptions
 from .places import DOOMED_ELSEWHERE, is_elsewhere
 from .read import UNREFERENCED, Found, held_keys, named_keys, read_ranges, uncommitted_keys
 from .rereading import reread

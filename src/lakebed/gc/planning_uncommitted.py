@@ -29,13 +29,23 @@ import pyarrow.compute as pc
 
 from lakebed.base import RunId, count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import protocol
-from lakebed.gc.protocol import BadInput, Keeps, Manifest, Pieces, PreparedCommits, StartedRun, input_folder
+from lakebed.gc.protocol import (
+    BadInput,
+    Keeps,
+    Manifest,
+    Mode,
+    Pieces,
+    PreparedCommits,
+    StartedRun,
+    UncommittedOptions,
+    input_folder,
+)
 
 from .files import Files
 from .here import BYTES_HERE, RANGES_HERE, SLICES_HERE, run_here
 from .history import check_live, metaranges_of_all
 from .mark import Live, Places, mark_unreferenced
-from .modes import Mode, UncommittedOptions, choose
+from .modes import choose
 from .packing import LiveSet
 from .parts import parts_of, rows_of_parts
 from .planning_old_layout import plan_old_layout

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakebed.base import Invalid
 from lakebed.gc.protocol import (
     QUARANTINED_PREFIX,
     BadInput,
@@ -27,8 +26,8 @@ from lakebed.gc.protocol import (
     encode_quarantine,
     quarantine_path,
     quarantined_run,
+    window_end_ms,
 )
-from lakebed.gc.rules import parse_duration
 
 from .clocks import store_clock_ms, wall_clock_ms
 from .failures import told
@@ -40,10 +39,6 @@ from .workshop import Workshop
 Clock = Callable[[], int]
 
 
-class BadWindow(Invalid):
-    """Not a window that a quarantine can have."""
-
-
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a purge did. `purged` are the runs whose window is over, `waiting` those whose window is not."""
 
@@ -53,21 +48,6 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_purged: int
     objects_failed: int
     errors: tuple[str, ...] = ()
-
-
-def check_window(window: str) -> None:
-    """
-    Raises:
-        InvalidDuration, BadWindow: not a duration, or one without an end.
-    """
-    _end_of(window, 0)
-
-
-def _end_of(window: str, begin_ms: int) -> int:
-    until_ms = parse_duration(window).over_ms(begin_ms, begin_ms)
-    if until_ms is None:
-        raise BadWindow("a quarantine has an end: say 7d, 36h or 2w", window=window)
-    return until_ms
 
 
 def begin_quarantine(
@@ -96,7 +76,7 @@ def begin_quarantine(
     if wanted is None:
         return None
     now_ms = max(clock(), files.act(store_clock_ms))
-    until_ms = _end_of(wanted, now_ms)
+    until_ms = window_end_ms(wanted, now_ms)
     moving = Quarantine(
         run_id=run_id,
         ledger_date=before.ledger_date if before else ledger_date,

@@ -16,6 +16,8 @@ keep them ready in (`SessionOptions.classes`) it takes half.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import logging
 import os
 import signal
@@ -24,12 +26,13 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakebed.base import Invalid, Unavailable
+from lakebed.base import Invalid, NotFound, Unavailable
+from lakebed.gc.protocol import EngineName
 
 from .class_archive import ClassArchive, class_archive
 from .java import Java, find_java, shim_home
@@ -46,6 +49,9 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
 """
+
+
+NO_SPARK = "Spark is not installed: pip install 'lakebed[spark]', or use --engine local"
 
 
 class SparkDidNotStart(Unavailable):
@@ -103,6 +109,32 @@ def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) 
     if not text.isascii() or not text.isdigit() or int(text) < least:
         raise BadSessionOptions(f"{name} is {text!r}: must be a number, at least {least}", name=name)
     return int(text)
+
+
+class NoSpark(NotFound):
+    """Spark is not installed."""
+
+
+def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
+    """Find out whether a session could start here, without starting one. The local engine needs none.
+
+    Raises:
+        NoSpark, NoJava: the message says what to install.
+    """
+    if engine is not EngineName.SPARK:
+        return
+    if importlib.util.find_spec("pyspark") is None:
+        raise NoSpark(NO_SPARK)
+    find_java(environ, bundled_only=session_options(environ).bundled_java)
+
+
+@contextlib.contextmanager
+def session_on_demand(
+    start: Callable[[], contextlib.AbstractContextManager[SparkSession]],
+) -> Iterator[Callable[[], SparkSession]]:
+    """Yield a function that starts the session when it is first called. The session ends with the block."""
+    with contextlib.ExitStack() as running:
+        yield functools.cache(lambda: running.enter_context(start()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

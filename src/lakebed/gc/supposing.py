@@ -9,13 +9,12 @@ rules, and there is nothing to suppose of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from lakebed.base import Conflict, Invalid
-from lakebed.gc.protocol import Manifest, Plan, PreparedCommits, Requests, RunKind, RunView, Service
+from lakebed.base import Conflict
+from lakebed.gc.protocol import Manifest, Plan, PreparedCommits, Requests, RunView, Service
 from lakebed.gc.rules import Rules, check_rules
 
 from .live_side import LiveSide
@@ -25,19 +24,6 @@ NO_VERSION: Final = -1
 
 class NotTheRules(Conflict):
     """The plan was made to see what other rules would take, and these are not in force."""
-
-
-class NothingToSuppose(Invalid):
-    """Metadata goes by no rules: no others would take anything else of it."""
-
-
-def check_supposed(kinds: Iterable[RunKind], rules: Rules | None) -> None:
-    """
-    Raises:
-        NothingToSuppose: there are rules to suppose, and metadata is among the kinds.
-    """
-    if rules is not None and RunKind.METADATA in kinds:
-        raise NothingToSuppose("metadata goes by no rules: suppose them of committed or uncommitted data alone")
 
 
 class Supposing(Service):

@@ -31,18 +31,24 @@ def unforeseen(folder: Path | None = None) -> Iterator[None]:
     Raises:
         SparkFailed: in place of an error of Spark, or of the way to it.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except (PySparkException, Py4JError, ConnectionError) as error:
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
         text = "".join(traceback.format_exception(error))
         with tempfile.NamedTemporaryFile(
             "w", prefix="lakebed-gc-", suffix=".log", dir=folder, delete=False, errors="replace"
         ) as log:
             log.write(text)
         raise SparkFailed(f"Spark failed: {telling_line(str(error))} (all of it: {log.name})", log=log.name) from error
+
+
+def _is_of_spark(error: Exception) -> bool:
+    # Not imported for the question: what started no session need not wait for the import.
+    if isinstance(error, ConnectionError):
+        return True
+    return any(base.__name__ in {"PySparkException", "Py4JError"} for base in type(error).__mro__)
 
 
 def telling_line(text: str) -> str:

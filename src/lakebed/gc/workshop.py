@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,16 +22,20 @@ from .tables import SETTLED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """`spark` may be a session of this machine, of a cluster, or of Spark Connect. Files and folders are dealt into
-    `tasks` tasks: about four for each core of the cluster is good.
+    """`session` returns one of this machine, of a cluster, or of Spark Connect; it is called when Spark is needed.
+    Files and folders are dealt into `tasks` tasks: about four for each core of the cluster is good.
     """
 
-    spark: SparkSession
+    session: Callable[[], SparkSession]
     live_side: LiveSide
     lake: Lake
     tasks: int
     progress: Progress
     metadata: MetadataRule = field(default_factory=MetadataRule)
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session()
 
     def settled(self, names: Sequence[str]) -> DataFrame:
         """SETTLED: the slices in which objects may be doomed."""

@@ -1,10 +1,10 @@
-"""The collectors that this server process runs when it is asked to (`lakebed.gc.protocol`, jobs.py): a process each.
+"""Run the collectors that this server process is asked for (`lakebed.gc.protocol`, jobs.py), a process each.
 
-A collector speaks to this very server with a token of the user who asked, so nothing is decided here; of what they may
-do it is good for what the job needs on its repository, and only while the job runs. A collector reads and writes the
-object store with the server's settings, which reach it as its environment. Its standard input is held open: when that
-ends, because the job is to stop or because this process died, the collector ends as well. Progress is its stderr,
-results are its stdout, a JSON record a line.
+A collector speaks to this very server with a token of the user who asked, so nothing is decided here. The token allows
+what the job needs on its repository, and only while the job runs. A collector reads and writes the object store with
+the server's settings, which reach it as its environment. The first line of its standard input is the request. The pipe
+stays open: when it ends, because the job is to stop or because this process died, the collector ends as well. Progress
+is its stderr, results are its stdout, a JSON record a line.
 """
 
 from __future__ import annotations
@@ -16,36 +16,34 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
-from lakebed.base import Invalid, LakebedError
+from lakebed.base import LakebedError
 from lakebed.catalog import Catalog, RepositoryNotFound
 from lakebed.gc.protocol import (
     LINES_MAX,
-    JobAction,
     JobDeed,
     JobResult,
     JobState,
     JobView,
+    Request,
     RunKind,
-    StartJob,
     Totals,
-    check_run_id,
 )
-from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.service import JobBook
 
 logger = logging.getLogger(__name__)
 
 PROGRAM: Final = (sys.executable, "-m", "lakebed.gc")
+JOB: Final = "job"
+"""The action that reads its request from standard input."""
 TOKEN_LIFETIME_S: Final = 24 * 3600
 """The token of a job ends with it, and at the latest then: a job that takes longer is refused, and fails."""
 BEAT_S: Final = 2.0
@@ -56,27 +54,14 @@ LAST_WORDS_S: Final = 1.0
 """How long what it said may take to arrive once all of it was killed."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
-FLAGS: Final = frozenset({"clean", "old-layout", "optimised"})
-"""Options without a value."""
-_LOOKING: Final = FLAGS | {"clean-after", "clean-every", "older-than", "tasks", "token-expiry"}
-OPTIONS: Final[Mapping[JobAction, frozenset[str]]] = {
-    JobAction.PLAN: _LOOKING,
-    JobAction.APPLY: frozenset({"quarantine", "readers-grace", "tasks"}),
-    JobAction.RUN: _LOOKING | {"quarantine", "readers-grace"},
-    JobAction.PURGE: frozenset({"tasks"}),
-}
 SECRETS: Final = frozenset(
     {"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"}
 )
-"""What of this process's environment is no collector's business."""
+"""Variables of this process that no collector gets."""
 
 
 class NoSpark(LakebedError):
     """This server has no collector to start."""
-
-
-class InvalidJob(Invalid):
-    """A job that cannot be meant."""
 
 
 class _Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +95,7 @@ class Collectors:
     async def start(
         self,
         book: JobBook,
-        start: StartJob,
+        request: Request,
         *,
         repository: str,
         endpoint: str,
@@ -120,17 +105,18 @@ class Collectors:
         """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may.
 
         Raises:
-            InvalidJob: it cannot be meant.
+            InvalidRequest, InvalidRunId, InvalidDuration, InvalidRules, BadWindow: see `check` of the request.
             NoSpark: this server cannot run any.
             JobRunning: one is running in this repository.
-            UserNotFound: who asks was deleted meanwhile.
+            UserNotFound: the user was deleted meanwhile.
         """
-        command = [*self._program, *_arguments(start, repository)]
+        request.check()
+        command = [*self._program, JOB, f"lakefs://{repository}"]
         if self._program is PROGRAM and importlib.util.find_spec("pyspark") is None:
             raise NoSpark(
                 "this server has no Spark: install lakebed[spark] there, or run `lakebed gc` somewhere that has it"
             )
-        job = await book.begin(start, by=identity.user_id)
+        job = await book.begin(request, by=identity.user_id)
         try:
             token = await self._authenticator.issue_job_token(
                 identity,
@@ -141,13 +127,13 @@ class Collectors:
             await book.finish(replace(job, state=JobState.FAILED, error=str(error)))
             raise
         environment = {**self._environment, "LAKEBED_ENDPOINT": endpoint, "LAKEBED_TOKEN": token}
-        task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment, start.rules))
+        task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job
 
     async def close(self) -> None:
-        """Stop whatever runs. Its jobs are told as failed."""
+        """Stop whatever runs. Its jobs count as failed."""
         self._is_closing.set()
         await asyncio.gather(*self._tasks)
 
@@ -155,7 +141,7 @@ class Collectors:
 async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
     """
     Raises:
-        NotAuthenticated: the job ended, or whoever ran it was not heard of for too long: what its token says is over.
+        NotAuthenticated: the job ended, or its server was silent for too long. Its token is void.
     """
     try:
         repository = await catalog.get(delegation.repository)
@@ -163,42 +149,6 @@ async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
         raise NotAuthenticated("the job's repository is gone") from error
     if not await JobBook(repository.versions).is_running(delegation.job):
         raise NotAuthenticated("the job has ended")
-
-
-def _arguments(start: StartJob, repository: str) -> list[str]:
-    if (start.action is JobAction.APPLY) != bool(start.run_id):
-        raise InvalidJob("`apply` needs the id of a run, and nothing else has one")
-    if start.action in {JobAction.APPLY, JobAction.PURGE} and start.kind is not None:
-        raise InvalidJob(f"`{start.action}` takes no kind")
-    if start.rules is not None:
-        if start.action is not JobAction.PLAN or start.kind is RunKind.METADATA:
-            raise InvalidJob("only a plan can suppose rules, and metadata goes by none")
-        check_rules(start.rules)
-    unknown = sorted(set(start.options) - OPTIONS[start.action])
-    if unknown:
-        raise InvalidJob(f"{unknown[0]!r} is no option of {start.action} on a server", option=unknown[0])
-    arguments = [start.action.value, f"lakefs://{repository}"]
-    if start.run_id:
-        arguments.append(check_run_id(start.run_id))
-    if start.kind is not None:
-        arguments.append(f"--kind={start.kind.value}")
-    for name, value in sorted(start.options.items()):
-        if (name in FLAGS) == bool(value):
-            raise InvalidJob(f"{name!r} {'takes no' if value else 'needs a'} value", option=name)
-        arguments.append(f"--{name}={value}" if value else f"--{name}")
-    return [*arguments, "--attended"]
-
-
-@contextlib.contextmanager
-def _as_file(rules: Rules | None) -> Iterator[list[str]]:
-    """Rules as the collector takes them, for as long as it may read them."""
-    if rules is None:
-        yield []
-        return
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(msgspec.json.encode(rules))
-        file.flush()
-        yield [f"--rules={file.name}"]
 
 
 class _Job:
@@ -211,11 +161,10 @@ class _Job:
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._results: list[JobResult] = []
 
-    async def run(self, command: Sequence[str], environment: Mapping[str, str], rules: Rules | None) -> None:
+    async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         state, error = JobState.FAILED, ""
         try:
-            with _as_file(rules) as said:
-                state, error = await self._collect([*command, *said], environment)
+            state, error = await self._collect(command, environment)
         except Exception as failure:  # whatever goes wrong, the next job must find room
             logger.exception("job %s failed", self._job.id)
             error = f"the server could not run it: {failure}"
@@ -234,6 +183,8 @@ class _Job:
             start_new_session=True,  # Ctrl-C is for the server, which stops its collectors in order.
             limit=RECORD_BYTES_MAX,
         )
+        assert process.stdin is not None, "it is a pipe"
+        process.stdin.write(msgspec.json.encode(self._job.request) + b"\n")
         heard = asyncio.create_task(self._listen(process))
         stopped = ""
         try:
@@ -243,7 +194,7 @@ class _Job:
                 if self._is_closing.is_set():
                     stopped = "the server was stopped"
                 elif not await self._may_go_on():
-                    stopped = "somebody asked it to stop"
+                    stopped = "a user asked it to stop"
             await _end(process, heard)
         finally:
             _kill(process)
@@ -323,7 +274,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _result(said: _Said) -> JobResult | None:
-    """None: it is none of the records that count."""
+    """Return what this record counts for; None where it is no result."""
     if said.totals is not None:
         deed, objects, size_bytes = JobDeed.PLANNED, said.totals.all.objects, said.totals.all.size_bytes
     elif said.objects_deleted is not None:

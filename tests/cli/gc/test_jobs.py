@@ -34,8 +34,8 @@ def test_no_jobs_are_an_empty_list(shell: Shell, lake: str) -> None:
 
 
 def test_what_cannot_be_meant_is_told_before_anything_starts(shell: Shell, lake: str) -> None:
-    assert "none of plan, apply, run, purge" in shell("gc", "job", "start", lake, "sweep").err
-    assert shell("gc", "job", "start", lake, "plan", "--kind", "x").code == 2
+    assert "use plan, apply, run, purge" in shell("gc", "job", "start", lake, "sweep").err
+    assert shell("gc", "job", "start", lake, "plan", "--engine", "x").code == 2
     assert "--yes" in shell("gc", "job", "start", lake, "run").err
     assert "needs the id of a run" in shell("gc", "job", "start", lake, "apply").err
     assert shell("gc", "job", "start", lake, "plan", "r1").code == 2

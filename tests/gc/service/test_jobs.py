@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lakebed.gc.protocol import JobAction, JobState, StartJob
+from lakebed.gc.protocol import JobState, PlanRequest
 from lakebed.gc.service import JobBook, JobNotFound, JobRunning
 from lakebed.gc.service.jobs import KEPT_MAX, LOST_AFTER_MS
 from tests.gc.service.conftest import Lake
 
-PLAN = StartJob(action=JobAction.PLAN)
+PLAN = PlanRequest()
 
 
 @pytest.fixture

@@ -7,39 +7,39 @@ Planning, applying and purging run Spark on this machine; the rest does not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from lakebed.base import Conflict, LakebedError
 from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse
+from lakebed.cli.failures import FAILED
 from lakebed.cli.output import json_record
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
-from .aside import GraceOption, WindowOption, check_window_option, ledger, purge, purge_text, restore
+from .aside import ledger, purge, purge_text, restore
 from .diff import diff_text
 from .jobs import app as jobs
-from .modes import Looking
+from .options import Deleting, Looking, Working, asked
 from .rules import app as rules
 from .session import (
     RootOption,
     RunArgument,
-    all_but_failed,
+    check,
     checked_collector,
     collector_of,
     go_on,
     is_plan,
-    local_spark,
     no_such_run,
     read_run,
     read_standing,
     rules_file,
     run_named,
     warn_of_unfinished,
+    with_spark,
 )
 from .show import (
     COMMITS_TOLD,
@@ -67,6 +67,7 @@ from .why import why
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
+    from lakebed.gc import PurgeReport
     from lakebed.gc.protocol import RunReport
 
 __all__ = ["app", "plan_text"]
@@ -86,24 +87,20 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     looking: Looking,
+    working: Working,
     rules_from: Annotated[
-        Path | None,
-        typer.Option(
-            "--rules", metavar="FILE", help="By the rules of a file, which nobody has saved; not of metadata."
-        ),
+        Path | None, typer.Option("--rules", metavar="FILE", help="Plan by the rules of a file; they are not saved.")
     ] = None,
     local_root: RootOption = None,
 ) -> None:
     """Decide what goes and write it down. Deletes nothing."""
-    if looking.metadata and rules_from is not None:
-        raise Misuse("--rules and --metadata do not go together: metadata goes by no rules")
-    supposed = None if rules_from is None else rules_file(rules_from)
-    options, kinds = looking.options(), looking.kinds()
-    collector = replace(checked_collector(session, uri, local_root), uncommitted=options)
-    collector.check_planning(kinds, rules=supposed)
+    rules = None if rules_from is None else rules_file(rules_from)
+    request: Any = asked("plan", looking, working, rules=rules)
+    collector = checked_collector(session, uri, local_root)
+    check(session, collector, request)
     warn_of_unfinished(session, collector)
-    with local_spark(session) as local:
-        session.show_all(collector.plan_each(local.spark, kinds, rules=supposed), plan_texts)
+    with with_spark(session, collector) as collector:
+        session.show_all(collector.plan(request), plan_texts)
 
 
 @app.command("show")
@@ -166,14 +163,14 @@ def apply(
     session: Session,
     uri: RepositoryArgument,
     run: RunArgument,
-    quarantine: WindowOption = None,
-    readers_grace: GraceOption = None,
+    deleting: Deleting,
+    working: Working,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Carry out one plan: delete what it names. May be repeated after a crash, or where objects failed."""
-    check_window_option(quarantine)
-    collector = replace(checked_collector(session, uri, local_root), readers_grace_s=readers_grace)
+    request: Any = asked("apply", deleting, working, run_id=run)
+    collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
     what = amount(found.totals.all)
@@ -181,12 +178,13 @@ def apply(
     if applied is not None:
         session.show(applied, applied_text)
         return
-    collector.check_applying(run, quarantine=quarantine)
-    aside = f"Move {what} of {uri} aside, to be deleted after {quarantine}?"
+    request = msgspec.structs.replace(request, run_id=run)
+    check(session, collector, request)
+    aside = f"Move {what} of {uri} aside, to be deleted after {deleting.quarantine}?"
     if found.totals.all.objects or found.commit_counts.expired:
-        session.confirm(aside if quarantine else f"Delete {what} of {uri} for good?", yes=yes)
-    with local_spark(session) as local:
-        _show_reports(session, [collector.apply(local.spark, run, quarantine=quarantine)])
+        session.confirm(aside if deleting.quarantine else f"Delete {what} of {uri} for good?", yes=yes)
+    with with_spark(session, collector) as collector:
+        _show_reports(session, [collector.apply(request)])
 
 
 @app.command("run")
@@ -195,40 +193,42 @@ def run_all(
     session: Session,
     uri: RepositoryArgument,
     looking: Looking,
-    quarantine: WindowOption = None,
-    readers_grace: GraceOption = None,
+    deleting: Deleting,
+    working: Working,
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
     """Finish what is unfinished, plan and apply, one kind after the other; then purge what is past its quarantine."""
-    check_window_option(quarantine)
-    options, kinds = looking.options(), looking.kinds()
-    collector = replace(checked_collector(session, uri, local_root), uncommitted=options, readers_grace_s=readers_grace)
-    collector.check_running(kinds, quarantine=quarantine)
-    question = f"Delete whatever nobody can reach any more in {uri} for good?"
-    if quarantine:
-        question = f"Move whatever nobody can reach any more in {uri} aside, to be deleted after {quarantine}?"
-        if not kinds or looking.metadata:
-            question += " Files of metadata are deleted at once."
-    session.confirm(question, yes=yes)
-    reports: list[RunReport] = []
-    with local_spark(session) as local:
+    from lakebed.gc import PurgeReport
+
+    request: Any = asked("run", looking, deleting, working)
+    collector = checked_collector(session, uri, local_root)
+    check(session, collector, request)
+    session.confirm(_question(uri, looking, deleting), yes=yes)
+    done: list[RunReport | PurgeReport] = []
+    error: LakebedError | None = None
+    with with_spark(session, collector) as collector:
         try:
-            left = all_but_failed(reports, collector.run_each(local.spark, kinds, quarantine=quarantine))
-            if left is not None:
-                session.note(str(left))
-            purged = collector.purge(local.spark)
-        except LakebedError:
-            # What one kind deleted is told even where the next one fails: `extend` keeps what came before an error.
-            _tell_reports(session, reports)
-            raise
-    if purged.purged:
-        session.note("; ".join(purge_text(purged)))
-    _show_reports(session, reports)
-    if left is not None:
-        raise left
-    if purged.objects_failed:
+            # `extend` keeps what came before an error: what one kind deleted is shown even where the next one fails.
+            done.extend(collector.run(request))
+        except LakebedError as found:
+            error = found
+    purges = [one for one in done if isinstance(one, PurgeReport)]
+    for purged in purges:
+        if purged.purged:
+            session.note("; ".join(purge_text(purged)))
+    _show_reports(session, [one for one in done if not isinstance(one, PurgeReport)], error)
+    if any(purged.objects_failed for purged in purges):
         raise typer.Exit(FAILED)
+
+
+def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
+    if not deleting.quarantine:
+        return f"Delete everything in {uri} that is no longer reachable, for good?"
+    is_of_metadata = looking.metadata or not (looking.committed or looking.uncommitted)
+    return f"Move everything in {uri} that is no longer reachable aside, to be deleted after {deleting.quarantine}?" + (
+        " Files of metadata are deleted at once." if is_of_metadata else ""
+    )
 
 
 @app.command("list")
@@ -287,18 +287,14 @@ app.command("restore")(command(restore))
 app.command("ledger")(command(ledger))
 
 
-def _show_reports(session: Session, reports: list[RunReport]) -> None:
-    """A partial failure is no success: it ends the command with an exit code of its own."""
-    _tell_reports(session, reports)
-    if any(report.objects_failed for report in reports):
-        raise typer.Exit(FAILED)
-
-
-def _tell_reports(session: Session, reports: list[RunReport]) -> None:
-    if not reports:
-        return
-    if session.is_json:
+def _show_reports(session: Session, reports: list[RunReport], error: LakebedError | None = None) -> None:
+    """Show what was done, then how it failed. Objects that could not be deleted are a failure too."""
+    if session.is_json and reports:
         session.say(json_record(reports[0] if len(reports) == 1 else reports))
-    else:
+    elif not session.is_json:
         for report in reports:
             session.say(report_text(report))
+    if error is not None:
+        raise error
+    if any(report.objects_failed for report in reports):
+        raise typer.Exit(FAILED)

@@ -19,7 +19,8 @@ from lakebed.cli.output import human_time, printable, table
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
 
-from .session import RootOption, check_run, checked_collector, local_spark
+from .options import Working, asked
+from .session import RootOption, check, check_run, checked_collector, with_spark
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -31,51 +32,21 @@ OCCUPIED: Final = "another object is there"
 TIMEOUT_S: Final = 3600.0
 """How long the server may work on a page in silence: an object may be very large."""
 
-WindowOption = Annotated[
-    str | None,
-    typer.Option("--quarantine", metavar="7d", help="Move objects aside, from where they can be restored for so long."),
-]
 
-
-def _grace(text: str) -> int:
-    from lakebed.gc import BadGrace, grace_seconds
-
-    try:
-        return grace_seconds(text)
-    except BadGrace as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-GraceOption = Annotated[
-    int | None,
-    typer.Option(
-        "--readers-grace",
-        parser=_grace,
-        metavar="15m",
-        help="Delete nothing that a read may have found so shortly before. Default: 2s where all reads go through the "
-        "server, else 15m; a bare number is seconds.",
-    ),
-]
-
-
-def check_window_option(window: str | None) -> None:
-    """
-    Raises:
-        InvalidDuration, BadWindow: told before anything slow begins.
-    """
-    if window is not None:
-        from lakebed.gc import check_window
-
-        check_window(window)
-
-
-def purge(session: Session, uri: RepositoryArgument, yes: YesOption = False, local_root: RootOption = None) -> None:
+def purge(
+    session: Session,
+    uri: RepositoryArgument,
+    working: Working,
+    yes: YesOption = False,
+    local_root: RootOption = None,
+) -> None:
     """Delete for good what lies in quarantine past its window."""
     collector = checked_collector(session, uri, local_root)
-    collector.check_purging()
+    request: Any = asked("purge", working)
+    check(session, collector, request)
     session.confirm(f"Delete for good what lies in quarantine past its window in {uri}?", yes=yes)
-    with local_spark(session) as local:
-        report = collector.purge(local.spark)
+    with with_spark(session, collector) as collector:
+        report = collector.purge(request)
     session.show(report, purge_text)
     if report.objects_failed:
         raise typer.Exit(FAILED)
@@ -117,8 +88,10 @@ def restore(
 
 
 def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
+    from lakebed.gc.protocol import Restore
+
     try:
-        return collector.restore(path=path, **how)
+        return collector.restore(Restore(path=path, **how))
     except NotFound as error:
         if not path or path.endswith("/"):
             raise

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED, Misuse
+from lakebed.cli.failures import FAILED
 from lakebed.cli.output import fields, human_time, printable, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
+from .options import Deleting, Looking, Working, asked
 from .session import rules_file
 
 if TYPE_CHECKING:
     # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
     from lakebed.gc.protocol import JobResult, JobView
-
-E = TypeVar("E", bound=StrEnum)
 
 app = noun("Collections on the server's machine.")
 
@@ -46,37 +44,25 @@ def start(
     session: Session,
     uri: RepositoryArgument,
     action: ActionArgument,
+    looking: Looking,
+    deleting: Deleting,
+    working: Working,
     run: Annotated[str, typer.Argument(metavar="RUN", help="With `apply`: the run to apply.")] = "",
-    kind: Annotated[str, typer.Option("--kind", help="committed, uncommitted or metadata; default: all.")] = "",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="NAME[=VALUE]",
-            help="As of `python -m lakebed.gc`: quarantine=7d, clean. May be repeated.",
-        ),
-    ] = None,
     rules: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to suppose, not saved.")
+        Path | None, typer.Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Tell the progress, and how it ended.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
-    from lakebed.gc.protocol import JobAction, JobView, RunKind, StartJob
+    from lakebed.gc.protocol import JobView, StartJob
 
-    body = StartJob(
-        action=_known(JobAction, action),
-        kind=_known(RunKind, kind) if kind else None,
-        run_id=run,
-        options={name: value for name, _, value in (text.partition("=") for text in option or [])},
-        rules=None if rules is None else rules_file(rules),
-    )
-    if (body.action is JobAction.APPLY) != bool(run):
-        raise Misuse("`apply` needs the id of a run, and nothing else has one")
-    if body.action is not JobAction.PLAN:
-        what = f"what run {run} names" if run else "whatever nobody can reach any more"
+    supposed = None if rules is None else rules_file(rules)
+    request = asked(action, looking, deleting, working, run_id=run, rules=supposed)
+    if action != "plan":
+        what = f"what run {run} names" if run else "everything that is no longer reachable"
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
+    body = StartJob(request=request)
     job = msgspec.convert(session.client.call("POST", _path(uri), json=body), JobView)
     if wait:
         job = _watched(session, uri, job)
@@ -106,17 +92,6 @@ def stop(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
     """Ask a job to stop. What it was doing can be begun, or gone on with, again."""
     session.client.call("DELETE", _path(uri, job))
     session.show(_watched(session, uri, _get(session, uri, job)), lambda found: f"job {found.id} is {found.state}")
-
-
-def _known(names: type[E], text: str) -> E:
-    """
-    Raises:
-        Misuse: none of the enumeration.
-    """
-    try:
-        return names(text)
-    except ValueError as error:
-        raise Misuse(f"{text!r} is none of {', '.join(names)}") from error
 
 
 def _path(uri: str, *rest: str) -> str:
@@ -176,7 +151,13 @@ def _describe(job: JobView) -> Iterator[str]:
 
 
 def _what(job: JobView) -> str:
-    return " ".join([str(job.action), *([str(job.kind)] if job.kind else []), *([job.run_id] if job.run_id else [])])
+    from lakebed.gc.protocol import ApplyRequest, PlanRequest, RunRequest, action_of
+
+    request = job.request
+    words = [request.run_id] if isinstance(request, ApplyRequest) else []
+    if isinstance(request, PlanRequest | RunRequest):
+        words = [kind.value for kind in request.kinds]
+    return " ".join([action_of(request), *words])
 
 
 def _result(one: JobResult) -> str:

@@ -15,7 +15,7 @@ from lakebed.cli.session import Session
 
 from .diff import diff_text
 from .rules_text import changes_text
-from .session import checked_collector, local_spark
+from .session import check, checked_collector, with_spark
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import PlanDiff
@@ -33,14 +33,16 @@ def planned_change(
     session: Session, uri: str, pair: tuple[Rules | None, Rules | None], local_root: Path | None, *, limit: int = 20
 ) -> PlannedChange:
     """Plan by both, on a Spark of this machine. Deletes nothing and saves no rules."""
-    from lakebed.gc.protocol import RunKind
+    from lakebed.gc.protocol import PlanRequest, RunKind
     from lakebed.gc.rules import FOREVER, Rules, diff_rules
 
     collector = checked_collector(session, uri, local_root)
     supposed = [rules or Rules(default=FOREVER) for rules in pair]
-    collector.check_planning([RunKind.COMMITTED], rules=supposed[0])
-    with local_spark(session) as local:
-        before, after = (collector.plan(local.spark, RunKind.COMMITTED, rules=rules) for rules in supposed)
+    requests = [PlanRequest(kinds=(RunKind.COMMITTED,), rules=rules) for rules in supposed]
+    for request in requests:
+        check(session, collector, request)
+    with with_spark(session, collector) as collector:
+        before, after = (plan for request in requests for plan in collector.plan(request))
     diff = collector.diff(before.run_id, after.run_id, limit=limit)
     return PlannedChange(changes=diff_rules(*pair), plan=diff)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from lakebed.base import LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
+from lakebed.base import NotFound, count_of
 from lakebed.cli.failures import Misuse, describe
 from lakebed.cli.output import human_duration
 from lakebed.cli.session import Session
@@ -26,8 +26,8 @@ from .text import unfinished_text
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, LocalSession, Standing
-    from lakebed.gc.protocol import Plan, RunReport
+    from lakebed.gc import Collector, Standing
+    from lakebed.gc.protocol import Plan, Request
     from lakebed.gc.rules import Rules
 
 LATEST: Final = "latest"
@@ -60,7 +60,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
 
     collector = collector_of(session, uri, local_root)
     try:
-        collector.check()
+        collector.check_namespace()
     except InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
             raise Misuse("say where local:// repositories lie: --data with the server's data folder") from error
@@ -73,6 +73,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
     from dataclasses import replace
 
     from lakebed.gc import Collector, session_options
+    from lakebed.gc.protocol import engine_from
     from lakebed.objectstore import options_from_environment
 
     repository = parse_repository(uri)
@@ -83,6 +84,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
         client=session.client,
         repository=repository,
         objectstore=objectstore,
+        engine=engine_from(session.environment),
         tasks=session_options(session.environment).tasks,
         progress=timed(session.note),
     )
@@ -164,22 +166,6 @@ def warn_of_unfinished(session: Session, collector: Collector) -> None:
         session.note(unfinished_text(run, go_on(collector, run.run_id)))
 
 
-def all_but_failed(reports: list[RunReport], each: Iterable[RunReport]) -> LakebedError | None:
-    """Add each to `reports`. The error that ended them, if one did, is returned, for a purge comes all the same: what
-    could not be planned or finished tonight may never be.
-
-    Raises:
-        Unavailable, OutcomeUnknown: nobody answers, nor would he to a purge.
-    """
-    try:
-        reports.extend(each)
-    except (Unavailable, OutcomeUnknown):
-        raise
-    except LakebedError as error:
-        return error
-    return None
-
-
 def check_run(collector: Collector, run: str) -> None:
     """
     Raises:
@@ -244,21 +230,40 @@ def rules_file(path: Path) -> Rules:
     return read_rules(data, name=str(path))
 
 
-@contextlib.contextmanager
-def local_spark(session: Session) -> Iterator[LocalSession]:
-    """Spark on this machine, while the block runs. What it says when something is wrong that nobody foresaw goes to a
-    file, and one line of it to the terminal.
+def check(session: Session, collector: Collector, request: Request) -> None:
+    """Run every check that can refuse the request before anything slow begins.
+
+    Raises:
+        NoSpark, NoJava: the request needs what is not installed here.
     """
-    from lakebed.gc import local_session, session_options, unforeseen
+    from lakebed.gc import check_spark
+
+    collector.check(request)
+    check_spark(session.environment, collector.engine_of(request))
+
+
+@contextlib.contextmanager
+def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
+    """Give the collector a Spark of this machine, which starts when it is needed and ends with the block. An error that
+    nobody foresaw goes to a file, and one line of it to the terminal.
+    """
+    from dataclasses import replace
+
+    from lakebed.gc import local_session, session_on_demand, session_options, unforeseen
     from lakebed.runtime import leave_pandas_out
 
     leave_pandas_out()
     options = session_options(session.environment)
-    session.note("starting Spark")
-    with (
-        unforeseen(),
-        local_session(options, session.environment) as running,
-        tasks_shown(running, visible=session.shows_progress) as line,
-    ):
-        session.before_answer = line.erase
-        yield running
+
+    @contextlib.contextmanager
+    def start() -> Iterator[Any]:
+        session.note("starting Spark")
+        with (
+            local_session(options, session.environment) as running,
+            tasks_shown(running, visible=session.shows_progress) as line,
+        ):
+            session.before_answer = line.erase
+            yield running.spark
+
+    with unforeseen(), session_on_demand(start) as spark:
+        yield replace(collector, session=spark)

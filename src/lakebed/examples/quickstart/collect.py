@@ -19,7 +19,7 @@ from lakebed.base import LakebedError, count_of, human_size
 from lakebed.cli import bar
 from lakebed.cli.gc import plan_text
 from lakebed.client import Client
-from lakebed.gc.protocol import RunKind, RunReport
+from lakebed.gc.protocol import ApplyRequest, PlanRequest, RunKind, RunReport
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
@@ -69,22 +69,23 @@ class Collection:
         with (
             unforeseen(),
             self._teller.waiting("starting Spark") as now,
-            local_session(options, environment) as session,
+            local_session(options, environment) as running,
         ):
             collector = Collector(
                 client=self._client,
                 repository=self._repository,
                 objectstore=ObjectStoreOptions(local_root=self._objects),
+                session=lambda: running.spark,
                 tasks=options.tasks,
                 progress=now,
             )
             reports = []
             for kind, fate in KINDS.items():
-                plan = collector.plan(session.spark, kind)
+                (plan,) = collector.plan(PlanRequest(kinds=(kind,)))
                 self._show(plan, fate)
-                doomed = collector.doomed(session.spark, plan.run_id).select("address").toArrow()["address"].to_pylist()
+                doomed = collector.doomed(plan.run_id).select("address").toArrow()["address"].to_pylist()
                 self._compare(set(doomed), fate)
-                report = collector.apply(session.spark, plan.run_id)
+                report = collector.apply(ApplyRequest(run_id=plan.run_id))
                 self._teller.say(f"Applied: {_amount(report.objects_deleted, report.bytes_deleted)} deleted.")
                 reports.append(report)
             return reports

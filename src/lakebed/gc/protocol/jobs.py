@@ -1,15 +1,14 @@
-"""Collections that a server is asked to run: what is said of them over HTTP (JSON). One record a body.
+"""Ask a server to run a collection, over HTTP (JSON). One record a body.
 
 Routes, below `/api/v1/repositories/{repository}/gc`:
 
-    POST   jobs         StartJob  -> JobView    409: one is running in this repository; 501: no Spark there
-    GET    jobs                   -> JobList    newest first
-    GET    jobs/{id}              -> JobView
-    DELETE jobs/{id}              -> JobView    asks it to stop; it does within seconds
+    POST   jobs         StartJob -> JobView    409: one is running in this repository; 501: no Spark there
+    GET    jobs                  -> JobList    newest first
+    GET    jobs/{id}             -> JobView
+    DELETE jobs/{id}             -> JobView    asks it to stop; it does within seconds
 
-A job is a process of the server that asked for nothing more than what its user may ask for: the collector, run on the
-server's machine. It survives nothing: where the server ends, or the job's process, the job is `lost` or `failed`, and
-whatever it was doing can be begun or gone on with again, for that is what runs are made for.
+A job is a process of the server, on its machine, with no more permissions than its user has. It survives nothing: where
+the server or the process ends, the job is `lost` or `failed`. Start it again: a run goes on where it was.
 """
 
 from __future__ import annotations
@@ -19,26 +18,16 @@ from typing import Final
 
 import msgspec
 
-from lakebed.gc.rules import Rules
-
+from .requests import Request
 from .runs import RunKind
 
 LINES_MAX: Final = 200
 """How many of the newest lines of progress a job keeps."""
 
 
-class JobAction(enum.StrEnum):
-    """`run` plans, applies what it planned, and purges."""
-
-    PLAN = "plan"
-    APPLY = "apply"
-    RUN = "run"
-    PURGE = "purge"
-
-
 class JobState(enum.StrEnum):
-    """`failed`: it ended otherwise than well, or objects could not be deleted. `stopped`: somebody asked it to.
-    `lost`: the server that ran it is gone."""
+    """`failed`: it ended with an error, or objects could not be deleted. `stopped`: a user asked it to stop. `lost`:
+    the server that ran it is gone."""
 
     RUNNING = "running"
     DONE = "done"
@@ -47,17 +36,8 @@ class JobState(enum.StrEnum):
     LOST = "lost"
 
 
-class StartJob(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` None: all, one after the other. `run_id` is for `apply`, and is what it applies. `options` are those of
-    `python -m lakebed.gc` for this action, without their dashes, such as {"quarantine": "7d", "clean": ""}: one that
-    takes no value has an empty one. `rules` are for `plan`: those to suppose in place of the repository's own.
-    """
-
-    action: JobAction
-    kind: RunKind | None = None
-    run_id: str = ""
-    options: dict[str, str] = {}
-    rules: Rules | None = None
+class StartJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    request: Request
 
 
 class JobDeed(enum.StrEnum):
@@ -82,10 +62,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """`lines` are the newest lines of progress. `error` says why it is not `done`."""
 
     id: str
-    action: JobAction
-    kind: RunKind | None = None
-    run_id: str = ""
-    options: dict[str, str] = {}
+    request: Request
     state: JobState
     started_by: str
     started_ms: int

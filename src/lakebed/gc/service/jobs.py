@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.base import Conflict, NotFound
-from lakebed.gc.protocol import JobState, JobView, StartJob
+from lakebed.gc.protocol import JobState, JobView, Request
 from lakebed.kv import PredicateFailed, scan_prefix
 from lakebed.versions import Record, Versions, decode_record, encode_record
 
@@ -50,9 +50,9 @@ class JobBook:
         self._partition = versions.partition
         self._ports = versions.ports
 
-    # For whoever runs a job
+    # For what runs a job
 
-    async def begin(self, start: StartJob, *, by: str) -> JobView:
+    async def begin(self, request: Request, *, by: str) -> JobView:
         """
         Raises:
             JobRunning: one is, or somebody begins one at this moment.
@@ -65,10 +65,7 @@ class JobBook:
                 raise JobRunning(f"job {running.job_id} is running in this repository", job=running.job_id)
         job = JobView(
             id=self._ports.ids.fresh(),
-            action=start.action,
-            kind=start.kind,
-            run_id=start.run_id,
-            options=start.options,
+            request=request,
             state=JobState.RUNNING,
             started_by=by,
             started_ms=now_ms,

@@ -1,4 +1,4 @@
-"""Collections on this server: starting, watching and stopping them (`lakebed.gc.protocol`, jobs.py)."""
+"""Start, watch and stop collections on this server (`lakebed.gc.protocol`, jobs.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakebed.auth import NotPermitted
-from lakebed.gc.protocol import JobAction, JobList, JobView, StartJob
+from lakebed.gc.protocol import (
+    ApplyRequest,
+    JobList,
+    JobView,
+    PlanRequest,
+    PurgeRequest,
+    Request,
+    RunRequest,
+    StartJob,
+)
 from lakebed.gc.service import JobBook
 from lakebed.operations import collectors
 from lakebed.server.gate import require
@@ -14,11 +23,11 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
-NEEDED: Final[Mapping[JobAction, tuple[str, ...]]] = {
-    JobAction.PLAN: ("gc:Plan",),
-    JobAction.APPLY: ("gc:Apply",),
-    JobAction.RUN: ("gc:Plan", "gc:Apply"),
-    JobAction.PURGE: ("gc:Apply",),
+NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
+    PlanRequest: ("gc:Plan",),
+    ApplyRequest: ("gc:Apply",),
+    RunRequest: ("gc:Plan", "gc:Apply"),
+    PurgeRequest: ("gc:Apply",),
 }
 """What starting a job needs besides what the table says: the same as its collector will be asked for."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
@@ -37,12 +46,12 @@ class Jobs:
     async def start(self, request: RestRequest, body: StartJob) -> JobView:
         if request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: a job starts no other")
-        needed = NEEDED[body.action]
+        needed = NEEDED[type(body.request)]
         asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
         require(asked, request.permissions, {"repository": request.args[0]})
         return await self._collectors.start(
             await self._book(request),
-            body,
+            body.request,
             repository=request.args[0],
             endpoint=_own_endpoint(request),
             identity=request.identity,

@@ -1,0 +1,130 @@
+"""Declare the options of collections once, for every command that takes them, and make requests of them.
+
+Which options go together is not decided here: `lakebed.gc.protocol.request_of` checks the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakebed.cli.failures import Misuse
+
+if TYPE_CHECKING:
+    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
+    from lakebed.gc.protocol import Request
+
+CommittedOption = Annotated[bool, typer.Option("--committed", help="Only data of commits that expired by the rules.")]
+UncommittedOption = Annotated[bool, typer.Option("--uncommitted", help="Only data that is in no commit.")]
+MetadataOption = Annotated[
+    bool, typer.Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
+]
+CleanOption = Annotated[
+    bool, typer.Option("--clean", help="Uncommitted data: look at everything, not just at what changed.")
+]
+OptimisedOption = Annotated[
+    bool, typer.Option("--optimised", help="Uncommitted data: look at what changed since an earlier run, or fail.")
+]
+OldLayoutOption = Annotated[
+    bool, typer.Option("--old-layout", help="With --uncommitted: look only at objects outside data/SLICE/.")
+]
+OlderThanOption = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="7d", help="With --old-layout: only objects written this long ago."),
+]
+CleanEveryOption = Annotated[
+    int | None, typer.Option("--clean-every", min=1, help="Look at everything in one of this many runs. Default: 10.")
+]
+CleanAfterOption = Annotated[
+    str | None,
+    typer.Option("--clean-after", metavar="7d", help="Look at everything when the last such run is this old."),
+]
+TokenExpiryOption = Annotated[
+    str | None,
+    typer.Option("--token-expiry", metavar="1h", help="Leave slices opened within this time to a later run."),
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option("--quarantine", metavar="7d", help="Move objects aside. They can be restored for this long."),
+]
+GraceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--readers-grace",
+        metavar="15m",
+        help="Delete nothing that a read may have found within this time. A bare number is seconds. Default: 2s where "
+        "all reads go through the server, else 15m.",
+    ),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="spark|local|auto",
+        help="What does the work; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """What to look for, and how; in the order of the help."""
+
+    committed: CommittedOption = False
+    uncommitted: UncommittedOption = False
+    metadata: MetadataOption = False
+    clean: CleanOption = False
+    optimised: OptimisedOption = False
+    old_layout: OldLayoutOption = False
+    older_than: OlderThanOption = None
+    clean_every: CleanEveryOption = None
+    clean_after: CleanAfterOption = None
+    token_expiry: TokenExpiryOption = None
+
+    def words(self) -> dict[str, Any]:
+        """
+        Raises:
+            Misuse: two modes were given.
+        """
+        given = asdict(self)
+        kinds = [kind for kind in ("committed", "uncommitted", "metadata") if given.pop(kind)]
+        modes = [mode for mode in ("clean", "optimised", "old-layout") if given.pop(mode.replace("-", "_"))]
+        if len(modes) > 1:
+            raise Misuse(f"--{modes[0]} and --{modes[1]} do not go together")
+        return {**given, "kinds": kinds, "mode": modes[0] if modes else None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleting:
+    """How to delete."""
+
+    quarantine: WindowOption = None
+    readers_grace: GraceOption = None
+
+    def words(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """What does the work."""
+
+    engine: EngineOption = None
+
+    def words(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def asked(action: str, *options: Looking | Deleting | Working, **more: object) -> Request:
+    """Make the request of these options.
+
+    Raises:
+        InvalidRequest, …: see `request_of`.
+    """
+    from lakebed.gc.protocol import request_of
+
+    for option in options:
+        more |= option.words()
+    return request_of(action, **more)
