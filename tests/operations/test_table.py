@@ -19,10 +19,11 @@ from lakebed.operations import (
     installation,
     objects,
     repositories,
+    sessions,
 )
 from lakebed.operations.table import CONTRACT, OPERATIONS
 
-FILES = (accounts, collections, collectors, history, installation, objects, repositories)
+FILES = (accounts, collections, collectors, history, installation, objects, repositories, sessions)
 
 
 def test_the_contract_has_134_operations() -> None:

@@ -29,7 +29,7 @@ def app(state: AppState) -> App:
 async def stranger(app: App) -> AsyncIterator[httpx.AsyncClient]:
     """Somebody without credentials."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://lake/api/v1") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
         yield client
 
 
@@ -39,7 +39,7 @@ async def client(app: App, stranger: httpx.AsyncClient) -> AsyncIterator[httpx.A
     pair = (await stranger.post("/setup_lakefs", json={"username": "esti"})).json()
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     auth = (pair["access_key_id"], pair["secret_access_key"])
-    async with httpx.AsyncClient(transport=transport, base_url="http://lake/api/v1", auth=auth) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as client:
         yield client
 
 

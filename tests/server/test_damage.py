@@ -22,7 +22,7 @@ def cut_short(data: bytes) -> bytes:
 
 def client_of(state: AppState, auth: tuple[str, str]) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=create_app(state), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://lake/api/v1", auth=auth)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth)
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_short])

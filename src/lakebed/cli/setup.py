@@ -29,13 +29,21 @@ def setup(
     store: Annotated[
         bool, typer.Option("--store/--no-store", help="Keep the credentials as `config set` does.")
     ] = True,
+    secret: Annotated[
+        str,
+        typer.Option(
+            "--secret",
+            envvar="LAKEBED_SETUP_SECRET",
+            help="The secret that the server printed when it started; on loopback it needs none.",
+        ),
+    ] = "",
 ) -> None:
     """Make the first user of a new server.
 
     The credentials are stored and shown; the secret is told this once.
     """
     try:
-        made = session.client.setup(user)
+        made = session.client.setup(user, secret=secret)
     except AlreadyExists as error:
         raise HasUsers("the server is already initialized: store a user's credentials with `config set`") from error
     path = settings_path(session.environment)

@@ -71,13 +71,16 @@ class Client:
         """`initialized` or `not_initialized`."""
         return self._connection.do(installation.GET_SETUP_STATE).state
 
-    def setup(self, username: str) -> CredentialsWithSecret:
-        """Make the first user. The secret is told once, here.
+    def setup(self, username: str, *, secret: str = "") -> CredentialsWithSecret:
+        """Make the first user, and return its key pair: no later call returns the secret key again.
+
+        `secret` is the one that the server printed when it started; a server on loopback needs none.
 
         Raises:
             Taken: the server is set up already.
         """
-        return self._connection.do(installation.SETUP, body=Setup(username=username))
+        headers = {"x-lakebed-setup-secret": secret} if secret else None
+        return self._connection.do(installation.SETUP, body=Setup(username=username), headers=headers)
 
     def config(self) -> Config:
         return self._connection.do(installation.GET_CONFIG)

@@ -6,7 +6,19 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, create, delete, flag, get, later, listing
+from .operation import (
+    LOGGED_IN,
+    NOTHING,
+    PUBLIC,
+    PUBLIC_BYTES_MAX,
+    Operation,
+    create,
+    delete,
+    flag,
+    get,
+    later,
+    listing,
+)
 from .resources import ALL, GROUP, NEW_GROUP, NEW_POLICY, NEW_USER, POLICY, USER, on
 
 _USERS: Final = "/auth/users"
@@ -23,6 +35,7 @@ LOGIN: Final = Operation(
     wire.AuthenticationToken,
     PUBLIC,
     "Exchange a key pair for a token, which is also set as a cookie.",
+    body_bytes_max=PUBLIC_BYTES_MAX,
 )
 GET_AUTH_CAPABILITIES: Final = get(
     "getAuthCapabilities", "/auth/capabilities", wire.AuthCapabilities, PUBLIC, "Return what logins can do here."

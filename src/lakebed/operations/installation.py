@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, Operation, get, later
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, get, later
 
 HEALTH_CHECK: Final = Operation(
     "healthCheck", "GET", "/healthcheck", NOTHING, NOTHING, PUBLIC, "Answer while the server runs.", status=204
@@ -23,6 +23,7 @@ SETUP: Final = Operation(
     PUBLIC,
     "Make the first user, an administrator, and return its key pair. Works once.",
     creates=True,
+    body_bytes_max=PUBLIC_BYTES_MAX,
 )
 SETUP_COMM_PREFS: Final = Operation(
     "setupCommPrefs",

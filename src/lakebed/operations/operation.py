@@ -18,6 +18,9 @@ Kind: TypeAlias = Literal["string", "integer", "boolean", "list"]
 
 NOTHING: Final = type(None)
 """The record of a body that does not exist."""
+RECORD_BYTES_MAX: Final = 32 << 20
+PUBLIC_BYTES_MAX: Final = 64 << 10
+"""Of a body that callers without credentials send."""
 _REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _NAME: Final = re.compile(r"\{([A-Za-z_]+)\}")
 
@@ -93,7 +96,7 @@ class Operation(Generic[B, A]):
     `path` is relative to the API's root. `body` and `answer` are records; `bytes` and `str` are plain bodies.
     `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
     `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
-    `creates`: a conflict means that the name is taken.
+    `creates`: a conflict means that the name is taken. `body_bytes_max`: a larger record is refused unread.
     """
 
     id: str
@@ -110,6 +113,7 @@ class Operation(Generic[B, A]):
     repeatable: bool | None = None
     creates: bool = False
     is_implemented: bool = True
+    body_bytes_max: int = RECORD_BYTES_MAX
 
     @property
     def arguments(self) -> list[str]:

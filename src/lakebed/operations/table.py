@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Final
 
-from . import accounts, collections, collectors, history, installation, objects, repositories
+from . import accounts, collections, collectors, history, installation, objects, repositories, sessions
 from .operation import AnyOperation, Operation
 
 
@@ -15,6 +15,6 @@ def _operations(*files: ModuleType) -> Iterator[AnyOperation]:
 
 
 CONTRACT: Final = tuple(_operations(installation, accounts, repositories, history, objects, collections))
-OURS: Final = tuple(_operations(collectors))
+OURS: Final = tuple(_operations(collectors, sessions))
 OPERATIONS: Final = (*CONTRACT, *OURS)
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -29,6 +29,7 @@ from lakebed.auth import (
     Authenticator,
     Authorizer,
     Groups,
+    NotAuthenticated,
     Policies,
     load_server_keys,
 )
@@ -72,6 +73,7 @@ from .rest import (
     staging,
 )
 from .routing import Route, Router
+from .setting_up import check_origin
 from .state import AppState
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class ServerOptions:
     """`blockstore` is the scheme that storage namespaces have here: local, s3 or mem.
 
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
+    `setup_secret` None: callers on this machine may set up, without a secret.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     """
 
@@ -117,13 +120,14 @@ class ServerOptions:
     blockstore: str = "local"
     store_uri: str | None = None
     server_secret: bytes | None = field(default=None, repr=False)
+    setup_secret: str | None = field(default=None, repr=False)
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     trust_denials: bool = False
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
-    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_TRUST_DENIALS (`1`), and those
-    of the block stores.
+    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
+    LAKEBED_TRUST_DENIALS (`1`), and those of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -137,6 +141,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
         blockstore=blockstore,
         store_uri=environment.get("LAKEBED_STORE_URI") or None,
         server_secret=secret.encode() if secret else None,
+        setup_secret=environment.get("LAKEBED_SETUP_SECRET") or None,
         objectstore=options_from_environment(environment),
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
     )
@@ -212,6 +217,7 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
         continuation_key=keys.continuation_key,
+        setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if options.blockstore == "s3" else None,
     )
 
@@ -265,6 +271,9 @@ class App:
         try:
             response = await self._answer(request)
         except LakebedError as error:
+            if isinstance(error, NotAuthenticated) and "failures" in error.facts:
+                key, count = error.facts["access_key_id"], error.facts["failures"]
+                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, scope.get("client"), count, told())
             response = error_response(error, told)
         except ClientDisconnect:
             return
@@ -285,7 +294,11 @@ class App:
         request.parameters = route.parameters
         operation = route.operation
         if route.gate is not None:
-            request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+            authorization, session = _proofs(request.scope["headers"])
+            if authorization is None and request.scope["method"] not in {"GET", "HEAD"}:
+                # A browser adds the cookie to requests of any page; a header it adds to none.
+                check_origin(request)
+            request.identity = await self._state.authenticator.authenticate(authorization, session)
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await self._state.authorizer.permissions(request.identity)

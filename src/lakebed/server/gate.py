@@ -6,16 +6,33 @@ may do the action everywhere, which is most, it costs one look-up and puts no re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from lakebed.auth import NotPermitted, Permissions
+from lakebed.objectstore import InvalidNamespace, normalise_namespace
 from lakebed.operations import AnyOperation, Permission
 
 from .requests import RestRequest
 
 Names: TypeAlias = "Mapping[str, str | Sequence[str]]"
 _Place: TypeAlias = Literal["path", "query", "body"]
+
+
+def _namespace(uri: str) -> str:
+    try:
+        return normalise_namespace(uri)
+    except InvalidNamespace:
+        return uri  # The catalog refuses it.
+
+
+def _branch(expression: str) -> str:
+    return re.split(r"[~^@$]", expression, maxsplit=1)[0]
+
+
+CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {"storage_namespace": _namespace, "ref": _branch}
+"""Names that have several spellings: a statement is held against one of them, whatever the caller wrote."""
 
 
 def require(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
@@ -26,8 +43,13 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            for resource in permission.resources(names.__getitem__):
+            for resource in permission.resources(lambda name: _canonical(name, names[name])):
                 permissions.require(permission.action, resource)
+
+
+def _canonical(name: str, value: str | Sequence[str]) -> str | Sequence[str]:
+    canonical = CANONICAL.get(name)
+    return canonical(value) if canonical is not None and isinstance(value, str) else value
 
 
 class Gate:

@@ -24,7 +24,6 @@ B = TypeVar("B")
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
-JSON_BODY_BYTES_MAX: Final = 32 << 20
 _TRUTHS: Final = {
     **dict.fromkeys(("true", "True", "TRUE", "t", "T", "1"), True),
     **dict.fromkeys(("false", "False", "FALSE", "f", "F", "0"), False),
@@ -124,7 +123,7 @@ class RestRequest(Request):
             InvalidBody: no JSON, not of this schema, or too large.
         """
         if self._record is None:
-            body = await self.small_body(JSON_BODY_BYTES_MAX)
+            body = await self.small_body(operation.body_bytes_max)
             is_absent = operation.is_body_optional and body.strip() in {b"", b"null"}
             self._record = operation.body() if is_absent else _decode_record(operation.body, body)
         return self._record  # type: ignore[return-value]  # a request has one operation, and that has one record
@@ -156,6 +155,8 @@ def _decode_record(kind: type[B], body: bytes) -> B:
         raise InvalidBody(
             f"request body has an error: doesn't match schema #/components/schemas/{name}: {_schema_words(error)}"
         ) from error
+    except RecursionError as error:
+        raise InvalidBody("request body has an error: it is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
 

@@ -20,12 +20,14 @@ import errno
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
@@ -41,6 +43,7 @@ from .app import ServerOptions, create_app, opened
 from .draining import CUT_S, DRAIN_S, DrainingServer
 from .folder import RESERVE_BYTES, keep_reserve, prepare_folder
 from .limits import LimitedProtocol
+from .setting_up import is_loopback
 from .upkeep_loop import run_upkeep
 
 logger = logging.getLogger(__name__)
@@ -99,6 +102,10 @@ def serve(
         )
     with listen(host, port) as listener:
         bound_host, bound_port = listener.getsockname()[:2]
+        if not is_loopback(bound_host) and options.setup_secret is None:
+            options = replace(options, setup_secret=secrets.token_urlsafe(16))
+            # To the terminal of the operator and nowhere else: not to a log that others read.
+            print(f"set-up secret, if this server is new: {options.setup_secret}", file=sys.stderr, flush=True)  # noqa: T201  # see above
         shown = f"[{bound_host}]" if ":" in bound_host else bound_host
         url = f"http://{shown}:{bound_port}"
 

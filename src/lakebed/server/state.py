@@ -17,7 +17,7 @@ from .draining import Drain
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
     """`presign_s` is how long signed URLs last; None where the block store signs none. `continuation_key`: see
-    `lakebed.auth.ServerKeys`."""
+    `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`."""
 
     store: Store
     ports: Ports
@@ -33,3 +33,4 @@ class AppState:
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
     drain: Drain = field(default_factory=Drain)
+    setup_secret: str | None = field(default=None, repr=False)

@@ -48,6 +48,19 @@ class CredentialsList(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Credentials]
 
 
+class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A login that goes on, and the key pair that it came from."""
+
+    id: str
+    access_key_id: str
+    creation_date: int
+    expiration_date: int
+
+
+class LoginSessionList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[LoginSession]
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     creation_date: int
     email: str = ""

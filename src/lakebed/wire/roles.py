@@ -28,8 +28,9 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Group]
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`condition` is in the contract; we have none, and refuse statements that need one."""
+class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`condition` is in the contract; we have none, and refuse statements that need one. A field that we do not know
+    may narrow what its author allows, so it is refused too."""
 
     effect: Literal["allow", "deny"]
     resource: str
@@ -37,7 +38,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     condition: dict[str, dict[str, list[str]]] | None = None
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     id: str
     creation_date: int | None = None
     statement: list[Statement]

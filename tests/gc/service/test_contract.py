@@ -130,10 +130,10 @@ async def lake(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     opening = opened(ServerOptions(data_dir=tmp_path, store_uri="mem://"))
     state = own.run(opening.__aenter__())
     try:
-        with Client("http://lake", transport=BlockingTransport(own, state)) as client:
+        with Client("http://localhost", transport=BlockingTransport(own, state)) as client:
             first = client.setup("ann")
         credentials = Credentials(access_key_id=first.access_key_id, secret_access_key=first.secret_access_key)
-        with Client("http://lake", credentials, transport=BlockingTransport(own, state)) as client:
+        with Client("http://localhost", credentials, transport=BlockingTransport(own, state)) as client:
             client.repositories.create("lake", storage_namespace="local://lake")
             versions = own.run(state.catalog.get("lake")).versions
             service = Service(HttpRequests(client, "lake"))

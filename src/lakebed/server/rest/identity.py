@@ -6,9 +6,9 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, UserRecord
-from lakebed.operations import accounts
+from lakebed.operations import accounts, sessions
 from lakebed.server.requests import RestRequest
-from lakebed.server.responses import answer, page_of
+from lakebed.server.responses import answer, nothing, page_of
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
@@ -20,11 +20,38 @@ class Identities:
         self._authorizer = state.authorizer
         self._groups = state.groups
 
-    async def log_in(self, _: RestRequest, body: wire.LoginInformation) -> Response:
+    async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
         token, expires_s = await self._authenticator.log_in(body.access_key_id, body.secret_access_key)
         response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
-        response.set_cookie(SESSION_COOKIE, token, max_age=TOKEN_LIFETIME_S, httponly=True, samesite="strict")
+        # Behind a proxy that ends TLS the scheme is what the proxy says (X-Forwarded-Proto).
+        secure = request.scope["scheme"] == "https"
+        response.set_cookie(
+            SESSION_COOKIE, token, max_age=TOKEN_LIFETIME_S, httponly=True, samesite="strict", secure=secure
+        )
         return response
+
+    async def log_out(self, request: RestRequest) -> Response:
+        await self._authenticator.log_out(request.identity)
+        response = nothing()
+        response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+        return response
+
+    async def list_sessions(self, request: RestRequest) -> wire.LoginSessionList:
+        return wire.LoginSessionList(
+            results=[
+                wire.LoginSession(
+                    id=session.id,
+                    access_key_id=session.access_key_id,
+                    creation_date=session.created_ms // 1000,
+                    expiration_date=session.expires_ms // 1000,
+                )
+                for session in await self._accounts.list_sessions(request.args[0])
+            ]
+        )
+
+    async def end_session(self, request: RestRequest) -> None:
+        await self._accounts.end_session(*request.args)
+        self._authenticator.forget_all()
 
     async def capabilities(self, _: RestRequest) -> wire.AuthCapabilities:
         return wire.AuthCapabilities()
@@ -87,6 +114,9 @@ def routes(state: AppState) -> list[Route]:
     here = Identities(state)
     return [
         Route(accounts.LOGIN, here.log_in),
+        Route(sessions.LOGOUT, here.log_out),
+        Route(sessions.LIST_SESSIONS, here.list_sessions),
+        Route(sessions.DELETE_SESSION, here.end_session),
         Route(accounts.GET_AUTH_CAPABILITIES, here.capabilities),
         Route(accounts.GET_CURRENT_USER, here.current_user),
         Route(accounts.LIST_USERS, here.list_users),

@@ -6,6 +6,7 @@ from lakebed.auth import SESSION_COOKIE
 from lakebed.operations import installation
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
+from lakebed.server.setting_up import check_set_up
 from lakebed.server.state import AppState
 from lakebed.wire import (
     Config,
@@ -36,7 +37,8 @@ class Installation:
             login_config=LoginConfig(login_cookie_names=[SESSION_COOKIE]),
         )
 
-    async def set_up(self, _: RestRequest, body: Setup) -> CredentialsWithSecret:
+    async def set_up(self, request: RestRequest, body: Setup) -> CredentialsWithSecret:
+        check_set_up(request, self._state.setup_secret)
         issued = await self._state.accounts.set_up(
             body.username,
             access_key_id=body.key.access_key_id if body.key else None,
