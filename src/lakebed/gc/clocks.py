@@ -4,13 +4,10 @@ date that it gave is compared with a time."""
 from __future__ import annotations
 
 import time
-from typing import Final
 
-from lakebed.gc.protocol import GC_PREFIX
+from lakebed.gc.protocol import CLOCK_KEY
 from lakebed.objectstore import ObjectStore
-
-CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
-"""Written to learn what time the object store thinks it is."""
+from lakebed.objectstore import store_clock_ms as clock_ms_at
 
 
 def wall_clock_ms() -> int:
@@ -20,5 +17,4 @@ def wall_clock_ms() -> int:
 
 async def store_clock_ms(store: ObjectStore) -> int:
     """Costs a put and a look."""
-    await store.put(CLOCK_KEY, b"{}")
-    return (await store.stat(CLOCK_KEY)).modified_ms
+    return await clock_ms_at(store, CLOCK_KEY)

@@ -18,6 +18,7 @@ from lakebed.gc.protocol import (
     Apply,
     Condemn,
     Condemnation,
+    Defer,
     End,
     GivenUp,
     GiveUp,
@@ -25,6 +26,7 @@ from lakebed.gc.protocol import (
     Planning,
     PrepareCommits,
     PreparedCommits,
+    Purge,
     Purging,
     Question,
     ReadUncommitted,
@@ -92,6 +94,12 @@ class HttpRequests:
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         return self._ask("POST", self._path("runs", run_id, "sweeping"), RunView, body)
+
+    async def defer(self, run_id: str, body: Defer) -> RunView:
+        return self._ask("POST", self._path("runs", run_id, "deferred"), RunView, body)
+
+    async def purge(self, run_id: str, body: Purge) -> Condemnation:
+        return self._ask("POST", self._path("runs", run_id, "purging"), Condemnation, body)
 
     async def end(self, run_id: str, body: End) -> RunView:
         return self._ask("POST", self._path("runs", run_id, "ended"), RunView, body)

@@ -1,5 +1,6 @@
 """Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
+from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
 from .opening import namespaces_overlap, normalise_namespace, open_deleter, open_objectstore
@@ -56,4 +57,5 @@ __all__ = [
     "open_deleter",
     "open_objectstore",
     "options_from_environment",
+    "store_clock_ms",
 ]

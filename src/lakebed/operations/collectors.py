@@ -184,6 +184,25 @@ SWEEP_GC_RUN: Final = Operation(
     _APPLYING,
     "Allow the deletion of a plan that was looked at again.",
 )
+DEFER_GC_RUN: Final = Operation(
+    "deferGcRun",
+    "POST",
+    _RUN + "/deferred",
+    protocol.Defer,
+    protocol.RunView,
+    _APPLYING,
+    "Keep the objects of a run until the end of a window.",
+)
+PURGE_GC_RUN: Final = Operation(
+    "purgeGcRun",
+    "POST",
+    _RUN + "/purging",
+    protocol.Purge,
+    protocol.Condemnation,
+    _APPLYING,
+    "Let a deferred run delete, and write what is alive now.",
+    is_body_optional=True,
+)
 END_GC_RUN: Final = Operation(
     "endGcRun",
     "POST",

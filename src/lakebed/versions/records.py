@@ -259,8 +259,9 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
     `plan` of the plan (lakebed.gc.protocol.Manifest): what may be deleted is named by these, so a plan from an earlier
     attempt is refused. `began`: an apply of a MARKED run began, so nobody but it may end the run. `swept`: each
-    commit that it takes has its SweptRecord, so it may end. `secret` seals the continuation tokens of the run, or of
-    its attempt, and is shown to nobody.
+    commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
+    `window` that an operator chose; `purging`: the window is over, and it deletes. `secret` seals the continuation
+    tokens of the run, or of its attempt, and is shown to nobody.
     """
 
     kind: RunKind
@@ -274,6 +275,9 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     secret: str = ""
     swept: bool = False
     began: bool = False
+    until_ms: int = 0
+    window: str = ""
+    purging: bool = False
 
 
 class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -259,3 +259,22 @@ async def test_an_object_is_kept_by_the_branch_that_names_it(lake: Lake) -> None
 async def test_what_was_never_taken_cannot_be_restored(lake: Lake) -> None:
     with pytest.raises(NotFound, match="no ledger"):
         await anext(lake.service.restore(Restore(path="a")))
+
+
+async def test_a_deferred_run_does_not_delete_before_its_window_is_over(lake: Lake) -> None:
+    service, kind = lake.service, RunKind.UNCOMMITTED
+    run = await service.start(kind)
+    await service.uncommitted(run.run_id)
+    await service.commits(run.run_id)
+    plan = lake.write(kind, run.run_id, DOOMED, {})
+    await service.marked(run.run_id, plan)
+    await service.applying(run.run_id, Apply(kind=kind, plan=plan.digest(), rules_version=0, begins=True))
+
+    deferred = await service.deferred(run.run_id, plan, "7d")
+
+    assert deferred.until_ms is not None
+    assert await service.run(run.run_id) == deferred
+    with pytest.raises(Conflict, match="window"):
+        await service.purged(run.run_id)
+    with pytest.raises(Conflict):
+        await service.ended(run.run_id, plan)

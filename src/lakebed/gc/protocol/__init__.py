@@ -1,5 +1,14 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
+from .deferred import (
+    DEFERRED_FORMAT,
+    BadWindow,
+    Deferred,
+    decode_deferred,
+    deferred_path,
+    encode_deferred,
+    window_end_ms,
+)
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
 from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger, encode_ledger, ledger_groups
 from .ledger_query import LedgerPage, LedgerQuery, LedgerRow, plain_rows
@@ -22,6 +31,7 @@ from .messages import (
     Apply,
     Condemn,
     Condemnation,
+    Defer,
     End,
     GivenUp,
     GiveUp,
@@ -29,6 +39,7 @@ from .messages import (
     Planning,
     PrepareCommits,
     PreparedCommits,
+    Purge,
     Purging,
     ReadUncommitted,
     RunList,
@@ -40,6 +51,7 @@ from .messages import (
 )
 from .parquet import PartWriter, arrow_schema, decode_part, encode_part, join_parts, read_part
 from .paths import (
+    CLOCK_KEY,
     DATA_PREFIX,
     GC_PREFIX,
     LINEAGE_MARK,
@@ -75,13 +87,11 @@ from .quarantine import (
     QUARANTINE_FORMAT,
     QUARANTINE_PREFIX,
     QUARANTINED_PREFIX,
-    BadWindow,
     Quarantine,
     decode_quarantine,
     encode_quarantine,
     quarantine_path,
     quarantined_run,
-    window_end_ms,
 )
 from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
 from .requests import (
@@ -114,9 +124,11 @@ from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyO
 
 __all__ = [
     "AGES",
+    "CLOCK_KEY",
     "COMMITS",
     "CONDEMNED",
     "DATA_PREFIX",
+    "DEFERRED_FORMAT",
     "DELETES_ALLOWED",
     "DOOMED",
     "ENGINE_SETTING",
@@ -154,6 +166,8 @@ __all__ = [
     "CommittedName",
     "Condemn",
     "Condemnation",
+    "Defer",
+    "Deferred",
     "DifferentKinds",
     "DifferingObject",
     "DoomedObject",
@@ -193,6 +207,7 @@ __all__ = [
     "Planning",
     "PrepareCommits",
     "PreparedCommits",
+    "Purge",
     "PurgeRequest",
     "Purging",
     "Quarantine",
@@ -244,6 +259,7 @@ __all__ = [
     "check_part",
     "check_rows",
     "check_run_id",
+    "decode_deferred",
     "decode_ledger",
     "decode_manifest",
     "decode_part",
@@ -251,8 +267,10 @@ __all__ = [
     "decode_quarantine",
     "decode_report",
     "decode_saved",
+    "deferred_path",
     "diff_plans",
     "doomed_rows",
+    "encode_deferred",
     "encode_ledger",
     "encode_manifest",
     "encode_part",

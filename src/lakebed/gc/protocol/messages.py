@@ -11,6 +11,8 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
     POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
     POST runs/{id}/sweeping        Sweep             -> RunView
+    POST runs/{id}/deferred        Defer             -> RunView             409: its window is over, it deletes
+    POST runs/{id}/purging         Purge             -> Condemnation        again with its token until it has none
     POST runs/{id}/ended           End               -> RunView             409: that is not the plan it sweeps by
     POST runs/{id}/abandoned       (empty)           -> RunView
     GET  runs                                        -> RunList             newest first
@@ -58,7 +60,10 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as its record has it. `condemned` counts commits; `plan` is the digest of the plan's manifest."""
+    """A run as its record has it. `condemned` counts commits; `plan` is the digest of the plan's manifest.
+
+    `until_ms`: its deletes are deferred until then, for a `window`. `is_purging`: the window is over, and it deletes.
+    """
 
     run_id: str
     kind: RunKind
@@ -66,6 +71,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     condemned: int = 0
     plan: str = ""
+    until_ms: int | None = None
+    window: str = ""
+    is_purging: bool = False
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,3 +202,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: Manifest
     commits: Manifest
+
+
+class Defer(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan` (table DOOMED) is what the run may delete now; its objects stay for the `window` (`7d`). Sent again, the
+    window counts from then, if that makes it longer.
+    """
+
+    plan: Manifest
+    window: str
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the last page has what is named now, as that of `Condemn` has; it condemns nothing."""
+
+    continuation_token: str | None = None

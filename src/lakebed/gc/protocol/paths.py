@@ -24,6 +24,8 @@ GC_PREFIX: Final = "_lakefs/retention/gc/"
 LINEAGE_PREFIX: Final = "_lakefs/lineage/"
 LINEAGE_MARK: Final = rf"{LINEAGE_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
 """What the key of a mark looks like (docs/formats/lineage.md): its number, and the mark."""
+CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
+"""Written to learn what time the object store thinks it is."""
 DATA_PREFIX: Final = "data/"
 """Users' bytes. Whatever lies elsewhere in a namespace is special and is never swept."""
 

@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import Invalid, RunId
-from lakebed.gc.rules import parse_duration
+from lakebed.base import RunId
 
 from .ledger import LEDGER_PREFIX
 from .manifests import BadInput, Manifest
@@ -24,10 +23,6 @@ from .runs import InvalidRunId, check_run_id
 QUARANTINE_PREFIX: Final = f"{GC_PREFIX}quarantine/"
 QUARANTINED_PREFIX: Final = f"{GC_PREFIX}quarantined/"
 QUARANTINE_FORMAT: Final = 1
-
-
-class BadWindow(Invalid):
-    """A quarantine cannot have this window: it would never end."""
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,18 +53,6 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     def ledger_key(self, part: str) -> str:
         """The ledger file of this part of `doomed`."""
         return f"{LEDGER_PREFIX}date={self.ledger_date}/{self.run_id}-{part}"
-
-
-def window_end_ms(window: str, begin_ms: int) -> int:
-    """Return when a window that begins then is over.
-
-    Raises:
-        InvalidDuration, BadWindow: it is no duration, or one without an end.
-    """
-    until_ms = parse_duration(window).over_ms(begin_ms, begin_ms)
-    if until_ms is None:
-        raise BadWindow("a quarantine has an end: use 7d, 36h or 2w", window=window)
-    return until_ms
 
 
 def quarantine_path(run_id: str) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from lakebed.base import Invalid
 from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
 
-from .quarantine import window_end_ms
+from .deferred import window_end_ms
 from .runs import RunKind, check_run_id
 
 CLEAN_EVERY: Final = 10

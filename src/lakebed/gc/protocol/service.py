@@ -9,7 +9,7 @@ A collector believes an answer only if it is complete: pages must add up to the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from .messages import (
     Apply,
     Condemn,
     Condemnation,
+    Defer,
     End,
     GivenUp,
     GiveUp,
@@ -29,6 +30,7 @@ from .messages import (
     Planning,
     PrepareCommits,
     PreparedCommits,
+    Purge,
     Purging,
     ReadUncommitted,
     RunList,
@@ -70,6 +72,8 @@ class Requests(Protocol):
     async def condemn(self, run_id: str, body: Condemn) -> Condemnation: ...
     async def give_up(self, run_id: str, body: GiveUp) -> GivenUp: ...
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
+    async def defer(self, run_id: str, body: Defer) -> RunView: ...
+    async def purge(self, run_id: str, body: Purge) -> Condemnation: ...
     async def end(self, run_id: str, body: End) -> RunView: ...
     async def abandon(self, run_id: str) -> RunView: ...
     async def run(self, run_id: str) -> RunView: ...
@@ -158,13 +162,34 @@ class Service:
 
     async def condemn(self, run_id: str, request: Condemn) -> Condemnation:
         """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""
-        turns = _Turns("the condemnation", run_id)
-        while True:
-            answer = await self._requests.condemn(run_id, request)
-            token = turns.next(answer.continuation_token)
-            if token is None:
-                return answer
-            request = replace(request, continuation_token=token)
+
+        async def ask(token: str | None) -> Condemnation:
+            return await self._requests.condemn(run_id, replace(request, continuation_token=token))
+
+        return await _last_page("the condemnation", run_id, ask)
+
+    async def deferred(self, run_id: str, plan: Manifest, window: str) -> RunView:
+        """Keep what `plan` names until the end of a window, counted from now.
+
+        Raises:
+            RunAbandoned: the run may not delete any more, or its window is over and it deletes.
+        """
+        try:
+            return await self._requests.defer(run_id, Defer(plan=plan, window=window))
+        except Conflict as error:
+            raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
+
+    async def purged(self, run_id: str) -> Condemnation:
+        """Let a deferred run delete, and return what is named now. From here on no window is made longer.
+
+        Raises:
+            Conflict: the window is not over.
+        """
+
+        async def ask(token: str | None) -> Condemnation:
+            return await self._requests.purge(run_id, Purge(continuation_token=token))
+
+        return await _last_page("the look before a purge", run_id, ask)
 
     async def give_up(self, run_id: str, request: GiveUp) -> GivenUp:
         """Publish the files that a run of metadata takes: from here on no writer uses one of these ids.
@@ -266,6 +291,15 @@ class _Turns:
         if self._turns == self._until:
             self._remembered, self._until = token, 2 * self._until
         return token
+
+
+async def _last_page(what: str, run_id: str, ask: Callable[[str | None], Awaitable[Condemnation]]) -> Condemnation:
+    turns, token = _Turns(what, run_id), None
+    while True:
+        answer = await ask(token)
+        token = turns.next(answer.continuation_token)
+        if token is None:
+            return answer
 
 
 def _complete(manifest: Manifest | None, parts: list[Part]) -> Manifest:

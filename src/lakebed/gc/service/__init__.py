@@ -3,6 +3,7 @@
 from .collection_service import CollectionService, rules_version
 from .collector import Collected, Collector, Delete, history_of
 from .continuing import Reader
+from .deferring import WindowOpen
 from .errors import (
     BadContinuation,
     OtherInstallation,
@@ -58,6 +59,7 @@ __all__ = [
     "ServiceOptions",
     "StalePlan",
     "TooManySearches",
+    "WindowOpen",
     "WrongKind",
     "history_of",
     "rules_version",

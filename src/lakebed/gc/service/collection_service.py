@@ -22,6 +22,7 @@ from lakebed.gc.protocol import (
     BadInput,
     Condemn,
     Condemnation,
+    Defer,
     End,
     GivenUp,
     GiveUp,
@@ -29,6 +30,7 @@ from lakebed.gc.protocol import (
     Planning,
     PrepareCommits,
     PreparedCommits,
+    Purge,
     Purging,
     Question,
     ReadUncommitted,
@@ -55,6 +57,7 @@ from lakebed.versions import RunRecord, Versions
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
 from .condemning import Condemning
 from .continuing import Continuations, Reader
+from .deferring import Deferring
 from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .inputs import Inputs
 from .lineage import Lineage
@@ -97,6 +100,7 @@ class CollectionService:
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
         self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
+        self._deferring = Deferring(versions, self._runs, self._reading)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._lineage = Lineage(versions)
@@ -277,10 +281,21 @@ class CollectionService:
         await self._lineage.check()
         return await self._view(id_, await self._condemning.sweep(id_, body))
 
+    async def defer(self, run_id: str, body: Defer) -> RunView:
+        """See `Deferring.defer`."""
+        id_ = check_run_id(run_id)
+        return await self._view(id_, await self._deferring.defer(id_, body))
+
+    async def purge(self, run_id: str, body: Purge) -> Condemnation:
+        """See `Deferring.purge`."""
+        id_ = check_run_id(run_id)
+        await self._lineage.check()
+        return await self._deferring.purge(id_, body)
+
     async def end(self, run_id: str, body: End) -> RunView:
         """
         Raises:
-            RunMoved: it still marks, or has not written down yet what it takes.
+            RunMoved: it still marks, has not written down yet what it takes, or waits for the end of its window.
             StalePlan: it is not by this plan that it sweeps.
         """
         id_ = check_run_id(run_id)

@@ -148,6 +148,9 @@ class RunBook:
             # Its commits would be in neither list: not in its own any more, and not yet among the swept.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
+        if record.until_ms and not record.purging:
+            # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
+            raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
         after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
         await self.write(run_id, after, held)
         return after
@@ -267,4 +270,7 @@ def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
         started_ms=record.started_ms,
         condemned=condemned,
         plan=record.plan,
+        until_ms=record.until_ms or None,
+        window=record.window,
+        is_purging=record.purging,
     )

@@ -141,6 +141,8 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CONDEMN_GC_COMMITS, runs.step(CollectionService.condemn)),
         Route(collectors.GIVE_UP_GC_IDS, runs.step(CollectionService.give_up)),
         Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
+        Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
+        Route(collectors.PURGE_GC_RUN, runs.step(CollectionService.purge)),
         Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
         Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
     ]

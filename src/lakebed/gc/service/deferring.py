@@ -1,0 +1,135 @@
+"""Deletes that wait for the end of a window, as the live side keeps them (docs/design/0010-deferred-delete.md).
+
+    defer    write down which objects wait, then set the end of the window in the run's record
+    purge    once both clocks show that the window is over, set `purging`; then read what is named now, page by page
+
+Each is one conditional write of the run's record, so a longer window and the deletes exclude each other.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, RunId
+from lakebed.gc.protocol import (
+    CLOCK_KEY,
+    COMMITS,
+    REFS,
+    Condemnation,
+    Defer,
+    Deferred,
+    Purge,
+    RunKind,
+    RunState,
+    deferred_path,
+    encode_deferred,
+    window_end_ms,
+)
+from lakebed.objectstore import store_clock_ms
+from lakebed.versions import RunRecord, Versions
+
+from .commits import read_snapshot
+from .condemning import uncommitted_name
+from .continuing import Continuations, Reader, fresh_secret
+from .errors import RunMoved, StalePlan, WrongKind
+from .inputs import Inputs
+from .reading import Cursor, Reading
+from .runs import RunBook, kind_of, moved, state_of
+
+_DELETING = (RunState.MARKED, RunState.SWEEPING)
+
+
+class WindowOpen(Conflict):
+    """The run's objects stay until its window is over. Facts: `run_id`, `until_ms`."""
+
+
+class Deferring:
+    def __init__(self, versions: Versions, runs: RunBook, reading: Reading) -> None:
+        self._versions = versions
+        self._runs = runs
+        self._reading = reading
+
+    async def defer(self, run_id: RunId, body: Defer) -> RunRecord:
+        """Keep what the run may delete for a window from now, or for longer where it was deferred for longer.
+
+        Raises:
+            RunMoved: the run may not delete, or its window is over and it deletes.
+            StalePlan: it may delete another table.
+            WrongKind: a run of metadata, whose files no restore could use.
+            InvalidDuration, BadWindow: no window.
+        """
+        window_end_ms(body.window, 0)
+        record, held = await self._runs.read(run_id)
+        self._check_may_delete(run_id, record)
+        if record.plan != body.plan.digest():
+            raise StalePlan(f"run {run_id} may delete another table", run_id=run_id)
+        if record.purging:
+            raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
+        kind = kind_of(record)
+        # Before the record: whoever finds a deferred run finds its objects.
+        waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, doomed=body.plan))
+        await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
+        # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
+        now_ms = max(await self._clocks_ms())
+        until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
+        window = body.window if until_ms > record.until_ms else record.window
+        record = replace(record, until_ms=until_ms, window=window)
+        await self._runs.write(run_id, record, held)
+        return record
+
+    async def purge(self, run_id: RunId, body: Purge) -> Condemnation:
+        """Let a deferred run delete, once its window is over, and write what is named now into its folder.
+
+        Raises:
+            RunMoved: the run is not deferred, or has ended.
+            WindowOpen: the window is not over by one of the clocks.
+            BadContinuation: the token is of another call, or none of ours.
+        """
+        if body.continuation_token is None:
+            record = await self._begin_purging(run_id)
+            cursor = Cursor(name=uncommitted_name(record.attempt))
+        else:
+            record, _ = await self._runs.read(run_id)
+            self._check_may_delete(run_id, record)
+            cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
+        inputs = Inputs(self._versions.objectstore, kind_of(record), run_id)
+        page = await self._reading.read_page(inputs, cursor)
+        if page.cursor is not None:
+            token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
+            return Condemnation(run_id=run_id, continuation_token=token)
+        # Slices never open again. One that seems open now belongs to older records: its objects stay.
+        settled, _ = await self._runs.settled_slices()
+        # Commits after what is staged, as everywhere: what is committed in between would be in neither.
+        snapshot = await read_snapshot(self._versions)
+        return Condemnation(
+            run_id=run_id,
+            commits=await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables()),
+            refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
+            uncommitted=page.whole,
+            settled_slices=settled,
+        )
+
+    async def _begin_purging(self, run_id: RunId) -> RunRecord:
+        record, held = await self._runs.read(run_id)
+        self._check_may_delete(run_id, record)
+        if not record.until_ms:
+            raise RunMoved(f"run {run_id} is not deferred", run_id=run_id, state=record.state.value)
+        # One that purges already goes on, whatever a clock that was set back says.
+        if not record.purging and min(await self._clocks_ms()) < record.until_ms:
+            what = f"the objects of run {run_id} stay until its window is over"
+            raise WindowOpen(what, run_id=run_id, until_ms=record.until_ms)
+        ids = self._versions.ports.ids
+        record = replace(record, purging=True, attempt=ids.fresh(), secret=fresh_secret(ids))
+        await self._runs.write(run_id, record, held)
+        return record
+
+    def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
+        if kind_of(record) is RunKind.METADATA:
+            raise WrongKind(f"run {run_id} is one of metadata, which is never deferred", run_id=run_id)
+        # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
+        is_bound = record.began if state_of(record) is RunState.MARKED else record.swept
+        if state_of(record) not in _DELETING or not is_bound:
+            raise moved(run_id, record)
+
+    async def _clocks_ms(self) -> tuple[int, int]:
+        return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
