@@ -79,3 +79,10 @@ async def test_whatever_is_outside_the_api_is_no_endpoint(app: App) -> None:
 
 async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> None:
     assert (await client.get("/repositories/%ff")).status_code == 400
+
+
+async def test_a_server_shows_its_openapi_document_to_anyone(app: App) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://lake") as client:
+        answer = await client.get("/openapi.json")
+
+    assert answer.json()["paths"]["/repositories/{repository}"].keys() == {"get", "delete"}

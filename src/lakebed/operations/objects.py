@@ -43,16 +43,16 @@ _USER_METADATA: Final = flag("user_metadata", default=True)
 _OBJECTS: Final = ONE_BRANCH + "/objects"
 _BACKING: Final = ONE_BRANCH + "/staging/backing"
 
-GET_OBJECT: Final = get(
+GET_OBJECT: Final = Operation(
     "getObject",
+    "GET",
     ONE_REF + "/objects",
+    NOTHING,
     bytes,
     _READ,
     "Return an object's bytes or one range of them, or redirect to a signed URL (presign).",
-    PATH,
-    _PRESIGN,
-    header("Range"),
-    header("If-None-Match"),
+    (PATH, _PRESIGN, header("Range"), header("If-None-Match")),
+    other_statuses=(206, 302, 304),
 )
 HEAD_OBJECT: Final = Operation(
     "headObject",
@@ -63,6 +63,7 @@ HEAD_OBJECT: Final = Operation(
     _READ,
     "Return the headers that a GET would have.",
     (PATH, header("Range")),
+    other_statuses=(206,),
 )
 STAT_OBJECT: Final = get(
     "statObject",

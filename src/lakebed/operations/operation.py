@@ -93,10 +93,11 @@ PAGE: Final = (Parameter("after"), Parameter("amount", "integer", default=100))
 class Operation(Generic[B, A]):
     """One thing that a caller may ask for: its route, records, permissions and promises.
 
-    `path` is relative to the API's root. `body` and `answer` are records; `bytes` and `str` are plain bodies.
-    `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
-    `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
+        `path` is relative to the API's root. `body` and `answer` are records; `bytes` and `str` are plain bodies.
+        `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
+        `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
     `creates`: a conflict means that the name is taken. `body_bytes_max`: a larger record is refused unread.
+    `other_statuses`: successes without a record.
     """
 
     id: str
@@ -109,6 +110,7 @@ class Operation(Generic[B, A]):
     parameters: tuple[Parameter, ...] = ()
     asked_later: tuple[Permission, ...] = ()
     status: int = 200
+    other_statuses: tuple[int, ...] = ()
     is_body_optional: bool = False
     repeatable: bool | None = None
     creates: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
@@ -10,11 +10,21 @@ from . import accounts, collections, collectors, history, installation, objects,
 from .operation import AnyOperation, Operation
 
 
-def _operations(*files: ModuleType) -> Iterator[AnyOperation]:
-    return (value for file in files for value in vars(file).values() if isinstance(value, Operation))
+def _of(file: ModuleType) -> tuple[AnyOperation, ...]:
+    return tuple(value for value in vars(file).values() if isinstance(value, Operation))
 
 
-CONTRACT: Final = tuple(_operations(installation, accounts, repositories, history, objects, collections))
-OURS: Final = tuple(_operations(collectors, sessions))
-OPERATIONS: Final = (*CONTRACT, *OURS)
+NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
+    "Installation": _of(installation),
+    "Users, groups and policies": _of(accounts),
+    "Repositories": _of(repositories),
+    "Branches, tags and commits": _of(history),
+    "Objects": _of(objects),
+    "Garbage collection in the contract's words": _of(collections),
+    "Garbage collection in Lakebed's words": _of(collectors),
+    "Logins": _of(sessions),
+}
+OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
+OURS: Final = frozenset({*_of(collectors), *_of(sessions)})
+"""Those that the contract does not have."""
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

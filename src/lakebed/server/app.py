@@ -44,7 +44,7 @@ from lakebed.objectstore import (
     open_objectstore,
     options_from_environment,
 )
-from lakebed.operations import table
+from lakebed.operations import openapi, table
 from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
@@ -291,8 +291,8 @@ class App:
         if not path.startswith(API_ROOT):
             return self._answer_outside(path)
         route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
+        operation = request.operation = route.operation
         request.parameters = route.parameters
-        operation = route.operation
         if route.gate is not None:
             authorization, session = _proofs(request.scope["headers"])
             if authorization is None and request.scope["method"] not in {"GET", "HEAD"}:
@@ -312,6 +312,8 @@ class App:
     def _answer_outside(self, path: bytes) -> Response:
         if path == b"/_health":
             return text("alive!")
+        if path == b"/openapi.json":
+            return answer(openapi.document(self._state.version))
         if path == b"/":
             return text("This is Lakebed. Its API is below /api/v1; `lakebed --help` and the lakefs packages speak it.")
         raise NoSuchEndpoint("invalid API endpoint")

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 
 from lakebed.auth import Identity, Permissions
-from lakebed.operations import Operation
+from lakebed.operations import AnyOperation, Operation
 
 from .errors import InvalidBody, InvalidParameter
 
@@ -36,12 +36,14 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 
 class RestRequest(Request):
     """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
-    (set on all but public routes). `parameters` are the names that the operation declares.
+    (set on all but public routes). `operation` is what is asked for, None where nothing has the path; `parameters` are
+    the names that it declares.
     """
 
     args: Sequence[str]
     identity: Identity
     permissions: Permissions
+    operation: AnyOperation | None = None
     parameters: Set[str]
     _record: object = None
     _query: dict[str, list[str]] | None = None

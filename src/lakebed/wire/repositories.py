@@ -8,7 +8,7 @@ import msgspec
 
 from .common import Pagination
 
-RepositoryName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{2,62}\Z")]
+RepositoryName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{2,62}$")]
 NamespaceUri = Annotated[str, msgspec.Meta(pattern="^(s3|gs|https?|mem|local|transient)://.*$")]
 
 
