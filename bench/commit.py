@@ -79,8 +79,8 @@ class Embedded:
             trees=Trees(objectstore, TreeCache(64 << 20), ports),
             ports=ports,
         )
-        await versions.initialise("main")
-        [(_, record)] = await versions.branch_records()
+        await versions.commits.initialise("main")
+        [(_, record)] = await versions.context.branches.every()
         partition = keys.token_partition(versions.uid, record.staging_token)
         for start in range(0, len(self.cells), 2_000):
             await self.store.set_many(partition, self.cells[start : start + 2_000])
@@ -90,7 +90,9 @@ class Embedded:
     def ours(self) -> Iterator[Work]:
         versions, _ = self.loop.run_until_complete(self.staged())
         yield Work(
-            run=lambda: self.loop.run_until_complete(versions.commit("main", message="bench", committer="bench"))
+            run=lambda: self.loop.run_until_complete(
+                versions.commits.commit("main", message="bench", committer="bench")
+            )
         )
 
     @contextmanager

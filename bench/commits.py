@@ -35,8 +35,8 @@ BATCH = 5_000
 
 
 async def stage(versions: Versions, commits: int, branches: int) -> None:
-    await versions.initialise("main")
-    record = (await versions.branch_records())[0][1]
+    await versions.commits.initialise("main")
+    record = (await versions.context.branches.every())[0][1]
     table, refs = history(commits, branches)
     order = pa.array(np.argsort(table["id"].to_numpy(zero_copy_only=False)))
     for start in range(0, commits, BATCH):

@@ -70,7 +70,7 @@ class Repository:
             uid=RepositoryUid("bench"), store=MemoryStore(), objectstore=self.objectstore, trees=trees, ports=ports
         )
         self.service = CollectionService(self.versions)
-        self.wait(self.versions.initialise("main"))
+        self.wait(self.versions.commits.initialise("main"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(coroutine)
@@ -93,7 +93,7 @@ class Repository:
         self.wait(self._stage(entries))
 
     def commit(self) -> None:
-        self.wait(self.versions.commit("main", message="bench", committer="bench"))
+        self.wait(self.versions.commits.commit("main", message="bench", committer="bench"))
 
     def delete(self, paths: Sequence[str]) -> None:
         self.wait(self._delete(paths))
@@ -102,7 +102,7 @@ class Repository:
         await self.versions.store.set(self.versions.partition, key, value)
 
     async def _stage(self, entries: Sequence[tuple[str, str]]) -> None:
-        [(_, record)] = await self.versions.branch_records()
+        [(_, record)] = await self.versions.context.branches.every()
         partition = kv_keys.token_partition(self.versions.uid, record.staging_token)
         cells = []
         for path, address in entries:
@@ -114,7 +114,7 @@ class Repository:
 
     async def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            await self.versions.delete("main", path.encode())
+            await self.versions.staging.delete("main", path.encode())
 
     def call(self, method: str, path: str, *, json: object = None) -> object:
         words, body = path.split("/")[5:], msgspec.to_builtins(json)

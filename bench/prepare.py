@@ -53,11 +53,11 @@ def opened(folder: Path) -> Iterator[tuple[asyncio.Runner, Versions]]:
 
 
 async def stage(versions: Versions, objects: int, branches: int) -> None:
-    await versions.initialise("main")
+    await versions.commits.initialise("main")
     for number in range(1, branches):
-        await versions.create_branch(f"branch-{number:05d}", "main")
+        await versions.refs.create_branch(f"branch-{number:05d}", "main")
     each = objects // branches
-    for number, (_, record) in enumerate([*await versions.branch_records()]):
+    for number, (_, record) in enumerate([*await versions.context.branches.every()]):
         cells = [cell(number * each + at) for at in range(each)]
         await versions.store.set_many(keys.token_partition(versions.uid, record.staging_token), cells)
 

@@ -191,23 +191,23 @@ class Lake:
         return await service.run(words[0])
 
     async def build(self, size: Size) -> None:
-        await self.versions.initialise("main")
+        await self.versions.commits.initialise("main")
         for number in range(size.base_commits):
             await self._upload("main", f"base/{number:03d}", size.base_objects)
             await self._commit("main")
         for number in range(size.branches):
             branch = f"branch-{number:03d}"
-            await self.versions.create_branch(branch, "main")
+            await self.versions.refs.create_branch(branch, "main")
             for commit in range(size.commits):
                 await self._upload(branch, f"daily/{number:03d}/{commit:03d}", size.objects)
                 await self._commit(branch)
             await self._upload(branch, "staged", size.garbage)
             await self._upload(branch, "staged", size.staged)
-        await self.versions.clean()
-        await self.versions.close_slices()
+        await self.versions.cleanup.clean()
+        await self.versions.slices.close()
 
     async def _commit(self, branch: str) -> None:
-        await self.versions.commit(branch, message="bench", committer="bench")
+        await self.versions.commits.commit(branch, message="bench", committer="bench")
 
     async def _upload(self, branch: str, folder: str, count: int) -> None:
         async def body(address: str) -> Entry:
@@ -216,7 +216,7 @@ class Lake:
 
         for first in range(0, count, AT_ONCE):
             paths = [f"{folder}/part-{number:06d}".encode() for number in range(first, min(first + AT_ONCE, count))]
-            await asyncio.gather(*(self.versions.upload(branch, path, body) for path in paths))
+            await asyncio.gather(*(self.versions.staging.upload(branch, path, body) for path in paths))
 
 
 async def floor(

@@ -60,14 +60,14 @@ async def _fill(data: Path, count: int) -> tuple[bytes, pa.Table]:
             REPOSITORY, storage_namespace="local://bench/x", default_branch="staged"
         )
         versions = repository.versions
-        await versions.create_branch("committed", "staged")
+        await versions.refs.create_branch("committed", "staged")
         partitions = {
             str(name): keys.token_partition(versions.uid, record.staging_token)
-            for name, record in dict(await versions.branch_records()).items()
+            for name, record in dict(await versions.context.branches.every()).items()
         }
         for partition in partitions.values():
             for start in range(0, count, 2_000):
                 await state.store.set_many(partition, cells[start : start + 2_000])
-        await versions.commit("committed", message="bench", committer="bench")
-        await versions.clean()
+        await versions.commits.commit("committed", message="bench", committer="bench")
+        await versions.cleanup.clean()
     return partitions["staged"], table_from_rows([key for key, _ in entries], [row for _, row in entries])

@@ -117,7 +117,7 @@ class SimCollector:
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
-        runs = [run for _, run in await self.repo.runs() if run.state is StoredState.SWEEPING]
+        runs = [run for _, run in await self.repo.retired.runs() if run.state is StoredState.SWEEPING]
         return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
     async def read_committed(self) -> set[str]:
@@ -186,7 +186,7 @@ class SimCollector:
         await self.condemning._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
         commits = dict(plan.commits)
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
-            await self.repo.touch(branch)
+            await self.repo.fencing.touch(branch)
 
     async def look_again(self) -> Snapshot:
         """Step 5: holds, refs, commits."""
@@ -213,7 +213,7 @@ class SimCollector:
 
     async def end(self) -> None:
         """What somebody does by hand who takes runs that sweep for done."""
-        for run_id, run in await self.repo.runs():
+        for run_id, run in await self.repo.retired.runs():
             if run.state is StoredState.SWEEPING:
                 await self.runs.move(run_id, RunState.ENDED)
                 await self.condemning.drop_condemned(run_id)
@@ -226,7 +226,7 @@ class SimCollector:
 
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
-        for run_id, run in await self.repo.runs():
+        for run_id, run in await self.repo.retired.runs():
             if run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
@@ -245,13 +245,13 @@ class SimCollector:
         """Take every owner for dead. Safe at any time; those that live find themselves fenced."""
         repo = self.repo
         slices = [name async for name, one in records(repo, SliceRecord, keys.SLICE) if one.state in _OPEN_SLICES]
-        await repo.give_up_slices([keys.SLICE + name.encode() for name in slices])
+        await repo.fencing.give_up_slices([keys.SLICE + name.encode() for name in slices])
         uploads = [name async for name, one in records(repo, UploadRecord, keys.UPLOAD) if one.state in _OPEN_UPLOADS]
         for name in uploads:
-            await repo.give_up(UploadRecord, keys.UPLOAD + name.encode())
+            await repo.fencing.give_up(UploadRecord, keys.UPLOAD + name.encode())
         copies = [name async for name, one in records(repo, CopyRecord, keys.COPY) if one.state is not CopyState.DONE]
         for name in copies:
-            await repo.give_up(CopyRecord, keys.COPY + name.encode())
+            await repo.fencing.give_up(CopyRecord, keys.COPY + name.encode())
 
     async def _settled(self) -> frozenset[str]:
         found = records(self.repo, SliceRecord, keys.SLICE)
@@ -269,7 +269,7 @@ class SimCollector:
                 contents = await trees.contents(metarange)
             except AssertionError:
                 # Of a commit that nobody published: a collection of metadata gave its tree up (`gc/service/void.py`).
-                if not (await self.repo.given_up([metarange]))[0]:
+                if not (await self.repo.retired.given_up([metarange]))[0]:
                     raise
                 continue
             found |= {from_row(row).address for row in contents.values()}

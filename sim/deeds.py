@@ -32,7 +32,7 @@ def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     """The whole of it: an address is handed out, filled, linked."""
 
     async def act(repo: Versions) -> None:
-        await repo.link_upload(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
+        await repo.uploads.link(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
@@ -45,7 +45,7 @@ def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
         if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
             raise UploadRefused("cleaned away")
         address = page.keys[0][len(keys.UPLOAD) :].decode()
-        await repo.link_upload(branch, key.encode(), _entry(address, value))
+        await repo.uploads.link(branch, key.encode(), _entry(address, value))
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
@@ -54,9 +54,9 @@ def expire(name: str) -> Do:
     """Expire every address that is open, as a cleaner does when it is time."""
 
     async def act(repo: Versions) -> None:
-        async for key, upload in repo._records(UploadRecord, keys.UPLOAD):  # noqa: SLF001  # a scan
+        async for key, upload in repo.context.records(UploadRecord, keys.UPLOAD):  # a scan
             if upload.state is UploadState.ISSUED:
-                await repo.expire_upload(key[len(keys.UPLOAD) :].decode())
+                await repo.uploads.expire(key[len(keys.UPLOAD) :].decode())
 
     return Do(Operation(name, "expire"), act)
 
@@ -70,7 +70,7 @@ def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branc
                 address=entry.address, size_bytes=entry.size_bytes, checksum=value, modified_ms=entry.modified_ms
             )
 
-        await repo.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
+        await repo.copies.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
@@ -82,7 +82,7 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
     async def act(repo: Versions) -> str:
         await repo.store.set(READERS, name.encode(), b"")
         try:
-            entry = await repo.get(ref or branch, key.encode())
+            entry = await repo.staging.get(ref or branch, key.encode())
             if entry.address.startswith("data/"):
                 await repo.objectstore.get(entry.address)
         except ObjectMissing as error:
@@ -98,7 +98,7 @@ def close(name: str) -> Do:
     """An orderly shutdown: this process's slices settle."""
 
     async def act(repo: Versions) -> None:
-        await repo.close_slices()
+        await repo.slices.close()
 
     return Do(Operation(name, "close"), act)
 
@@ -116,7 +116,7 @@ def freeze(name: str, *, branch: str = MAIN) -> Do:
     """The middle of giving up: every token of a branch is replaced by a frozen one."""
 
     async def act(repo: Versions) -> None:
-        await repo.freeze(branch)
+        await repo.fencing.freeze(branch)
 
     return Do(Operation(name, "give_up", branch), act)
 
@@ -125,7 +125,7 @@ def touch(name: str, *, branch: str = MAIN) -> Do:
     """What a run does to a branch in whose tokens it reads."""
 
     async def act(repo: Versions) -> None:
-        await repo.touch(branch)
+        await repo.fencing.touch(branch)
 
     return Do(Operation(name, "run", branch), act)
 
@@ -153,7 +153,7 @@ def clean_records(name: str, *, late_ms: int = 0) -> Do:
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo._clean_records()  # noqa: SLF001  # a part of it, for fewer states
+        await repo.cleanup._clean_records()  # noqa: SLF001  # a part of it, for fewer states
 
     return Do(Operation(name, "clean"), act)
 
@@ -163,7 +163,7 @@ def clean_refs(name: str) -> Do:
 
     async def act(repo: Versions) -> None:
         repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
+        await repo.cleanup._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
 
     return Do(Operation(name, "clean"), act)
 
@@ -225,42 +225,42 @@ def set_rules(name: str, period: str) -> Do:
 
 def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:
     async def act(repo: Versions) -> str:
-        return await repo.create_branch(branch, source)
+        return await repo.refs.create_branch(branch, source)
 
     return Do(Operation(name, "create_branch", branch, value=source), act)
 
 
 def create_tag(name: str, source: str, *, tag: str = "tag") -> Do:
     async def act(repo: Versions) -> str:
-        return await repo.create_tag(tag, source)
+        return await repo.refs.create_tag(tag, source)
 
     return Do(Operation(name, "create_tag", tag, value=source), act)
 
 
 def delete_branch(name: str, *, branch: str = SIDE) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.delete_branch(branch)
+        await repo.refs.delete_branch(branch)
 
     return Do(Operation(name, "delete_branch", branch), act)
 
 
 def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
     async def act(repo: Versions) -> str:
-        return await repo.hard_reset(branch, ref, force=force)
+        return await repo.resets.hard_reset(branch, ref, force=force)
 
     return Do(Operation(name, "hard_reset" if force else "unforced_reset", branch), act)
 
 
 def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.revert(branch, ref, committer="sim", message=name)).id
+        return (await repo.merges.revert(branch, ref, committer="sim", message=name)).id
 
     return Do(Operation(name, "revert", branch), act)
 
 
 def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.cherry_pick(branch, ref, committer="sim", message=name)).id
+        return (await repo.merges.cherry_pick(branch, ref, committer="sim", message=name)).id
 
     return Do(Operation(name, "cherry_pick", branch), act)
 
@@ -271,7 +271,7 @@ def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
         after, more = b"", True
         while more:
-            page = await repo.list(branch, after=after, limit=1)
+            page = await repo.staging.list(branch, after=after, limit=1)
             for after, row in page.items:
                 if after == key.encode() and row is not None:
                     return from_row(row).checksum
@@ -283,13 +283,13 @@ def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
 
 def reset_object(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.reset_object(branch, key.encode())
+        await repo.resets.reset_object(branch, key.encode())
 
     return Do(Operation(name, "reset_object", branch, key.encode()), act)
 
 
 async def _issue(repo: Versions, name: str, branch: str) -> str:
-    address = await repo.issue_upload(branch)
+    address = await repo.uploads.issue(branch)
     await repo.objectstore.put(address, name.encode())
     return address
 

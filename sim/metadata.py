@@ -171,7 +171,7 @@ class SimMetadata:
 
     async def resume(self) -> None:
         """Carry on with what sweeps: what another apply of the same run does, too, who may still be at it."""
-        for run_id, run in await self.repo.runs():
+        for run_id, run in await self.repo.retired.runs():
             if run.kind is RunKind.METADATA and run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
@@ -228,9 +228,11 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
     """Write the files of the tree that a commit of the branch would make now, and nothing else."""
 
     async def act(repo: Versions) -> None:
-        record = (await repo._fresh(branch)).record  # noqa: SLF001  # the first half of a commit
-        changes = await repo._changes(record.tokens())  # noqa: SLF001  # likewise
-        await repo.trees.apply(await repo._metarange(record.commit_id), changes, salts=repo.given_up)  # noqa: SLF001  # likewise
+        record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
+        changes = await repo.commits._changes(record.tokens())  # noqa: SLF001  # likewise
+        await repo.trees.apply(
+            await repo.context.commits.metarange(record.commit_id), changes, salts=repo.retired.given_up
+        )  # likewise
 
     return Do(Operation(name, "run"), act)
 
@@ -239,9 +241,9 @@ def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
     """The same for a merge."""
 
     async def act(repo: Versions) -> None:
-        head, other = await repo.resolve_commit(branch), await repo.resolve_commit(source)
-        base = (await repo.merge_base(source, branch)).id
-        await repo._three_way(base, other, head, "none")  # noqa: SLF001  # as above
+        head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
+        base = (await repo.history.merge_base(source, branch)).id
+        await repo.merges._three_way(base, other, head, "none")  # noqa: SLF001  # as above
 
     return Do(Operation(name, "run"), act)
 
@@ -321,12 +323,12 @@ def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool
 
     async def prepare(ports: SimPorts) -> None:
         repo = ranged_versions(ports)
-        await repo.initialise(MAIN)
+        await repo.commits.initialise(MAIN)
         for do in before:
-            if do.operation.branch == SIDE and len(await repo.branch_records()) == 1:
-                await repo.create_branch(SIDE, MAIN)
+            if do.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
+                await repo.refs.create_branch(SIDE, MAIN)
             await ports.act(do.operation, _awaited(do, repo))
-        await repo.close_slices()
+        await repo.slices.close()
 
     return Scene(
         name=name,
@@ -345,7 +347,7 @@ async def _tidy(ports: SimPorts) -> None:
     repo = ranged_versions(ports)
     await SimMetadata(repo).resume()
     await SimCollector(repo).resume()
-    await repo.clean()
+    await repo.cleanup.clean()
     await SimCollector(repo).collect_committed(keeps_history=True)
     await SimMetadata(repo).collect()
     # What a commit names that nobody published stays until it expires, so the last look is after that.

@@ -127,7 +127,7 @@ def hand_out(name: str) -> Do:
     """An address is handed out; its client puts nothing there yet."""
 
     async def act(repo: Versions) -> None:
-        await repo.issue_upload("main")
+        await repo.uploads.issue("main")
 
     return Do(Operation(name, "issue", "main"), act)
 
@@ -169,8 +169,8 @@ async def _tidy(ports: SimPorts) -> None:
     await collector.resume()
     await collector.give_up_all()
     ports.clock.ms += FAR_FUTURE_MS
-    await repo.clean()
-    await repo.clean()
+    await repo.cleanup.clean()
+    await repo.cleanup.clean()
     await collector.collect_optimised()
 
 

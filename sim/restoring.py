@@ -158,7 +158,7 @@ async def _restore_to_the_old_address(
     await self._objectstore.copy(source, row["address"])
     content = await self._objectstore.get(row["address"])
     entry = Entry(address=row["address"], size_bytes=len(content), checksum=shown(content), modified_ms=0)
-    await self._versions._write(branch, target.encode(), 0, to_row(target.encode(), entry))  # noqa: SLF001  # surgery
+    await self._versions.staging.write(branch, target.encode(), 0, to_row(target.encode(), entry))
     return entry
 
 
@@ -168,7 +168,7 @@ async def _restore_in_place(
     del row, restore, there
     content = await self._objectstore.get(source)
     entry = Entry(address=source, size_bytes=len(content), checksum=shown(content), modified_ms=0)
-    await self._versions._write(branch, target.encode(), 0, to_row(target.encode(), entry))  # noqa: SLF001  # surgery
+    await self._versions.staging.write(branch, target.encode(), 0, to_row(target.encode(), entry))
     return entry
 
 

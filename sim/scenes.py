@@ -59,7 +59,7 @@ def versions(ports: SimPorts) -> Versions:
 def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
         entry = Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
-        await repo.put(branch, key.encode(), entry)
+        await repo.staging.put(branch, key.encode(), entry)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
@@ -72,42 +72,42 @@ def upload(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
             stored = await repo.objectstore.put(address, value.encode())
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
 
-        await repo.upload(branch, key.encode(), store_body)
+        await repo.staging.upload(branch, key.encode(), store_body)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
 def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.delete(branch, key.encode())
+        await repo.staging.delete(branch, key.encode())
 
     return Do(Operation(name, "delete", branch, key.encode()), act)
 
 
 def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.commit(branch, message=message or name, committer="sim")).id
+        return (await repo.commits.commit(branch, message=message or name, committer="sim")).id
 
     return Do(Operation(name, "commit", branch), act)
 
 
 def read(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.get(branch, key.encode())).checksum
+        return (await repo.staging.get(branch, key.encode())).checksum
 
     return Do(Operation(name, "read", branch, key.encode()), act)
 
 
 def reset(name: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.reset(branch)
+        await repo.resets.reset(branch)
 
     return Do(Operation(name, "reset", branch), act)
 
 
 def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.merge(source, branch, message=name, committer="sim")).id
+        return (await repo.merges.merge(source, branch, message=name, committer="sim")).id
 
     return Do(Operation(name, "merge", branch, value=source), act)
 
@@ -118,7 +118,7 @@ def clean(name: str, *, late_ms: int = 0) -> Do:
     async def act(repo: Versions) -> None:
         clock = repo.ports.clock
         clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.clean()
+        await repo.cleanup.clean()
 
     return Do(Operation(name, "clean"), act)
 
@@ -167,14 +167,14 @@ def scene(
 
     async def prepare(ports: SimPorts) -> None:
         repo = versions(ports)
-        await repo.initialise(MAIN)
+        await repo.commits.initialise(MAIN)
         for do in (*before, *committed, *([commit("prepared")] if committed else [])):
             await ports.act(do.operation, _awaited(do.act, repo))
         if beside:
-            await repo.create_branch(SIDE, MAIN)
+            await repo.refs.create_branch(SIDE, MAIN)
         for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
             await ports.act(do.operation, _awaited(do.act, repo))
-        await repo.close_slices()
+        await repo.slices.close()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
     moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises)
@@ -201,13 +201,13 @@ async def _tidy(ports: SimPorts) -> None:
     if [stat async for page in repo.objectstore.list("data/") for stat in page]:
         await collector.give_up_all()
         ports.clock.ms += FAR_FUTURE_MS
-        await repo.clean()
+        await repo.cleanup.clean()
         await collector.collect_committed(keeps_history=True)
         await collector.collect_uncommitted(is_last=True)
-    await repo.clean()
+    await repo.cleanup.clean()
     # The cleaner gives up copies and links that are stuck, which makes claims: the next pass drops these.
     ports.clock.ms += FAR_FUTURE_MS
-    await repo.clean()
+    await repo.cleanup.clean()
 
 
 def _doing(deeds: Sequence[Do]) -> Program:

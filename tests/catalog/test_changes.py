@@ -22,9 +22,9 @@ async def test_eight_committers_on_one_branch_all_succeed(repository: Repository
 
     await asyncio.gather(*(committer(number) for number in range(8)))
 
-    commits, _ = await repository.versions.log("main", limit=100)
+    commits, _ = await repository.versions.history.log("main", limit=100)
     assert len(commits) == 1 + 8 * 5
-    assert len((await repository.versions.list("main@")).items) == 8 * 5
+    assert len((await repository.versions.staging.list("main@")).items) == 8 * 5
 
 
 async def test_committers_of_two_processes_on_one_branch_all_succeed(
@@ -42,7 +42,7 @@ async def test_committers_of_two_processes_on_one_branch_all_succeed(
 
     await asyncio.gather(*(committer(number) for number in range(4)))
 
-    assert len((await repositories[0].versions.list("main@")).items) == 4 * 5
+    assert len((await repositories[0].versions.staging.list("main@")).items) == 4 * 5
 
 
 async def test_who_commits_behind_one_that_took_its_data_gets_a_commit_that_holds_them(repository: Repository) -> None:
@@ -52,7 +52,7 @@ async def test_who_commits_behind_one_that_took_its_data_gets_a_commit_that_hold
 
     async def first_turn() -> Commit:
         await may_go.wait()
-        return await repository.versions.commit("main", message="first", committer="a")
+        return await repository.versions.commits.commit("main", message="first", committer="a")
 
     first_task = asyncio.create_task(repository.changes._queue.run("main", first_turn))
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly
     repository: Repository, ports: Ports
 ) -> None:
     await repository.objects.upload("main", "a", b"1")
-    await repository.versions._seal("main")
+    await repository.versions.commits.seal("main")
     before_ms = ports.clock.now_ms()
 
     commit = await repository.changes.commit("main", message="m", committer="esti")

@@ -21,7 +21,7 @@ async def test_a_path_is_kept_byte_for_byte(repository: Repository, path: str) -
     await repository.objects.upload("main", path, b"here")
 
     assert await read(repository, "main", path) == b"here"
-    assert [key for key, _ in (await repository.versions.list("main")).items] == [path.encode()]
+    assert [key for key, _ in (await repository.versions.staging.list("main")).items] == [path.encode()]
 
 
 @pytest.mark.parametrize("path", ["", "x" * 1025, "ü" * 513, "\ud800"])
@@ -84,7 +84,7 @@ async def test_many_paths_are_deleted_at_once_absent_ones_too(repository: Reposi
     with pytest.raises(TooManyPaths):
         await repository.objects.delete_many("main", ["a"] * 1001)
 
-    assert (await repository.versions.list("main")).items == []
+    assert (await repository.versions.staging.list("main")).items == []
 
 
 async def test_an_object_is_copied_from_any_ref(repository: Repository) -> None:

@@ -20,13 +20,14 @@ from lakebed.catalog import (
 )
 from lakebed.kv import Predicate, Store
 from lakebed.objectstore import InvalidNamespace, ObjectOutcomeUnknown, ObjectStoreUnavailable, open_objectstore
-from lakebed.versions import BranchNotFound, Sealed, Versions, encode_record, keys
+from lakebed.versions import BranchNotFound, Sealed, encode_record, keys
+from lakebed.versions.commits.committer import Committer
 
 
 async def test_a_new_repository_has_a_default_branch_with_one_commit(catalog: Catalog, namespace: str) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace, default_branch="trunk")
 
-    commits, _ = await repository.versions.log("trunk")
+    commits, _ = await repository.versions.history.log("trunk")
 
     assert [(commit.message, commit.generation, commit.committer) for commit in commits] == [
         ("Repository created", 1, "")
@@ -163,7 +164,7 @@ async def test_a_repository_made_again_has_nothing_of_the_old_one(catalog: Catal
     new = await catalog.create("repo", storage_namespace=namespace + "-2")
 
     assert new.record.uid != old.record.uid
-    assert (await new.versions.list("main")).items == []
+    assert (await new.versions.staging.list("main")).items == []
 
 
 async def test_a_write_through_an_old_handle_of_a_deleted_repository_fails(
@@ -198,7 +199,7 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
     catalog: Catalog, namespace: str, store: Store, ports: Ports
 ) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace)
-    token = (await repository.versions.branch_records())[0][1].staging_token
+    token = (await repository.versions.context.branches.every())[0][1].staging_token
     partition = f"{repository.record.uid}/{token}".encode()
     await catalog.delete("repo")
     await store.set(partition, b"late", b"cell")
@@ -218,7 +219,7 @@ async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with
 ) -> None:
     """1,000 branches of 21 tokens each, in a store whose values may have 300 KB."""
     uid = (repository := await catalog.create("repo", storage_namespace=namespace)).record.uid
-    main = (await repository.versions.branch_records())[0][1]
+    main = (await repository.versions.context.branches.every())[0][1]
     tokens = []
     for number in range(1_000):
         mine = [StagingToken(f"{number:010d}{place:010d}") for place in range(21)]
@@ -314,7 +315,7 @@ class TestCrashes:
             raise OutcomeUnknown("lost")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Versions, "initialise", lost)
+            patch.setattr(Committer, "initialise", lost)
             with pytest.raises(OutcomeUnknown):
                 await catalog.create("repo", storage_namespace=namespace)
         with pytest.raises(RepositoryNotFound):
@@ -358,7 +359,7 @@ class TestCrashes:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Versions, "initialise", die)
+            patch.setattr(Committer, "initialise", die)
             with pytest.raises(KeyboardInterrupt):
                 await catalog.create("repo", storage_namespace=namespace)
         with pytest.raises(RepositoryExists):
@@ -379,9 +380,9 @@ class TestCrashes:
 
         async def seal_first(partition: bytes, key: bytes, predicate: Predicate) -> None:
             if not sealed:
-                sealed.append((await versions._seal("main"))[1].record.staging_token)
+                sealed.append((await versions.commits.seal("main"))[1].record.staging_token)
                 entry = Entry(address="s3://x/y", size_bytes=1, checksum="", modified_ms=1)
-                await versions.put("main", b"late", entry)
+                await versions.staging.put("main", b"late", entry)
             await delete_if(partition, key, predicate)
 
         with monkeypatch.context() as patch:

@@ -112,8 +112,8 @@ class Storm:
 
 
 async def read_all(versions: Versions) -> dict[str, bytes]:
-    listing = await versions.list("main", limit=100_000)
-    entries = {key.decode(): await versions.get("main", key) for key, _ in listing.items}
+    listing = await versions.staging.list("main", limit=100_000)
+    entries = {key.decode(): await versions.staging.get("main", key) for key, _ in listing.items}
     return {path: await versions.objectstore.get(entry.address) for path, entry in entries.items()}
 
 
@@ -122,7 +122,7 @@ async def named_addresses(versions: Versions) -> set[str]:
     records = [
         decode_record(Commit, value) async for _, value in scan_prefix(versions.store, versions.partition, keys.COMMIT)
     ]
-    rows = [row for _, row in (await versions.list("main", limit=100_000)).items]
+    rows = [row for _, row in (await versions.staging.list("main", limit=100_000)).items]
     for metarange in {record.metarange_id for record in records}:
         rows += [row for _, row in await versions.trees.scan(metarange, b"", 100_000)]
     return {from_row(row).address for row in rows if row is not None}
@@ -136,7 +136,7 @@ async def check_after(folder: Path, storm: Storm) -> None:
         assert wrong == {}
         unknown = storm.acknowledged.unknown
         assert {path for path in found if path in unknown and found[path] not in unknown[path]} == set()
-        history, _ = await versions.log("main", limit=100_000)
+        history, _ = await versions.history.log("main", limit=100_000)
         assert storm.acknowledged.commits - {commit.id for commit in history} == set()
         deleter = open_deleter(versions.objectstore.uri, ObjectStoreOptions(local_root=folder / "objects"))
         await check_nothing_leaks(versions, deleter, folder / "metadata.db", found)
@@ -148,10 +148,10 @@ async def check_nothing_leaks(versions: Versions, deleter: Deleter, database: Pa
     assert collected.failed == frozenset()
     assert await read_all(versions) == found
 
-    versions.options = replace(versions.options, claim_age_ms_max=0)
+    versions.context.options = replace(versions.context.options, claim_age_ms_max=0)
     for _ in range(2):
-        await versions.clean()
-    tokens = {token for _, record in await versions.branch_records() for token in record.tokens()}
+        await versions.cleanup.clean()
+    tokens = {token for _, record in await versions.context.branches.every() for token in record.tokens()}
     assert staging_partitions(database, versions) <= {keys.token_partition(versions.uid, token) for token in tokens}
     assert [key async for key, _ in scan_prefix(versions.store, versions.partition, keys.CLAIM)] == []
     listed = {stat.key async for page in versions.objectstore.list("data/") for stat in page}

@@ -83,7 +83,7 @@ async def lay_aside(state: AppState, *paths: str) -> None:
             stored = await repository.objectstore.put(address, b"now")
             return Entry(address=address, size_bytes=3, checksum=stored.md5, modified_ms=1)
 
-        await repository.versions.upload("main", path.encode(), store_body)
+        await repository.versions.staging.upload("main", path.encode(), store_body)
     table = pa.Table.from_pylist(rows, schema=arrow_schema(LEDGER))
     await repository.objectstore.put(aside.ledger_prefix + "00000.parquet", encode_part(LEDGER, table))
     await repository.objectstore.put(quarantine_path("r1"), encode_quarantine(aside))

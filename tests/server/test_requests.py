@@ -8,7 +8,7 @@ import pytest
 from lakebed.base import Unavailable
 from lakebed.server import App
 from lakebed.server.errors import TABLE, status_and_message
-from lakebed.versions import Versions
+from lakebed.versions.refs import Refs
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"message": 5}', b"[" * 100_000])
@@ -82,7 +82,7 @@ async def test_a_bug_of_ours_is_an_answer_without_its_details(
     async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(Versions, "get_branch", broken)
+    monkeypatch.setattr(Refs, "get_branch", broken)
 
     answer = await client.get(repo + "/branches/main")
 
@@ -95,7 +95,7 @@ async def test_what_is_unavailable_may_be_tried_again(
     async def down(*_: object, **__: object) -> None:
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(Versions, "get_branch", down)
+    monkeypatch.setattr(Refs, "get_branch", down)
 
     answer = await client.get(repo + "/branches/main")
 

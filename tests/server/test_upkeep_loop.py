@@ -30,7 +30,7 @@ async def run_until_clean(state: AppState, partition: bytes) -> None:
 async def commit_something(client: httpx.AsyncClient, state: AppState, repo: str) -> bytes:
     """The partition of the token that the commit took."""
     versions = (await state.catalog.get("lake")).versions
-    token = (await versions.branch_records())[0][1].staging_token
+    token = (await versions.context.branches.every())[0][1].staging_token
     await client.post(repo + "/branches/main/objects?path=a", content=b"x")
     await client.post(repo + "/branches/main/commits", json={"message": "m"})
     partition = keys.token_partition(versions.uid, token)

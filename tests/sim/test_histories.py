@@ -233,19 +233,21 @@ class TestRecordings:
 
 PLANTED = {
     "a head is published whatever it is by now": Patch(
-        "versions/repo.py",
+        "versions/context.py",
         "value, seen.held.predicate)",
-        "value, (await self.store.get(self.partition, keys.BRANCH + branch.encode())).predicate)",
+        "value, (await self._context.get(keys.BRANCH + branch.encode())).predicate)",
     ),
     "a writer does not look whether its token was sealed": Patch(
-        "versions/staging.py", "if again.record.staging_token == seen.record.staging_token:", "if again is not None:"
+        "versions/staging/entries.py",
+        "if again.record.staging_token == seen.record.staging_token:",
+        "if again is not None:",
     ),
     "a fresh read of a branch comes from the cache": Patch(
-        "versions/repo.py",
-        "        held = await self._reads.get(keys.BRANCH + branch.encode())\n",
-        "        if branch in self._branches and self.ports.clock.now_ms() - self._branches[branch][1] < 500:\n"
-        "            return self._branches[branch][0]\n"
-        "        held = await self._reads.get(keys.BRANCH + branch.encode())\n",
+        "versions/context.py",
+        "        held = await self._context.get_shared(keys.BRANCH + branch.encode())\n",
+        "        if branch in self._cache and self._context.ports.clock.now_ms() - self._cache[branch][1] < 500:\n"
+        "            return self._cache[branch][0]\n"
+        "        held = await self._context.get_shared(keys.BRANCH + branch.encode())\n",
     ),
 }
 

@@ -11,7 +11,7 @@ import pytest
 import lakebed
 from lakebed import base
 from lakebed.gc.service import reading
-from lakebed.versions import committing
+from lakebed.versions.commits import committer
 from sim.hunting import MUTANTS, hunt
 from sim.planting import Mutant, StalePatch, live_function, module_of, parse
 from sim.surgery import Surgery
@@ -76,10 +76,10 @@ def test_a_constant_is_changed_wherever_it_was_imported() -> None:
     text = "[bug] a guard\n@ base/entries.py\n- DATE_MS_MAX: Final = 253_402_300_799_999\n+ DATE_MS_MAX: Final = 7\n"
 
     with read(text).planted():
-        inside = {vars(module)["DATE_MS_MAX"] for module in (base, committing)}
+        inside = {vars(module)["DATE_MS_MAX"] for module in (base, committer)}
 
     assert inside == {7}
-    assert 7 not in {vars(module)["DATE_MS_MAX"] for module in (base, committing)}
+    assert 7 not in {vars(module)["DATE_MS_MAX"] for module in (base, committer)}
 
 
 NEXT = "if not page.keys or not page.keys[0].startswith(keys.BRANCH):"

@@ -83,7 +83,7 @@ class Lakeside:
         )
         self.service = CollectionService(self.versions)
         self.searches = Searches(self._ports)
-        self.wait(self.versions.initialise("main"))
+        self.wait(self.versions.commits.initialise("main"))
 
     def __enter__(self) -> Self:
         return self
@@ -108,18 +108,18 @@ class Lakeside:
             stored = await self.objectstore.put(address, data)
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
-        return self.wait(self.versions.upload(branch, path.encode(), store_body)).address
+        return self.wait(self.versions.staging.upload(branch, path.encode(), store_body)).address
 
     def delete(self, path: str, *, branch: str = "main") -> None:
-        self.wait(self.versions.delete(branch, path.encode()))
+        self.wait(self.versions.staging.delete(branch, path.encode()))
 
     def commit(self, *, branch: str = "main", age_days: float = 0) -> Commit:
         created_ms = self.clock.ms - int(age_days * DAY_MS)
-        return self.wait(self.versions.commit(branch, message="m", committer="tests", created_ms=created_ms))
+        return self.wait(self.versions.commits.commit(branch, message="m", committer="tests", created_ms=created_ms))
 
     def copy(self, ref: str, path: str, target: str, *, branch: str = "main") -> None:
         """Without copying bytes: afterwards two entries name one object."""
-        self.wait(self.versions.copy(ref, path.encode(), branch, target.encode(), shallow=True))
+        self.wait(self.versions.copies.copy(ref, path.encode(), branch, target.encode(), shallow=True))
 
     def abandon_all(self) -> None:
         for view in self.wait(self.service.runs()).runs:
@@ -130,11 +130,11 @@ class Lakeside:
             self.wait(self.versions.store.delete(self.versions.partition, keys.RUN + view.run_id.encode()))
 
     def forget_swept(self) -> None:
-        for commit in self.wait(self.versions.log("main", limit=100))[0]:
+        for commit in self.wait(self.versions.history.log("main", limit=100))[0]:
             self.wait(self.versions.store.delete(self.versions.partition, keys.SWEPT + commit.id.encode()))
 
     def branch(self, name: str, source: str = "main") -> None:
-        self.wait(self.versions.create_branch(name, source))
+        self.wait(self.versions.refs.create_branch(name, source))
 
     def rules(self, default_days: int, **branch_days: int) -> None:
         self.wait(self.service.rules.write(days_rules(default_days, branch_days)))
@@ -212,7 +212,7 @@ class Lakeside:
         return self.wait(self._content(ref, path))
 
     async def _content(self, ref: str, path: str) -> bytes:
-        return await self.objectstore.get((await self.versions.get(ref, path.encode())).address)
+        return await self.objectstore.get((await self.versions.staging.get(ref, path.encode())).address)
 
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""

@@ -61,7 +61,7 @@ def tell(lakeside: Lakeside) -> None:
     lakeside.commit()
     lakeside.upload("a/3")
     lakeside.upload("a/3")
-    lakeside.wait(lakeside.versions.issue_upload("main"))
+    lakeside.wait(lakeside.versions.uploads.issue("main"))
     lakeside.rules(1)
 
 

@@ -344,7 +344,7 @@ def test_of_two_applies_at_once_one_is_refused_and_leaves_the_other_s_table_alon
     lakeside.commit(age_days=20)
     lakeside.rules(1)
     lakeside.copy(old.id, "a/1", "b/1")
-    lakeside.wait(lakeside.versions.clean())
+    lakeside.wait(lakeside.versions.cleanup.clean())
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
 
     def overtake(line: str) -> None:

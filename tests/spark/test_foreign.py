@@ -24,7 +24,7 @@ def imported(lakeside: Lakeside, path: str, address: str, *, age_days: float = 4
     """An entry as an import makes it: with size and date of the object."""
     modified_ms = int(lakeside.clock.ms - age_days * DAY_MS)
     entry = Entry(address=address, size_bytes=3, checksum="x", modified_ms=modified_ms)
-    lakeside.wait(lakeside.versions._write("main", path.encode(), 0, to_row(path.encode(), entry)))
+    lakeside.wait(lakeside.versions.staging.write("main", path.encode(), 0, to_row(path.encode(), entry)))
 
 
 def test_what_expired_commits_imported_goes_if_it_is_still_that_and_nothing_else_names_it(

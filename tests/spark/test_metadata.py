@@ -17,7 +17,7 @@ from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.collecting_metadata import MetadataCollector
 from lakebed.objectstore import open_deleter
 from lakebed.versions import Condemned, keys
-from lakebed.versions.committing import Note
+from lakebed.versions.commits.committer import Note
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 
@@ -59,9 +59,9 @@ def strand(lakeside: Lakeside, path: str) -> str:
 
     async def write() -> str:
         versions = lakeside.versions
-        record = (await versions._fresh("main")).record
-        base = await versions._metarange(record.commit_id)
-        return (await versions.trees.apply(base, await versions._changes(record.tokens()))).metarange_id
+        record = (await versions.context.branches.fresh("main")).record
+        base = await versions.context.commits.metarange(record.commit_id)
+        return (await versions.trees.apply(base, await versions.commits._changes(record.tokens()))).metarange_id
 
     lakeside.upload(path)
     return lakeside.wait(write())
@@ -122,9 +122,9 @@ def leave_commit(lakeside: Lakeside, path: str) -> set[Path]:
 
     async def write() -> None:
         versions = lakeside.versions
-        head = (await versions.get_branch("main")).commit_id
+        head = (await versions.refs.get_branch("main")).commit_id
         note = Note(message="dead", committer="tests", metadata={}, created_ms=lakeside.clock.ms)
-        await versions._write_commit(await versions._new_commit("main", tree, (head,), note))
+        await versions.context.commits.write(await versions.commits.new_commit("main", tree, (head,), note))
 
     lakeside.wait(write())
     return set(lakeside.files("_lakefs/*ranges/*.parquet")) - before

@@ -38,7 +38,7 @@ def lay(lakeside: Lakeside, key: str, *, age_days: float = 30) -> str:
 def imported(lakeside: Lakeside, path: str, address: str) -> None:
     """An entry as it was imported with the older system's metadata."""
     entry = Entry(address=address, size_bytes=3, checksum="x", modified_ms=1)
-    lakeside.wait(lakeside.versions._write("main", path.encode(), 0, to_row(path.encode(), entry)))
+    lakeside.wait(lakeside.versions.staging.write("main", path.encode(), 0, to_row(path.encode(), entry)))
 
 
 def there(lakeside: Lakeside) -> set[str]:

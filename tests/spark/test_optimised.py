@@ -53,12 +53,12 @@ def collect(spark: SparkSession, lakeside: Lakeside, mode: Mode = Mode.AUTOMATIC
 
 
 def issue(lakeside: Lakeside) -> str:
-    return lakeside.wait(lakeside.versions.issue_upload("main"))
+    return lakeside.wait(lakeside.versions.uploads.issue("main"))
 
 
 def link(lakeside: Lakeside, address: str, path: str) -> None:
     entry = Entry(address=address, size_bytes=4, checksum="x", modified_ms=1)
-    lakeside.wait(lakeside.versions.link_upload("main", path.encode(), entry))
+    lakeside.wait(lakeside.versions.uploads.link("main", path.encode(), entry))
 
 
 def test_an_optimised_run_finds_what_became_garbage_since_and_lists_only_new_slices(
@@ -90,7 +90,7 @@ def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSess
         lakeside.wait(lakeside.objectstore.put(address, b"late"))
     link(lakeside, linked, "a/1")
     for address in (expired, never):
-        assert lakeside.wait(lakeside.versions.expire_upload(address))
+        assert lakeside.wait(lakeside.versions.uploads.expire(address))
 
     plan, _ = collect(spark, lakeside, Mode.OPTIMISED)
 
@@ -98,7 +98,7 @@ def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSess
     assert plan.totals.all.size_bytes == 4
     assert lakeside.addresses() == {linked}
     lakeside.delete("a/1")
-    lakeside.wait(lakeside.versions.clean())
+    lakeside.wait(lakeside.versions.cleanup.clean())
     collect(spark, lakeside, Mode.OPTIMISED)
     assert lakeside.addresses() == set()
 
@@ -106,7 +106,7 @@ def test_bytes_that_came_after_their_slice_was_listed_are_found(spark: SparkSess
 def imported(lakeside: Lakeside, path: str, address: str) -> None:
     """An entry as it comes with another system's metadata."""
     entry = Entry(address=address, size_bytes=4, checksum="x", modified_ms=1)
-    lakeside.wait(lakeside.versions._write("main", path.encode(), 0, to_row(path.encode(), entry)))
+    lakeside.wait(lakeside.versions.staging.write("main", path.encode(), 0, to_row(path.encode(), entry)))
 
 
 @pytest.mark.parametrize("here_max", [0, 1 << 20], ids=["jobs", "here"])
@@ -207,7 +207,7 @@ def test_over_random_histories_runs_find_what_the_specification_does(
     def named_again() -> None:
         """By its full URI, as an import may name it."""
         try:
-            address = lakeside.wait(lakeside.versions.get("main", paths().encode())).address
+            address = lakeside.wait(lakeside.versions.staging.get("main", paths().encode())).address
         except NotFound:
             return
         imported(lakeside, rng.choice(("f/1", "f/2")), address if "://" in address else f"{URI}/{address}")
@@ -223,7 +223,7 @@ def test_over_random_histories_runs_find_what_the_specification_does(
         lambda: issued.append(issue(lakeside)),
         lambda: fill() if issued else None,
         lambda: linked() if issued else None,
-        lambda: lakeside.wait(lakeside.versions.expire_upload(issued.pop())) if issued else None,
+        lambda: lakeside.wait(lakeside.versions.uploads.expire(issued.pop())) if issued else None,
         lambda: lakeside.copy("main", "b", "e") if "b" in issued else lakeside.upload("b"),
     ]
     for mode in (Mode.CLEAN, Mode.OPTIMISED, Mode.OPTIMISED, Mode.OPTIMISED):
@@ -414,7 +414,7 @@ def test_a_repository_made_anew_in_the_same_namespace_does_not_go_on_from_the_ol
         options=Options(owner="tests"),
     )
     lakeside.service = CollectionService(lakeside.versions)
-    lakeside.wait(lakeside.versions.initialise("main"))
+    lakeside.wait(lakeside.versions.commits.initialise("main"))
     # Its records know nothing of the namespace: only a person lets it collect there.
     lakeside.wait(lakeside.service.adopting())
 

@@ -231,7 +231,7 @@ def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
     lakeside.delete("a/2", branch="side")
     lakeside.commit(branch="side")
     lakeside.clock.ms += 10 * DAY_MS
-    lakeside.wait(lakeside.versions.clean())
+    lakeside.wait(lakeside.versions.cleanup.clean())
     moves = collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
         dying(lakeside, "moving aside").apply(spark, moves.run_id, quarantine="7d")
@@ -264,7 +264,7 @@ def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
         collector.apply(spark, second.run_id)
 
     assert lakeside.addresses() == {garbage}
-    records = dict(lakeside.wait(lakeside.versions.runs()))
+    records = dict(lakeside.wait(lakeside.versions.retired.runs()))
     assert [records[RunId(plan.run_id)].began for plan in (first, second)] == [True, False]
 
 

@@ -89,7 +89,7 @@ def test_documents_that_are_named_exist(pattern: re.Pattern[str]) -> None:
 
 
 def test_source_files_that_are_named_exist() -> None:
-    """`versions/staging.py` in a text is a file below the project, the package or the text's own part."""
+    """`versions/fencing.py` in a text is a file below the project, the package or the text's own part."""
     missing = []
     for file, text in texts():
         here = (ROOT / file).parent

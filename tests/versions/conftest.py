@@ -54,7 +54,7 @@ def another(store: Store, objectstore: ObjectStore, clock: TurnableClock) -> Cal
 @pytest.fixture
 async def repo(another: Callable[[], Versions]) -> Versions:
     versions = another()
-    await versions.initialise("main")
+    await versions.commits.initialise("main")
     return versions
 
 

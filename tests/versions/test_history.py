@@ -30,7 +30,7 @@ from lakebed.versions import (
     decode_record,
     encode_record,
 )
-from lakebed.versions.committing import Note
+from lakebed.versions.commits.committer import Note
 from tests.clocks import TurnableClock
 
 from .conftest import body
@@ -38,20 +38,20 @@ from .conftest import body
 
 async def write(repo: Versions, branch: str, *paths: str, data: bytes = b"data") -> None:
     for path in paths:
-        await repo.upload(branch, path.encode(), body(repo.objectstore, data))
+        await repo.staging.upload(branch, path.encode(), body(repo.objectstore, data))
 
 
 async def commit(repo: Versions, branch: str = "main", message: str = "m") -> CommitId:
-    return (await repo.commit(branch, message=message, committer="me")).id
+    return (await repo.commits.commit(branch, message=message, committer="me")).id
 
 
 async def paths(repo: Versions, ref: str, prefix: str = "", delimiter: str = "") -> list[str]:
-    listing = await repo.list(ref, prefix=prefix.encode(), delimiter=delimiter.encode())
+    listing = await repo.staging.list(ref, prefix=prefix.encode(), delimiter=delimiter.encode())
     return [key.decode() for key, _ in listing.items]
 
 
 async def test_a_repository_starts_with_one_commit_and_a_default_branch(repo: Versions) -> None:
-    commits, more = await repo.log("main")
+    commits, more = await repo.history.log("main")
 
     assert [(c.message, c.generation, c.parents, c.metarange_id, c.committer) for c in commits] == [
         ("Repository created", 1, (), "", "")
@@ -61,14 +61,14 @@ async def test_a_repository_starts_with_one_commit_and_a_default_branch(repo: Ve
 
 async def test_a_write_is_read_back_staged_and_then_committed(repo: Versions) -> None:
     await write(repo, "main", "a/1")
-    staged = await repo.get("main", b"a/1")
+    staged = await repo.staging.get("main", b"a/1")
 
     commit_id = await commit(repo)
 
-    assert await repo.get("main", b"a/1") == staged
-    assert await repo.get(commit_id, b"a/1") == staged
+    assert await repo.staging.get("main", b"a/1") == staged
+    assert await repo.staging.get(commit_id, b"a/1") == staged
     with pytest.raises(PathNotFound):
-        await repo.get("main~1", b"a/1")
+        await repo.staging.get("main~1", b"a/1")
 
 
 async def test_what_is_staged_is_not_in_the_committed_view(repo: Versions) -> None:
@@ -83,7 +83,7 @@ async def test_a_delete_hides_a_committed_path_and_goes_into_the_next_commit(rep
     await write(repo, "main", "a", "b")
     first = await commit(repo)
 
-    await repo.delete("main", b"a")
+    await repo.staging.delete("main", b"a")
     assert await paths(repo, "main") == ["b"]
     second = await commit(repo)
 
@@ -99,20 +99,20 @@ async def test_a_commit_without_changes_is_refused_and_leaves_nothing_sealed(rep
         with pytest.raises(NoChanges, match="commit: no changes"):
             await commit(repo)
 
-    [(_, record)] = await repo.branch_records()
+    [(_, record)] = await repo.context.branches.every()
     assert record.sealed == ()
 
 
 async def test_an_empty_commit_can_be_asked_for(repo: Versions) -> None:
-    made = await repo.commit("main", message="marker", committer="me", allow_empty=True)
+    made = await repo.commits.commit("main", message="marker", committer="me", allow_empty=True)
 
-    assert (await repo.get_branch("main")).commit_id == made.id
+    assert (await repo.refs.get_branch("main")).commit_id == made.id
 
 
 async def test_deleting_what_is_not_there_stages_nothing(repo: Versions) -> None:
-    await repo.delete("main", b"nope")
+    await repo.staging.delete("main", b"nope")
 
-    assert (await repo.diff_branch("main")) == ([], False)
+    assert (await repo.history.diff_branch("main")) == ([], False)
 
 
 async def test_a_listing_folds_by_delimiter_and_resumes_after_a_prefix(repo: Versions) -> None:
@@ -124,7 +124,7 @@ async def test_a_listing_folds_by_delimiter_and_resumes_after_a_prefix(repo: Ver
     assert await paths(repo, "main", prefix="c/", delimiter="/") == ["c/d/", "c/e"]
     found, after = [], b""
     while True:
-        page = await repo.list("main", delimiter=b"/", after=after, limit=1)
+        page = await repo.staging.list("main", delimiter=b"/", after=after, limit=1)
         found += [key for key, _ in page.items]
         if not page.has_more:
             break
@@ -137,14 +137,14 @@ async def test_every_page_size_gives_the_same_listing(repo: Versions) -> None:
     await write(repo, "main", *names[:40])
     await commit(repo)
     await write(repo, "main", *names[40:])
-    await repo.delete_many("main", [name.encode() for name in names[::3]])
+    await repo.staging.delete_many("main", [name.encode() for name in names[::3]])
     expected = sorted(set(names) - set(names[::3]))
 
     for limit in (1, 2, 7, 1000):
         found: list[str] = []
         more = True
         while more:
-            page = await repo.list("main", after=found[-1].encode() if found else b"", limit=limit)
+            page = await repo.staging.list("main", after=found[-1].encode() if found else b"", limit=limit)
             found += [key.decode() for key, _ in page.items]
             more = page.has_more
         assert found == expected, limit
@@ -153,16 +153,16 @@ async def test_every_page_size_gives_the_same_listing(repo: Versions) -> None:
 async def test_ref_expressions_walk_parents(repo: Versions) -> None:
     await write(repo, "main", "a")
     one = await commit(repo)
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "b")
     two = await commit(repo, "dev")
     await write(repo, "main", "c")
     three = await commit(repo)
-    merged = (await repo.merge("dev", "main", committer="me")).id
-    await repo.create_tag("v1", "main")
+    merged = (await repo.merges.merge("dev", "main", committer="me")).id
+    await repo.refs.create_tag("v1", "main")
 
     async def at(ref: str) -> str:
-        return (await repo.resolve(ref)).commit_id
+        return (await repo.refs.resolve(ref)).commit_id
 
     assert await at("main") == await at("main@") == await at("v1") == await at(merged[:10]) == merged
     assert await at("main^1") == await at("main~") == await at("v1~1") == three
@@ -174,38 +174,38 @@ async def test_ref_expressions_walk_parents(repo: Versions) -> None:
 @pytest.mark.parametrize("ref", ["nope", "main~9", "v^", "main^2", "0" * 64, "nope@"])
 async def test_a_ref_that_names_nothing_is_not_found(repo: Versions, ref: str) -> None:
     with pytest.raises(RefNotFound):
-        await repo.resolve(ref)
+        await repo.refs.resolve(ref)
 
 
 @pytest.mark.parametrize("ref", ["", "~1", "main@@", "main@~1", "main$~", f"main~{10**9}"])
 async def test_a_malformed_ref_is_refused(repo: Versions, ref: str) -> None:
     with pytest.raises(BadRef):
-        await repo.resolve(ref)
+        await repo.refs.resolve(ref)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "ä", "x" * 257])
 async def test_a_bad_branch_name_is_refused(repo: Versions, name: str) -> None:
     with pytest.raises(InvalidName):
-        await repo.create_branch(name, "main")
+        await repo.refs.create_branch(name, "main")
 
 
 async def test_a_name_is_taken_once(repo: Versions) -> None:
-    await repo.create_tag("t", "main")
+    await repo.refs.create_tag("t", "main")
 
     with pytest.raises(BranchExists):
-        await repo.create_branch("main", "main")
+        await repo.refs.create_branch("main", "main")
     with pytest.raises(TagExists):
-        await repo.create_tag("t", "main")
+        await repo.refs.create_tag("t", "main")
 
 
 async def test_branches_and_tags_are_listed_in_pages(repo: Versions) -> None:
     for name in ("b1", "b2", "c"):
-        await repo.create_branch(name, "main")
-        await repo.create_tag(name, "main")
+        await repo.refs.create_branch(name, "main")
+        await repo.refs.create_tag(name, "main")
 
-    first, more = await repo.list_branches(limit=2)
-    rest, end = await repo.list_branches(after="b2", limit=2)
-    tags, _ = await repo.list_tags(prefix="b")
+    first, more = await repo.refs.list_branches(limit=2)
+    rest, end = await repo.refs.list_branches(after="b2", limit=2)
+    tags, _ = await repo.refs.list_tags(prefix="b")
 
     assert [b.name for b in first] == ["b1", "b2"]
     assert [b.name for b in rest] == ["c", "main"]
@@ -214,65 +214,65 @@ async def test_branches_and_tags_are_listed_in_pages(repo: Versions) -> None:
 
 
 async def test_a_deleted_branch_is_gone_with_what_was_staged(repo: Versions, store: Store) -> None:
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "a")
-    [token] = [r.staging_token for name, r in await repo.branch_records() if name == "dev"]
+    [token] = [r.staging_token for name, r in await repo.context.branches.every() if name == "dev"]
 
-    await repo.delete_branch("dev")
+    await repo.refs.delete_branch("dev")
     with pytest.raises(BranchNotFound):
-        await repo.get_branch("dev")
+        await repo.refs.get_branch("dev")
     with pytest.raises(BranchNotFound):
         await write(repo, "dev", "b")
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     assert await paths(repo, "dev") == []
 
-    assert (await repo.clean()).cells == 1
+    assert (await repo.cleanup.clean()).cells == 1
     assert (await store.scan(f"r1/{token}".encode(), b"", 10)).keys == []
 
 
 async def test_a_deleted_tag_is_gone(repo: Versions) -> None:
-    await repo.create_tag("t", "main")
-    await repo.delete_tag("t")
+    await repo.refs.create_tag("t", "main")
+    await repo.refs.delete_tag("t")
 
     with pytest.raises(TagNotFound):
-        await repo.delete_tag("t")
+        await repo.refs.delete_tag("t")
     with pytest.raises(TagNotFound):
-        await repo.get_tag("t")
+        await repo.refs.get_tag("t")
 
 
 async def test_a_merge_brings_the_changes_and_keeps_what_is_staged(repo: Versions) -> None:
     await write(repo, "main", "base")
     await commit(repo)
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "new")
-    await repo.delete("dev", b"base")
+    await repo.staging.delete("dev", b"base")
     source = await commit(repo, "dev")
     await write(repo, "main", "staged")
 
-    merged = await repo.merge("dev", "main", committer="me")
+    merged = await repo.merges.merge("dev", "main", committer="me")
 
     assert merged.parents[1] == source
     assert merged.metadata == {".lakefs.merge.strategy": "default"}
     assert await paths(repo, "main") == ["new", "staged"]
     assert await paths(repo, "main@") == ["new"]
     with pytest.raises(NoChanges, match="update branch main: no changes"):
-        await repo.merge("dev", "main", committer="me")
+        await repo.merges.merge("dev", "main", committer="me")
 
 
 @pytest.mark.parametrize(("strategy", "winner"), [("source-wins", b"theirs"), ("dest-wins", b"ours")])
 async def test_a_conflict_needs_a_strategy(repo: Versions, strategy: str, winner: bytes) -> None:
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "a", data=b"theirs")
     await commit(repo, "dev")
     await write(repo, "main", "a", data=b"ours")
     await commit(repo)
 
     with pytest.raises(MergeConflict) as refused:
-        await repo.merge("dev", "main", committer="me")
+        await repo.merges.merge("dev", "main", committer="me")
     assert refused.value.facts["conflicts"] == [b"a"]
-    await repo.merge("dev", "main", committer="me", strategy=strategy)  # type: ignore[arg-type]  # parametrised
+    await repo.merges.merge("dev", "main", committer="me", strategy=strategy)  # type: ignore[arg-type]  # parametrised
 
-    entry = await repo.get("main", b"a")
+    entry = await repo.staging.get("main", b"a")
     assert await repo.objectstore.get(entry.address) == winner
 
 
@@ -284,25 +284,25 @@ async def test_a_revert_undoes_one_commit_and_a_cherry_pick_redoes_it(repo: Vers
     await write(repo, "main", "c")
     await commit(repo)
 
-    undone = await repo.revert("main", bad, committer="me")
+    undone = await repo.merges.revert("main", bad, committer="me")
     assert await paths(repo, "main") == ["a", "c"]
-    picked = await repo.cherry_pick("main", bad, committer="me")
+    picked = await repo.merges.cherry_pick("main", bad, committer="me")
 
     assert await paths(repo, "main") == ["a", "b", "c"]
     assert (undone.message, picked.message) == (f"Revert {bad}", "adds b")
 
 
 async def test_a_merge_commit_is_reverted_against_a_named_parent(repo: Versions) -> None:
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "a")
     await commit(repo, "dev")
-    merged = await repo.merge("dev", "main", committer="me")
+    merged = await repo.merges.merge("dev", "main", committer="me")
 
     with pytest.raises(BadRef):
-        await repo.revert("main", merged.id, committer="me")
+        await repo.merges.revert("main", merged.id, committer="me")
     with pytest.raises(BadRef):
-        await repo.revert("main", merged.id, parent_number=3, committer="me")
-    await repo.revert("main", merged.id, parent_number=1, committer="me")
+        await repo.merges.revert("main", merged.id, parent_number=3, committer="me")
+    await repo.merges.revert("main", merged.id, parent_number=1, committer="me")
 
     assert await paths(repo, "main") == []
 
@@ -310,14 +310,14 @@ async def test_a_merge_commit_is_reverted_against_a_named_parent(repo: Versions)
 async def test_a_reset_gives_up_all_a_prefix_or_one_object(repo: Versions) -> None:
     await write(repo, "main", "a/1", data=b"old")
     await commit(repo)
-    old = await repo.get("main", b"a/1")
+    old = await repo.staging.get("main", b"a/1")
     await write(repo, "main", "a/1", "a/2", "b")
 
-    await repo.reset_object("main", b"a/1")
-    assert await repo.get("main", b"a/1") == old
-    assert await repo.reset_prefix("main", b"a/") == 1
+    await repo.resets.reset_object("main", b"a/1")
+    assert await repo.staging.get("main", b"a/1") == old
+    assert await repo.resets.reset_prefix("main", b"a/") == 1
     assert await paths(repo, "main") == ["a/1", "b"]
-    await repo.reset("main")
+    await repo.resets.reset("main")
 
     assert await paths(repo, "main") == ["a/1"]
 
@@ -330,10 +330,10 @@ async def test_a_hard_reset_moves_the_head_and_minds_what_is_staged(repo: Versio
     await write(repo, "main", "c")
 
     with pytest.raises(UncommittedChanges):
-        await repo.hard_reset("main", first)
-    await repo.hard_reset("main", first, force=True)
+        await repo.resets.hard_reset("main", first)
+    await repo.resets.hard_reset("main", first, force=True)
 
-    assert (await repo.get_branch("main")).commit_id == first
+    assert (await repo.refs.get_branch("main")).commit_id == first
     assert await paths(repo, "main") == ["a"]
 
 
@@ -343,9 +343,9 @@ async def test_a_hard_reset_without_force_moves_the_head_and_leaves_nothing_seal
     await write(repo, "main", "b")
     await commit(repo)
 
-    await repo.hard_reset("main", first)
+    await repo.resets.hard_reset("main", first)
 
-    [(_, branch)] = await repo.branch_records()
+    [(_, branch)] = await repo.context.branches.every()
     assert (branch.commit_id, branch.sealed) == (first, ())
     assert await paths(repo, "main") == ["a"]
 
@@ -357,13 +357,13 @@ async def test_what_an_object_reset_put_back_as_the_head_has_it_is_no_change(rep
     await write(repo, "main", *(["a", "c"] if is_in_head else ["c"]))
     await commit(repo)
     await write(repo, "main", "a", "c")
-    await repo._seal("main")  # A committer that died: what it has is not removed but covered.
+    await repo.commits.seal("main")  # A committer that died: what it has is not removed but covered.
     for key in (b"a", b"c"):
-        await repo.reset_object("main", key)
+        await repo.resets.reset_object("main", key)
 
-    await repo.hard_reset("main", first)
+    await repo.resets.hard_reset("main", first)
 
-    assert (await repo.get_branch("main")).commit_id == first
+    assert (await repo.refs.get_branch("main")).commit_id == first
     assert await paths(repo, "main") == ["b"]
 
 
@@ -374,35 +374,35 @@ async def test_a_change_behind_what_an_object_reset_put_back_is_minded(repo: Ver
     await write(repo, "main", "a", "b")
     head = await commit(repo)
     await write(repo, "main", "a", "b")
-    await repo._seal("main")
+    await repo.commits.seal("main")
     for key in (b"a", b"b"):
-        await repo.reset_object("main", key)
+        await repo.resets.reset_object("main", key)
     if change == "deleted":
-        await repo.delete("main", b"z")
+        await repo.staging.delete("main", b"z")
     else:
         await write(repo, "main", "y" if change == "written" else "b")
-    shown = [await repo.get("main", path.encode()) for path in await paths(repo, "main")]
+    shown = [await repo.staging.get("main", path.encode()) for path in await paths(repo, "main")]
 
     with pytest.raises(UncommittedChanges):
-        await repo.hard_reset("main", first)
+        await repo.resets.hard_reset("main", first)
 
-    assert (await repo.get_branch("main")).commit_id == head
-    assert [await repo.get("main", path.encode()) for path in await paths(repo, "main")] == shown
+    assert (await repo.refs.get_branch("main")).commit_id == head
+    assert [await repo.staging.get("main", path.encode()) for path in await paths(repo, "main")] == shown
 
 
 async def test_differences_are_told_apart(repo: Versions) -> None:
     await write(repo, "main", "changed", "gone", "same/1")
     await commit(repo)
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "changed", data=b"otherwise")
     await write(repo, "dev", "new/1", "new/2")
-    await repo.delete("dev", b"gone")
+    await repo.staging.delete("dev", b"gone")
 
-    staged, _ = await repo.diff_branch("dev")
+    staged, _ = await repo.history.diff_branch("dev")
     await commit(repo, "dev")
-    between, _ = await repo.diff_refs("main", "dev")
-    folded, _ = await repo.diff_refs("main", "dev", delimiter=b"/")
-    page, more = await repo.diff_refs("main", "dev", after=b"changed", limit=1)
+    between, _ = await repo.history.diff_refs("main", "dev")
+    folded, _ = await repo.history.diff_refs("main", "dev", delimiter=b"/")
+    page, more = await repo.history.diff_refs("main", "dev", after=b"changed", limit=1)
 
     expected = [("changed", b"changed"), ("removed", b"gone"), ("added", b"new/1"), ("added", b"new/2")]
     assert [(d.kind, d.key) for d in staged] == expected
@@ -412,15 +412,15 @@ async def test_differences_are_told_apart(repo: Versions) -> None:
 
 
 async def test_a_three_dot_diff_shows_what_a_merge_would_bring(repo: Versions) -> None:
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "both", "theirs")
     await commit(repo, "dev")
     await write(repo, "main", "both", data=b"otherwise")
     await write(repo, "main", "ours")
     await commit(repo)
 
-    three, _ = await repo.diff_refs("main", "dev")
-    two, _ = await repo.diff_refs("main", "dev", three_dot=False)
+    three, _ = await repo.history.diff_refs("main", "dev")
+    two, _ = await repo.history.diff_refs("main", "dev", three_dot=False)
 
     assert [(d.kind, d.key) for d in three] == [("conflict", b"both"), ("added", b"theirs")]
     assert [(d.kind, d.key) for d in two] == [("changed", b"both"), ("removed", b"ours"), ("added", b"theirs")]
@@ -432,11 +432,11 @@ async def test_the_log_pages_and_filters_by_path(repo: Versions) -> None:
         await write(repo, "main", name)
         ids.append(await commit(repo, message=name))
 
-    page, more = await repo.log("main", limit=2)
-    rest, end = await repo.log("main", after=page[-1].id, limit=5)
-    by_object, _ = await repo.log("main", objects=[b"b"])
-    by_prefix, _ = await repo.log("main", prefixes=[b"a/"])
-    until, _ = await repo.log("main", stop_at=ids[1])
+    page, more = await repo.history.log("main", limit=2)
+    rest, end = await repo.history.log("main", after=page[-1].id, limit=5)
+    by_object, _ = await repo.history.log("main", objects=[b"b"])
+    by_prefix, _ = await repo.history.log("main", prefixes=[b"a/"])
+    until, _ = await repo.history.log("main", stop_at=ids[1])
 
     assert [c.id for c in page] == ids[:0:-1]
     assert ([c.message for c in rest], more, end) == (["a/1", "Repository created"], True, False)
@@ -448,50 +448,50 @@ async def test_the_log_pages_and_filters_by_path(repo: Versions) -> None:
 async def test_the_merge_base_is_the_youngest_common_ancestor(repo: Versions) -> None:
     await write(repo, "main", "a")
     fork = await commit(repo)
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
     await write(repo, "dev", "b")
     await commit(repo, "dev")
     await write(repo, "main", "c")
     await commit(repo)
 
-    assert (await repo.merge_base("main", "dev")).id == fork
+    assert (await repo.history.merge_base("main", "dev")).id == fork
 
 
 async def test_an_upload_can_be_conditional(repo: Versions) -> None:
     await write(repo, "main", "a")
-    etag = (await repo.get("main", b"a")).checksum
+    etag = (await repo.staging.get("main", b"a")).checksum
 
     with pytest.raises(PathExists):
-        await repo.upload("main", b"a", body(repo.objectstore), if_none_match=True)
+        await repo.staging.upload("main", b"a", body(repo.objectstore), if_none_match=True)
     with pytest.raises(PreconditionFailed):
-        await repo.upload("main", b"a", body(repo.objectstore), if_match="other")
-    await repo.upload("main", b"a", body(repo.objectstore, b"two"), if_match=etag)
-    await repo.upload("main", b"fresh", body(repo.objectstore), if_none_match=True)
+        await repo.staging.upload("main", b"a", body(repo.objectstore), if_match="other")
+    await repo.staging.upload("main", b"a", body(repo.objectstore, b"two"), if_match=etag)
+    await repo.staging.upload("main", b"fresh", body(repo.objectstore), if_none_match=True)
 
-    assert (await repo.get("main", b"a")).size_bytes == 3
+    assert (await repo.staging.get("main", b"a")).size_bytes == 3
 
 
 async def test_only_addresses_outside_the_namespace_can_be_staged(repo: Versions) -> None:
     outside = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=1)
-    await repo.put("main", b"x", outside)
+    await repo.staging.put("main", b"x", outside)
 
-    assert await repo.get("main", b"x") == outside
+    assert await repo.staging.get("main", b"x") == outside
     for address in ("data/1q306knvs002d/00000042", "mem://tests/data/x", "x"):
         with pytest.raises(AddressNotAllowed):
-            await repo.put("main", b"y", Entry(address=address, size_bytes=1, checksum="c", modified_ms=1))
+            await repo.staging.put("main", b"y", Entry(address=address, size_bytes=1, checksum="c", modified_ms=1))
 
 
 async def test_a_copy_of_a_staged_object_shares_its_bytes_and_any_other_does_not(repo: Versions) -> None:
     await write(repo, "main", "staged")
-    shallow = await repo.copy("main", b"staged", "main", b"copied")
+    shallow = await repo.copies.copy("main", b"staged", "main", b"copied")
     await commit(repo)
-    deep = await repo.copy("main", b"staged", "main", b"again")
+    deep = await repo.copies.copy("main", b"staged", "main", b"again")
 
-    assert shallow.address == (await repo.get("main", b"staged")).address
+    assert shallow.address == (await repo.staging.get("main", b"staged")).address
     assert deep.address != shallow.address
     assert await repo.objectstore.get(deep.address) == b"data"
     with pytest.raises(PathNotFound):
-        await repo.copy("main", b"nope", "main", b"x")
+        await repo.copies.copy("main", b"nope", "main", b"x")
 
 
 async def test_a_failed_body_stages_nothing(repo: Versions) -> None:
@@ -499,23 +499,23 @@ async def test_a_failed_body_stages_nothing(repo: Versions) -> None:
         raise OSError("connection lost")
 
     with pytest.raises(OSError, match="connection lost"):
-        await repo.upload("main", b"a", fails)
+        await repo.staging.upload("main", b"a", fails)
 
     assert await paths(repo, "main") == []
 
 
 async def test_an_unpublished_commit_cannot_be_named(repo: Versions, objectstore: ObjectStore) -> None:
-    seen = await repo._fresh("main")
+    seen = await repo.context.branches.fresh("main")
     note = Note(message="m", committer="me", metadata={})
-    orphan = await repo._new_commit("main", EMPTY_METARANGE, (seen.record.commit_id,), note)
-    orphan_id = await repo._write_commit(orphan)
+    orphan = await repo.commits.new_commit("main", EMPTY_METARANGE, (seen.record.commit_id,), note)
+    orphan_id = await repo.context.commits.write(orphan)
 
     with pytest.raises(CommitNotFound):
-        await repo.get_commit(orphan_id)
+        await repo.history.get_commit(orphan_id)
     with pytest.raises(RefNotFound):
-        await repo.create_branch("b", orphan_id)
+        await repo.refs.create_branch("b", orphan_id)
     with pytest.raises(RefNotFound):
-        await repo.create_tag("t", orphan_id[:12])
+        await repo.refs.create_tag("t", orphan_id[:12])
 
 
 async def test_a_published_commit_whose_note_was_lost_is_still_found(
@@ -530,16 +530,16 @@ async def test_a_published_commit_whose_note_was_lost_is_still_found(
     await store.set(b"r1", key, encode_record(unnoted))
 
     other = another()
-    assert (await other.get_commit(commit_id)).id == commit_id
+    assert (await other.history.get_commit(commit_id)).id == commit_id
 
 
 async def test_cleaning_removes_committed_cells_and_old_claims(repo: Versions, clock: TurnableClock) -> None:
     await write(repo, "main", "a", "b")
     await commit(repo)
 
-    first = await repo.clean()
-    clock.ms += repo.options.claim_age_ms_max
-    second = await repo.clean()
+    first = await repo.cleanup.clean()
+    clock.ms += repo.context.options.claim_age_ms_max
+    second = await repo.cleanup.clean()
 
     assert (first.cells, first.claims) == (2, 0)
     assert (second.cells, second.claims) == (0, 1)

@@ -93,7 +93,7 @@ def store() -> HookedStore:
 async def test_an_object_reset_while_a_commit_has_read_it_does_not_come_back(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
-    await repo.upload("main", b"k", body(repo.objectstore))
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
     other = another()
     publish = asyncio.Event()
     committed: list[asyncio.Task[object]] = []
@@ -106,47 +106,47 @@ async def test_an_object_reset_while_a_commit_has_read_it_does_not_come_back(
             await publish.wait()
 
         store.before("set", b"claim/", wait)
-        committed.append(asyncio.ensure_future(other.commit("main", message="m", committer="c")))
+        committed.append(asyncio.ensure_future(other.commits.commit("main", message="m", committer="c")))
         await claimed.wait()
 
     store.before("delete_if", b"k", commit_up_to_its_claim)
-    await repo.reset_object("main", b"k")
+    await repo.resets.reset_object("main", b"k")
     publish.set()
     await committed[0]
 
     with pytest.raises(PathNotFound):
-        await another().get("main", b"k")
+        await another().staging.get("main", b"k")
 
 
 async def test_an_object_reset_does_not_undo_a_merge_that_ran_beside_it(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
-    await repo.create_branch("dev", "main")
-    await repo.upload("dev", b"k", body(repo.objectstore, b"merged"))
-    await repo.commit("dev", message="m", committer="c")
-    await repo.upload("main", b"k", body(repo.objectstore, b"staged"))
-    await repo._seal("main")  # a committer that died
+    await repo.refs.create_branch("dev", "main")
+    await repo.staging.upload("dev", b"k", body(repo.objectstore, b"merged"))
+    await repo.commits.commit("dev", message="m", committer="c")
+    await repo.staging.upload("main", b"k", body(repo.objectstore, b"staged"))
+    await repo.commits.seal("main")  # a committer that died
 
     async def merge() -> None:
-        await another().merge("dev", "main", committer="c")
+        await another().merges.merge("dev", "main", committer="c")
 
     store.before("set_if", b"k", merge)
-    await repo.reset_object("main", b"k")
+    await repo.resets.reset_object("main", b"k")
 
-    assert (await repo.get("main", b"k")).size_bytes == len(b"merged")
+    assert (await repo.staging.get("main", b"k")).size_bytes == len(b"merged")
 
 
 async def seal_what_replaces_what_is_committed(repo: Versions) -> Entry:
-    await repo.upload("main", b"k", body(repo.objectstore, b"committed"))
-    await repo.commit("main", message="m", committer="c")
-    committed = await repo.get("main", b"k")
-    await repo.upload("main", b"k", body(repo.objectstore, b"staged"))
-    await repo._seal("main")  # a committer that died
+    await repo.staging.upload("main", b"k", body(repo.objectstore, b"committed"))
+    await repo.commits.commit("main", message="m", committer="c")
+    committed = await repo.staging.get("main", b"k")
+    await repo.staging.upload("main", b"k", body(repo.objectstore, b"staged"))
+    await repo.commits.seal("main")  # a committer that died
     return committed
 
 
 async def copies(repo: Versions) -> list[CopyRecord]:
-    return [record async for _, record in repo._records(CopyRecord, keys.COPY)]
+    return [record async for _, record in repo.context.records(CopyRecord, keys.COPY)]
 
 
 async def test_what_an_object_reset_puts_on_top_of_a_commit_under_way_is_tracked_until_it_is_there(
@@ -159,24 +159,24 @@ async def test_what_an_object_reset_puts_on_top_of_a_commit_under_way_is_tracked
         tracked.extend(await copies(repo))
 
     store.before("set_if", b"k", look)
-    await repo.reset_object("main", b"k")
+    await repo.resets.reset_object("main", b"k")
 
     assert [(record.state, record.address) for record in tracked] == [(CopyState.PENDING, committed.address)]
     assert [record.state for record in await copies(repo)] == [CopyState.DONE]
-    assert await repo.get("main", b"k") == committed
+    assert await repo.staging.get("main", b"k") == committed
 
 
 async def test_an_object_reset_whose_copy_was_given_up_starts_again(repo: Versions, store: HookedStore) -> None:
     committed = await seal_what_replaces_what_is_committed(repo)
 
     async def give_up() -> None:
-        [key] = [key async for key, _ in repo._records(CopyRecord, keys.COPY)]
-        await repo.give_up(CopyRecord, key)
+        [key] = [key async for key, _ in repo.context.records(CopyRecord, keys.COPY)]
+        await repo.fencing.give_up(CopyRecord, key)
 
     store.before("set_if", b"k", give_up)
-    await repo.reset_object("main", b"k")
+    await repo.resets.reset_object("main", b"k")
 
-    assert await repo.get("main", b"k") == committed
+    assert await repo.staging.get("main", b"k") == committed
     assert {record.state for record in await copies(repo)} == {CopyState.DONE}
 
 
@@ -185,35 +185,35 @@ async def test_an_object_reset_does_not_put_back_what_a_collection_is_about_to_t
     run = RunId("run1")
     record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
     await repo.store.set(repo.partition, keys.RUN + run.encode(), encode_record(record))
-    head = (await repo.get_branch("main")).commit_id
+    head = (await repo.refs.get_branch("main")).commit_id
     await repo.store.set(keys.condemned_partition(repo.uid, run), head.encode(), b"")
 
     with pytest.raises(Condemned, match="run1"):
-        await repo.reset_object("main", b"k")
+        await repo.resets.reset_object("main", b"k")
 
-    assert (await repo.get("main", b"k")).size_bytes == len(b"staged")
+    assert (await repo.staging.get("main", b"k")).size_bytes == len(b"staged")
     assert await copies(repo) == []
 
 
 async def test_a_commit_that_was_published_succeeds_though_it_cannot_be_noted(
     repo: Versions, another: Callable[[], Versions], store: HookedStore
 ) -> None:
-    await repo.upload("main", b"k", body(repo.objectstore))
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
 
     async def fail_the_note() -> None:
         store.before("set", b"commit/", unreachable)
 
     store.before("set", b"claim/", fail_the_note)
-    commit = await repo.commit("main", message="m", committer="c")
+    commit = await repo.commits.commit("main", message="m", committer="c")
 
-    assert (await another().get_branch("main")).commit_id == commit.id
-    assert await another().get_commit(commit.id)
+    assert (await another().refs.get_branch("main")).commit_id == commit.id
+    assert await another().history.get_commit(commit.id)
 
 
 async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo: Versions, store: HookedStore) -> None:
-    await repo.create_branch("dev", "main")
-    await repo.upload("dev", b"k", body(repo.objectstore))
-    await repo.commit("dev", message="m", committer="c")
+    await repo.refs.create_branch("dev", "main")
+    await repo.staging.upload("dev", b"k", body(repo.objectstore))
+    await repo.commits.commit("dev", message="m", committer="c")
 
     async def lose() -> None:
         store.before("get", b"branch/main", unreachable)
@@ -221,43 +221,43 @@ async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo:
 
     store.before("set_if", b"branch/main", lose)
     with pytest.raises(OutcomeUnknown):
-        await repo.merge("dev", "main", committer="c")
+        await repo.merges.merge("dev", "main", committer="c")
 
 
 async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Versions, store: HookedStore) -> None:
-    await repo.upload("main", b"k", body(repo.objectstore))
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
     store.before("delete", b"hold/", unreachable)
 
-    await repo.hard_reset("main", "main", force=True)
+    await repo.resets.hard_reset("main", "main", force=True)
 
     with pytest.raises(PathNotFound):
-        await repo.get("main", b"k")
+        await repo.staging.get("main", b"k")
 
 
 async def test_a_hard_reset_without_force_refuses_what_was_staged_while_it_looked(
     repo: Versions, store: HookedStore
 ) -> None:
     async def write() -> None:
-        await repo.upload("main", b"k", body(repo.objectstore))
+        await repo.staging.upload("main", b"k", body(repo.objectstore))
 
     store.before("set_if", b"branch/main", write)
 
     with pytest.raises(UncommittedChanges):
-        await repo.hard_reset("main", "main")
-    assert await repo.get("main", b"k")
+        await repo.resets.hard_reset("main", "main")
+    assert await repo.staging.get("main", b"k")
 
 
 async def test_a_hard_reset_without_force_keeps_what_is_staged_after_it_looked(
     repo: Versions, store: HookedStore
 ) -> None:
     async def write() -> None:
-        await repo.upload("main", b"k", body(repo.objectstore))
+        await repo.staging.upload("main", b"k", body(repo.objectstore))
 
     store.before("set", b"claim/", write)
 
-    await repo.hard_reset("main", "main")
+    await repo.resets.hard_reset("main", "main")
 
-    assert await repo.get("main", b"k")
+    assert await repo.staging.get("main", b"k")
 
 
 @pytest.mark.parametrize("is_done", [True, False])
@@ -265,13 +265,13 @@ async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the
     repo: Versions, store: HookedStore, is_done: bool
 ) -> None:
     """Done if the head is there and the token gone; else nobody can say what the store may still do."""
-    first = (await repo.get_branch("main")).commit_id
-    await repo.upload("main", b"k", body(repo.objectstore))
-    await repo.commit("main", message="m", committer="c")
+    first = (await repo.refs.get_branch("main")).commit_id
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    await repo.commits.commit("main", message="m", committer="c")
 
     async def lose() -> None:
         if is_done:
-            await repo.hard_reset("main", first)
+            await repo.resets.hard_reset("main", first)
         raise OutcomeUnknown("no answer")
 
     async def lose_the_next() -> None:
@@ -279,24 +279,24 @@ async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the
 
     store.before("set", b"claim/", lose_the_next)
     if is_done:
-        assert await repo.hard_reset("main", first) == first
+        assert await repo.resets.hard_reset("main", first) == first
     else:
         with pytest.raises(OutcomeUnknown):
-            await repo.hard_reset("main", first)
+            await repo.resets.hard_reset("main", first)
 
 
 async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_settled_yet(
     repo: Versions, store: HookedStore
 ) -> None:
     async def close_and_fail() -> None:
-        await repo.close_slices()
+        await repo.slices.close()
         store.before("set_if", b"slice/", unreachable)
 
     store.before("set_if", b"k", close_and_fail)
-    await repo.upload("main", b"k", body(repo.objectstore))
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
     assert await slice_states(store) == [SliceState.OPEN]
 
-    await repo.close_slices()
+    await repo.slices.close()
     assert await slice_states(store) == [SliceState.SETTLED]
 
 
@@ -310,8 +310,8 @@ async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_ow
 
     store.before("set_if", b"k", end)
     with pytest.raises(type(error)):
-        await repo.upload("main", b"k", body(repo.objectstore))
-    await repo.close_slices()
+        await repo.staging.upload("main", b"k", body(repo.objectstore))
+    await repo.slices.close()
 
     assert await slice_states(store) == [SliceState.OPEN]
 
@@ -319,12 +319,12 @@ async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_ow
 async def test_an_idle_instance_ends_its_slice_after_an_hour(
     repo: Versions, store: HookedStore, clock: TurnableClock
 ) -> None:
-    await repo.upload("main", b"k", body(repo.objectstore))
-    await repo.clean()
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    await repo.cleanup.clean()
     assert await slice_states(store) == [SliceState.OPEN]
 
-    clock.ms += repo.options.slice_age_ms_max
-    await repo.clean()
+    clock.ms += repo.context.options.slice_age_ms_max
+    await repo.cleanup.clean()
     assert await slice_states(store) == [SliceState.SETTLED]
 
 
@@ -332,16 +332,16 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
     repo: Versions, another: Callable[[], Versions]
 ) -> None:
     other = another()
-    await other.create_branch("dev", "main")
-    await other.upload("dev", b"k", body(repo.objectstore))
-    await other.commit("dev", message="m", committer="c")
-    address = await repo.issue_upload("main")
+    await other.refs.create_branch("dev", "main")
+    await other.staging.upload("dev", b"k", body(repo.objectstore))
+    await other.commits.commit("dev", message="m", committer="c")
+    address = await repo.uploads.issue("main")
     stored = await repo.objectstore.put(address, b"client")
-    await repo.get_branch("main")
-    await other.merge("dev", "main", committer="c")
+    await repo.refs.get_branch("main")
+    await other.merges.merge("dev", "main", committer="c")
 
     with pytest.raises(PathExists):
-        await repo.link_upload(
+        await repo.uploads.link(
             "main",
             b"k",
             Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1),
@@ -361,9 +361,9 @@ async def test_a_branch_that_could_not_be_made_can_be_made_at_once(
 
     store.before("set_if", b"branch/dev", fail_the_next)
     with pytest.raises(type(error)):
-        await repo.create_branch("dev", "main")
+        await repo.refs.create_branch("dev", "main")
 
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
 
 
 @pytest.mark.parametrize("flow", ["put", "commit", "freeze", "touch", "reset_object", "give_up"])
@@ -372,18 +372,18 @@ async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_eve
 ) -> None:
     entry = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1)
     flows: dict[str, Callable[[], Awaitable[object]]] = {
-        "put": lambda: repo.put("main", b"k", entry),
-        "commit": lambda: repo.commit("main", message="m", committer="c"),
-        "freeze": lambda: repo.freeze("main"),
-        "touch": lambda: repo.touch("main"),
-        "reset_object": lambda: repo.reset_object("main", b"there"),
-        "give_up": lambda: repo.give_up(UploadRecord, b"upload/" + address.encode()),
+        "put": lambda: repo.staging.put("main", b"k", entry),
+        "commit": lambda: repo.commits.commit("main", message="m", committer="c"),
+        "freeze": lambda: repo.fencing.freeze("main"),
+        "touch": lambda: repo.fencing.touch("main"),
+        "reset_object": lambda: repo.resets.reset_object("main", b"there"),
+        "give_up": lambda: repo.fencing.give_up(UploadRecord, b"upload/" + address.encode()),
     }
 
-    await repo.put("main", b"there", entry)
-    address = await repo.issue_upload("main")
-    record, held = await repo._upload(address)
-    await repo._move_upload(address, replace(record, state=UploadState.LINKING), held)
+    await repo.staging.put("main", b"there", entry)
+    address = await repo.uploads.issue("main")
+    record, held = await repo.uploads._find(address)
+    await repo.uploads._move(address, replace(record, state=UploadState.LINKING), held)
 
     async def lose(*_: object) -> None:
         raise OutcomeUnknown("the sync failed")
@@ -397,11 +397,11 @@ async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_eve
 async def test_a_branch_whose_deletion_was_done_without_an_answer_is_deleted(
     repo: Versions, store: HookedStore
 ) -> None:
-    await repo.create_branch("dev", "main")
+    await repo.refs.create_branch("dev", "main")
 
     async def do_and_lose() -> None:
         await store.delete(b"r1", b"branch/dev")
         raise OutcomeUnknown("no answer")
 
     store.before("delete_if", b"branch/dev", do_and_lose)
-    await repo.delete_branch("dev")
+    await repo.refs.delete_branch("dev")

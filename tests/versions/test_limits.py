@@ -8,8 +8,8 @@ from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, Entry, InvalidEntry
 from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import BadRef, InvalidNote, Versions
-from lakebed.versions.cleaning import SEALED_MAX
-from lakebed.versions.giving_up import STANDS_FOR_MAX
+from lakebed.versions.cleanup import SEALED_MAX
+from lakebed.versions.fencing import STANDS_FOR_MAX
 
 
 def foreign(*, size_bytes: int = 1, modified_ms: int = 1) -> Entry:
@@ -26,59 +26,59 @@ async def test_an_entry_that_no_range_could_hold_is_refused_and_the_branch_commi
     repo: Versions, entry: Entry
 ) -> None:
     with pytest.raises(InvalidEntry):
-        await repo.put("main", b"bad", entry)
+        await repo.staging.put("main", b"bad", entry)
 
-    await repo.put("main", b"good", foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX))
-    await repo.commit("main", message="m", committer="c")
-    assert await repo.get("main", b"good") == foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX)
+    await repo.staging.put("main", b"good", foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX))
+    await repo.commits.commit("main", message="m", committer="c")
+    assert await repo.staging.get("main", b"good") == foreign(size_bytes=(1 << 63) - 1, modified_ms=DATE_MS_MAX)
 
 
 @pytest.mark.parametrize("created_ms", [DATE_MS_MIN - 1, DATE_MS_MAX + 1, 10**19])
 async def test_a_commit_of_a_date_that_collectors_cannot_write_down_is_refused(repo: Versions, created_ms: int) -> None:
     with pytest.raises(InvalidNote):
-        await repo.commit("main", message="m", committer="c", created_ms=created_ms, allow_empty=True)
+        await repo.commits.commit("main", message="m", committer="c", created_ms=created_ms, allow_empty=True)
 
 
 async def test_words_that_would_outgrow_a_value_are_refused_before_anything_is_sealed(repo: Versions) -> None:
-    before = await repo._fresh("main")
+    before = await repo.context.branches.fresh("main")
 
     for words in ({"message": "m" * 300_000}, {"message": "m", "metadata": {"k" * 300_000: ""}}):
         with pytest.raises(InvalidNote):
-            await repo.commit("main", committer="c", allow_empty=True, **words)
+            await repo.commits.commit("main", committer="c", allow_empty=True, **words)
         with pytest.raises(InvalidNote):
-            await repo.merge("main", "main", committer="c", **words)
+            await repo.merges.merge("main", "main", committer="c", **words)
 
-    assert (await repo._fresh("main")).is_same(before)
+    assert (await repo.context.branches.fresh("main")).is_same(before)
 
 
 @pytest.mark.parametrize("steps", ["~" + "1" * 5000, "^" + "9" * 5000, "~10000000"])
 async def test_a_ref_with_more_steps_than_any_history_has_is_malformed(repo: Versions, steps: str) -> None:
     with pytest.raises(BadRef):
-        await repo.resolve("main" + steps)
+        await repo.refs.resolve("main" + steps)
 
 
 async def test_a_branch_whose_commits_keep_failing_stays_quick_to_read_and_loses_nothing(repo: Versions) -> None:
     for number in range(SEALED_MAX + 1):
-        await repo.put("main", b"k%02d" % (number % 5), foreign(size_bytes=number))
-        await repo._seal("main")  # a commit that got no further
+        await repo.staging.put("main", b"k%02d" % (number % 5), foreign(size_bytes=number))
+        await repo.commits.seal("main")  # a commit that got no further
 
-    await repo.clean()
+    await repo.cleanup.clean()
 
-    assert len((await repo._fresh("main")).record.tokens()) == 2
-    before = (await repo.list("main")).items
-    await repo.commit("main", message="m", committer="c")
-    assert (await repo.list("main@")).items == before
+    assert len((await repo.context.branches.fresh("main")).record.tokens()) == 2
+    before = (await repo.staging.list("main")).items
+    await repo.commits.commit("main", message="m", committer="c")
+    assert (await repo.staging.list("main@")).items == before
     assert [row[4] for _, row in before if row is not None] == [30, 31, 32, 28, 29]
 
 
 async def test_the_record_of_a_branch_that_is_frozen_again_and_again_stays_small(repo: Versions) -> None:
-    await repo.put("main", b"k", foreign())
+    await repo.staging.put("main", b"k", foreign())
     for _ in range(STANDS_FOR_MAX):
-        await repo.freeze("main")
+        await repo.fencing.freeze("main")
 
-    [frozen] = (await repo._fresh("main")).record.sealed
+    [frozen] = (await repo.context.branches.fresh("main")).record.sealed
     assert len(frozen.stands_for) == STANDS_FOR_MAX
-    assert await repo.get("main", b"k") == foreign()
+    assert await repo.staging.get("main", b"k") == foreign()
 
 
 async def test_a_listing_of_one_entry_does_not_go_through_tombstones_two_by_two(
@@ -86,8 +86,8 @@ async def test_a_listing_of_one_entry_does_not_go_through_tombstones_two_by_two(
 ) -> None:
     paths = [b"k%04d" % number for number in range(2000)]
     for path in paths:
-        await repo.put("main", path, foreign())
-    await repo.delete_many("main", paths[:-1])
+        await repo.staging.put("main", path, foreign())
+    await repo.staging.delete_many("main", paths[:-1])
     scans = 0
     scan = store.scan
 
@@ -97,7 +97,7 @@ async def test_a_listing_of_one_entry_does_not_go_through_tombstones_two_by_two(
         return await scan(partition, start, limit)
 
     monkeypatch.setattr(store, "scan", counting)
-    listing = await repo.list("main", limit=1)
+    listing = await repo.staging.list("main", limit=1)
 
     assert [key for key, _ in listing.items] == [paths[-1]]
     assert scans < 20

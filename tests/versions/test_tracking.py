@@ -31,7 +31,7 @@ from lakebed.versions import (
     decode_record,
     encode_record,
 )
-from lakebed.versions.staging import ANY
+from lakebed.versions.staging.entries import ANY
 from tests.clocks import TurnableClock
 
 from .conftest import body
@@ -44,7 +44,7 @@ async def slices(store: Store) -> list[tuple[str, SliceState]]:
 
 
 async def flags_of(repo: Versions, store: Store, path: bytes) -> int:
-    token = (await repo._fresh("main")).record.staging_token
+    token = (await repo.context.branches.fresh("main")).record.staging_token
     held = await store.get(f"r1/{token}".encode(), path)
     assert held is not None
     return decode_cell(held.value)[0]
@@ -56,7 +56,7 @@ async def put_bytes(repo: Versions, address: str) -> Entry:
 
 
 async def test_addresses_of_one_instance_are_dense_in_one_open_slice(repo: Versions, store: Store) -> None:
-    found = [(await repo.upload("main", b"p%d" % n, body(repo.objectstore))).address for n in range(3)]
+    found = [(await repo.staging.upload("main", b"p%d" % n, body(repo.objectstore))).address for n in range(3)]
 
     places = [parse_address(address) for address in found]
     assert all(places)
@@ -67,8 +67,8 @@ async def test_addresses_of_one_instance_are_dense_in_one_open_slice(repo: Versi
 
 async def test_two_instances_never_share_a_slice(repo: Versions, another: Callable[[], Versions]) -> None:
     other = another()
-    ours = parse_address((await repo.upload("main", b"a", body(repo.objectstore))).address)
-    theirs = parse_address((await other.upload("main", b"b", body(repo.objectstore))).address)
+    ours = parse_address((await repo.staging.upload("main", b"a", body(repo.objectstore))).address)
+    theirs = parse_address((await other.staging.upload("main", b"b", body(repo.objectstore))).address)
 
     assert ours is not None
     assert theirs is not None
@@ -76,20 +76,20 @@ async def test_two_instances_never_share_a_slice(repo: Versions, another: Callab
 
 
 async def test_a_slice_ends_after_an_hour_and_settles(repo: Versions, store: Store, clock: TurnableClock) -> None:
-    await repo.upload("main", b"a", body(repo.objectstore))
-    clock.ms += repo.options.slice_age_ms_max
-    await repo.upload("main", b"b", body(repo.objectstore))
+    await repo.staging.upload("main", b"a", body(repo.objectstore))
+    clock.ms += repo.context.options.slice_age_ms_max
+    await repo.staging.upload("main", b"b", body(repo.objectstore))
 
     # Newer slices sort first.
     assert [state for _, state in await slices(store)] == [SliceState.OPEN, SliceState.SETTLED]
 
 
 async def test_a_slice_does_not_settle_while_an_upload_in_it_is_under_way(repo: Versions, store: Store) -> None:
-    place = await repo._place()
-    await repo.close_slices()
+    place = await repo.slices.place()
+    await repo.slices.close()
     assert [state for _, state in await slices(store)] == [SliceState.OPEN]
 
-    await repo._leave(place)
+    await repo.slices.leave(place)
 
     assert [state for _, state in await slices(store)] == [SliceState.SETTLED]
 
@@ -98,24 +98,24 @@ async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo:
     async def slow_body(address: str) -> Entry:
         entry = await body(repo.objectstore)(address)
         [(name, _)] = await slices(store)
-        assert await repo.give_up(SliceRecord, f"slice/{name}".encode())
+        assert await repo.fencing.give_up(SliceRecord, f"slice/{name}".encode())
         return entry
 
-    entry = await repo.upload("main", b"a", slow_body)
+    entry = await repo.staging.upload("main", b"a", slow_body)
 
     states = dict(await slices(store))
     place = parse_address(entry.address)
     assert place is not None
     assert states.pop(slice_name(place[0])) is SliceState.OPEN
     assert list(states.values()) == [SliceState.SETTLED]
-    assert await repo.objectstore.get((await repo.get("main", b"a")).address) == b"data"
+    assert await repo.objectstore.get((await repo.staging.get("main", b"a")).address) == b"data"
 
 
 async def test_a_fresh_upload_is_exclusive_and_a_copied_one_is_not(repo: Versions, store: Store) -> None:
-    await repo.upload("main", b"a", body(repo.objectstore))
+    await repo.staging.upload("main", b"a", body(repo.objectstore))
     assert await flags_of(repo, store, b"a") == EXCLUSIVE
 
-    await repo.copy("main", b"a", "main", b"b")
+    await repo.copies.copy("main", b"a", "main", b"b")
 
     assert await flags_of(repo, store, b"a") == 0
     assert await flags_of(repo, store, b"b") == 0
@@ -124,17 +124,17 @@ async def test_a_fresh_upload_is_exclusive_and_a_copied_one_is_not(repo: Version
 async def test_a_finished_copy_is_recorded_until_no_run_marks(
     repo: Versions, store: Store, clock: TurnableClock
 ) -> None:
-    await repo.upload("main", b"a", body(repo.objectstore))
+    await repo.staging.upload("main", b"a", body(repo.objectstore))
     run = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=clock.ms)
     await store.set(b"r1", b"run/1", encode_record(run))
-    await repo.copy("main", b"a", "main", b"b")
+    await repo.copies.copy("main", b"a", "main", b"b")
 
-    assert (await repo.clean()).records == 0
+    assert (await repo.cleanup.clean()).records == 0
     [stamped] = [decode_record(CopyRecord, v) for v in (await store.scan(b"r1", b"copy/", 1)).values]
     assert (stamped.state, stamped.stamp) == (CopyState.DONE, ("1",))
     await store.delete(b"r1", b"run/1")
 
-    assert (await repo.clean()).records == 1
+    assert (await repo.cleanup.clean()).records == 1
 
 
 @pytest.mark.parametrize("shallow", [True, False])
@@ -144,11 +144,11 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     """Imported metadata may spell addresses so. A copy of such an entry is tracked, or of its own bytes."""
     await repo.objectstore.put("old/1", b"bytes")
     entry = Entry(address=f"{repo.objectstore.uri}/old/1", size_bytes=5, checksum="x", modified_ms=1)
-    await repo._write("main", b"a", 0, to_row(b"a", entry))
+    await repo.staging.write("main", b"a", 0, to_row(b"a", entry))
 
     if not shallow:
-        await repo.commit("main", message="m", committer="c")
-    copied = await repo.copy("main" if shallow else "main@", b"a", "main", b"b")
+        await repo.commits.commit("main", message="m", committer="c")
+    copied = await repo.copies.copy("main" if shallow else "main@", b"a", "main", b"b")
 
     assert (copied.address == entry.address) is shallow
     tracked = [key for key in (await store.scan(b"r1", b"copy/", 2)).keys if key.startswith(b"copy/")]
@@ -158,99 +158,99 @@ async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
 
 
 async def test_an_address_handed_out_is_linked_once(repo: Versions) -> None:
-    address = await repo.issue_upload("main")
+    address = await repo.uploads.issue("main")
     entry = await put_bytes(repo, address)
 
-    await repo.link_upload("main", b"a", entry)
+    await repo.uploads.link("main", b"a", entry)
 
-    assert await repo.get("main", b"a") == entry
+    assert await repo.staging.get("main", b"a") == entry
     with pytest.raises(UploadRefused):
-        await repo.link_upload("main", b"b", entry)
+        await repo.uploads.link("main", b"b", entry)
 
 
 async def test_only_what_was_handed_out_for_this_branch_and_uploaded_can_be_linked(repo: Versions) -> None:
-    await repo.create_branch("dev", "main")
-    address = await repo.issue_upload("dev")
+    await repo.refs.create_branch("dev", "main")
+    address = await repo.uploads.issue("dev")
 
     with pytest.raises(ObjectMissing):
-        await repo.link_upload("dev", b"a", Entry(address=address, size_bytes=1, checksum="", modified_ms=1))
+        await repo.uploads.link("dev", b"a", Entry(address=address, size_bytes=1, checksum="", modified_ms=1))
     with pytest.raises(UploadRefused):
-        await repo.link_upload("main", b"a", await put_bytes(repo, address))
+        await repo.uploads.link("main", b"a", await put_bytes(repo, address))
     with pytest.raises(UploadRefused):
-        await repo.link_upload("dev", b"a", await put_bytes(repo, address[:-1] + "9"))
+        await repo.uploads.link("dev", b"a", await put_bytes(repo, address[:-1] + "9"))
     with pytest.raises(BranchNotFound):
-        await repo.issue_upload("nope")
+        await repo.uploads.issue("nope")
 
 
 async def test_an_expired_address_cannot_be_linked_and_is_cleaned(repo: Versions, clock: TurnableClock) -> None:
-    address = await repo.issue_upload("main")
+    address = await repo.uploads.issue("main")
     entry = await put_bytes(repo, address)
-    clock.ms += repo.options.upload_ttl_ms
+    clock.ms += repo.context.options.upload_ttl_ms
 
     with pytest.raises(UploadRefused, match="expired"):
-        await repo.link_upload("main", b"a", entry)
-    await repo.clean()
-    assert (await repo.upload_record(address)).state is UploadState.EXPIRED
-    await repo.clean()
+        await repo.uploads.link("main", b"a", entry)
+    await repo.cleanup.clean()
+    assert (await repo.uploads.record(address)).state is UploadState.EXPIRED
+    await repo.cleanup.clean()
 
     with pytest.raises(UploadRefused):
-        await repo.upload_record(address)
+        await repo.uploads.record(address)
 
 
 async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(repo: Versions, store: Store) -> None:
-    address = await repo.issue_upload("main")
+    address = await repo.uploads.issue("main")
     entry = await put_bytes(repo, address)
     key = b"upload/" + address.encode()
-    record, held = await repo._upload(address)
-    linking = await repo._move_upload(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
+    record, held = await repo.uploads._find(address)
+    linking = await repo.uploads._move(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
 
-    assert await repo.give_up(UploadRecord, key)
+    assert await repo.fencing.give_up(UploadRecord, key)
 
-    assert (await repo.upload_record(address)).state is UploadState.LINKED
+    assert (await repo.uploads.record(address)).state is UploadState.LINKED
     with pytest.raises(UploadRefused):
-        await repo._move_upload(address, replace(record, state=UploadState.LINKED, attempt="x"), linking)
+        await repo.uploads._move(address, replace(record, state=UploadState.LINKED, attempt="x"), linking)
     with pytest.raises(UploadRefused):
-        await repo.link_upload("main", b"a", entry)
+        await repo.uploads.link("main", b"a", entry)
 
 
 async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Versions, store: Store) -> None:
-    await repo.upload("main", b"kept", body(repo.objectstore))
-    await repo.upload("main", b"gone", body(repo.objectstore))
-    await repo.commit("main", message="m", committer="me")
-    await repo.upload("main", b"new", body(repo.objectstore))
-    await repo.delete("main", b"gone")
-    before = [row for _, row in (await repo.list("main")).items]
-    tokens = (await repo._fresh("main")).record.tokens()
+    await repo.staging.upload("main", b"kept", body(repo.objectstore))
+    await repo.staging.upload("main", b"gone", body(repo.objectstore))
+    await repo.commits.commit("main", message="m", committer="me")
+    await repo.staging.upload("main", b"new", body(repo.objectstore))
+    await repo.staging.delete("main", b"gone")
+    before = [row for _, row in (await repo.staging.list("main")).items]
+    tokens = (await repo.context.branches.fresh("main")).record.tokens()
 
-    await repo.freeze("main")
+    await repo.fencing.freeze("main")
 
-    record = (await repo._fresh("main")).record
+    record = (await repo.context.branches.fresh("main")).record
     assert set(tokens).isdisjoint(record.tokens())
     assert set(record.sealed[0].stands_for) == set(tokens)
-    assert [row for _, row in (await repo.list("main")).items] == before
-    await repo.clean()
-    await repo.commit("main", message="m", committer="me")
-    assert [row for _, row in (await repo.list("main@")).items] == before
+    assert [row for _, row in (await repo.staging.list("main")).items] == before
+    await repo.cleanup.clean()
+    await repo.commits.commit("main", message="m", committer="me")
+    assert [row for _, row in (await repo.staging.list("main@")).items] == before
 
 
 async def test_a_late_write_into_a_frozen_token_is_read_by_nobody(
     repo: Versions, another: Callable[[], Versions]
 ) -> None:
-    late = (await repo._cached("main")).record
-    await another().freeze("main")
-    await repo._set_cell(late, b"late", EXCLUSIVE, (1, 1, 1, "", 1, "", 1, "", b""), ANY)
+    late = (await repo.context.branches.cached("main")).record
+    await another().fencing.freeze("main")
+    await repo.staging.set_cell(late, b"late", EXCLUSIVE, (1, 1, 1, "", 1, "", 1, "", b""), ANY)
 
-    assert (await repo.list("main")).items == []
+    assert (await repo.staging.list("main")).items == []
 
 
 async def test_a_touch_makes_an_older_reading_fail_and_nothing_else(repo: Versions) -> None:
-    before = await repo._fresh("main")
-    await repo.touch("main", only_sealed=True)
-    assert (await repo._fresh("main")).is_same(before)
+    before = await repo.context.branches.fresh("main")
+    await repo.fencing.touch("main", only_sealed=True)
+    assert (await repo.context.branches.fresh("main")).is_same(before)
 
-    await repo.touch("main")
+    await repo.fencing.touch("main")
 
-    assert (await repo._fresh("main")).record == replace(before.record, touched=1)
+    assert (await repo.context.branches.fresh("main")).record == replace(before.record, touched=1)
 
 
 @pytest.mark.parametrize("states", list(MOVES), ids=lambda states: states.__name__)
@@ -263,9 +263,9 @@ def test_every_state_has_its_legal_moves_and_some_state_is_the_last(states: type
 
 
 async def test_cells_of_a_reset_branch_are_cleaned(repo: Versions, store: Store, objectstore: ObjectStore) -> None:
-    await repo.upload("main", b"a", body(objectstore))
-    token = (await repo._fresh("main")).record.staging_token
-    await repo.reset("main")
+    await repo.staging.upload("main", b"a", body(objectstore))
+    token = (await repo.context.branches.fresh("main")).record.staging_token
+    await repo.resets.reset("main")
 
-    assert (await repo.clean()).cells == 1
+    assert (await repo.cleanup.clean()).cells == 1
     assert (await store.scan(f"r1/{token}".encode(), b"", 1)).keys == []

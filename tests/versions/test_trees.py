@@ -23,9 +23,9 @@ from lakebed.ranges import (
 )
 from lakebed.runtime import live_ports
 from lakebed.versions.trees import Applied, Merged, Trees
-from lakebed.versions.trees_cache import TreeCache
-from lakebed.versions.trees_diff import DiffKind, DiffRow
-from lakebed.versions.trees_files import TOGETHER
+from lakebed.versions.trees.cache import TreeCache
+from lakebed.versions.trees.diff import DiffKind, DiffRow
+from lakebed.versions.trees.files import TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 

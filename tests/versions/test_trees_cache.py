@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from lakebed.runtime import live_ports
-from lakebed.versions.trees_cache import Name, TreeCache
+from lakebed.versions.trees.cache import Name, TreeCache
 
 
 @dataclass(frozen=True)

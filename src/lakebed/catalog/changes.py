@@ -60,10 +60,10 @@ class Changes:
             CommitOvertaken: by other processes, again and again.
         """
         await self._repository.check_branch_writable(branch, force=force)
-        head = (await self._versions.get_branch(branch)).commit_id
+        head = (await self._versions.refs.get_branch(branch)).commit_id
 
         async def attempt(*, allow_empty: bool) -> Commit:
-            return await self._versions.commit(
+            return await self._versions.commits.commit(
                 branch,
                 message=message,
                 committer=committer,
@@ -79,7 +79,7 @@ class Changes:
                 try:
                     return await attempt(allow_empty=is_owed)
                 except (CommitOvertaken, NoChanges) as error:
-                    is_owed = is_owed or (await self._versions.get_branch(branch)).commit_id != head
+                    is_owed = is_owed or (await self._versions.refs.get_branch(branch)).commit_id != head
                     if isinstance(error, NoChanges) and not is_owed:
                         raise
             return await attempt(allow_empty=is_owed)
@@ -103,7 +103,7 @@ class Changes:
         self._repository.check_writable(force=force)
         return await self._in_turn(
             branch,
-            lambda: self._versions.merge(
+            lambda: self._versions.merges.merge(
                 source,
                 branch,
                 message=message,
@@ -130,7 +130,7 @@ class Changes:
         await self._repository.check_branch_writable(branch, force=force)
         return await self._in_turn(
             branch,
-            lambda: self._versions.revert(
+            lambda: self._versions.merges.revert(
                 branch,
                 ref,
                 parent_number=parent_number,
@@ -155,7 +155,7 @@ class Changes:
         await self._repository.check_branch_writable(branch, force=force)
         return await self._in_turn(
             branch,
-            lambda: self._versions.cherry_pick(
+            lambda: self._versions.merges.cherry_pick(
                 branch,
                 ref,
                 parent_number=parent_number,
@@ -170,25 +170,25 @@ class Changes:
     async def reset(self, branch: str, *, force: bool = False) -> None:
         """Drop everything that is staged."""
         await self._repository.check_branch_writable(branch, force=force)
-        await self._versions.reset(branch)
+        await self._versions.resets.reset(branch)
 
     async def reset_prefix(self, branch: str, prefix: str, *, force: bool = False) -> None:
         await self._repository.check_branch_writable(branch, force=force)
-        await self._versions.reset_prefix(branch, prefix.encode())
+        await self._versions.resets.reset_prefix(branch, prefix.encode())
 
     async def reset_object(self, branch: str, key: bytes, *, force: bool = False) -> None:
         await self._repository.check_branch_writable(branch, force=force)
-        await self._versions.reset_object(branch, key)
+        await self._versions.resets.reset_object(branch, key)
 
     async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> None:
         await self._repository.check_branch_writable(branch, force=force)
-        await self._in_turn(branch, lambda: self._versions.hard_reset(branch, ref, force=force))
+        await self._in_turn(branch, lambda: self._versions.resets.hard_reset(branch, ref, force=force))
 
     # Branches and tags
 
     async def create_branch(self, name: str, source: str, *, hidden: bool = False, force: bool = False) -> CommitId:
         self._repository.check_writable(force=force)
-        commit_id = await self._versions.create_branch(name, source)
+        commit_id = await self._versions.refs.create_branch(name, source)
         if hidden:
             await self._repository.settings.hide_branch(name)
         return commit_id
@@ -201,22 +201,22 @@ class Changes:
         await self._repository.check_branch_writable(name, force=force)
         if name == self._repository.record.default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
-        await self._versions.delete_branch(name)
+        await self._versions.refs.delete_branch(name)
         await self._repository.settings.unhide_branch(name)
 
     async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
         self._repository.check_writable(force=force)
-        return await self._versions.create_tag(name, source)
+        return await self._versions.refs.create_tag(name, source)
 
     async def delete_tag(self, name: str, *, force: bool = False) -> None:
         self._repository.check_writable(force=force)
-        await self._versions.delete_tag(name)
+        await self._versions.refs.delete_tag(name)
 
     async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         return await self._queue.run(branch, work)
 
     async def _be_polite(self, branch: str) -> None:
         for _ in range(POLITE_STEPS):
-            if not await self._versions.is_committing(branch):
+            if not await self._versions.refs.is_committing(branch):
                 return
             await self._ports.clock.sleep(POLITE_STEP_S)

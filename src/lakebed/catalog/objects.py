@@ -45,7 +45,7 @@ class Objects:
     # Reading
 
     async def get(self, ref: str, path: str) -> Entry:
-        return await self._repository.versions.get(ref, path_to_key(path))
+        return await self._repository.versions.staging.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """The object's bytes, from `start` to before `end`. ObjectMissing comes with the first chunk."""
@@ -101,7 +101,7 @@ class Objects:
                 metadata=dict(metadata) if metadata else {},
             )
 
-        return await self._repository.versions.upload(
+        return await self._repository.versions.staging.upload(
             branch, key, store_body, if_none_match=if_none_match, if_match=if_match
         )
 
@@ -119,7 +119,7 @@ class Objects:
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )
         await self._namespaces.check_outside(entry.address)
-        return await self._repository.versions.put(branch, path_to_key(path), entry)
+        return await self._repository.versions.staging.put(branch, path_to_key(path), entry)
 
     async def copy(
         self,
@@ -132,7 +132,7 @@ class Objects:
         force: bool = False,
     ) -> Entry:
         await self._repository.check_branch_writable(branch, force=force)
-        return await self._repository.versions.copy(
+        return await self._repository.versions.copies.copy(
             source_ref, path_to_key(source_path), branch, path_to_key(path), shallow=shallow
         )
 
@@ -144,14 +144,14 @@ class Objects:
         """
         await self._repository.check_branch_writable(branch)
         key = path_to_key(path)
-        return await self._repository.versions.copy(
+        return await self._repository.versions.copies.copy(
             branch, key, branch, key, alter=lambda entry: msgspec.structs.replace(entry, metadata=dict(metadata))
         )
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Absent afterwards, and no error if it was absent before."""
         await self._repository.check_branch_writable(branch, force=force)
-        await self._repository.versions.delete(branch, path_to_key(path))
+        await self._repository.versions.staging.delete(branch, path_to_key(path))
 
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
@@ -164,7 +164,7 @@ class Objects:
         if len(paths) > DELETE_MANY_MAX:
             raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
         await self._repository.check_branch_writable(branch, force=force)
-        failed = await self._repository.versions.delete_many(branch, [path_to_key(path) for path in paths])
+        failed = await self._repository.versions.staging.delete_many(branch, [path_to_key(path) for path in paths])
         return [(key.decode(), error) for key, error in failed]
 
     # Addresses handed out
@@ -173,7 +173,7 @@ class Objects:
         """A fresh address for a client that stores the bytes itself and links them then."""
         await self._repository.check_branch_writable(branch)
         path_to_key(path)  # Nobody shall put bytes for a path that cannot be linked.
-        address = await self._repository.versions.issue_upload(branch)
+        address = await self._repository.versions.uploads.issue(branch)
         url = None
         if presign_s is not None:
             url = await self._repository.objectstore.presign_put(address, expires_s=presign_s)
@@ -213,7 +213,7 @@ class Objects:
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
-        return await self._repository.versions.link_upload(
+        return await self._repository.versions.uploads.link(
             branch, key, entry, if_none_match=if_none_match, if_match=if_match
         )
 
@@ -229,7 +229,7 @@ class Objects:
 
     async def _check_absent(self, branch: str, key: bytes) -> None:
         try:
-            await self._repository.versions.get(branch, key)
+            await self._repository.versions.staging.get(branch, key)
         except PathNotFound:
             return
         raise PathExists("path already exists", key=key)

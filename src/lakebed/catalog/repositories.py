@@ -159,7 +159,7 @@ class Catalog:
             await self._give_up(name, record, held)
             raise
         try:
-            await self._open(record).versions.initialise(branch)
+            await self._open(record).versions.commits.initialise(branch)
         except LakebedError:
             await self._give_up(name, record, held)
             raise

@@ -33,7 +33,7 @@ async def clean_catalog(state: AppState) -> None:
 async def clean_versions(state: AppState) -> None:
     """Retired tokens, finished records, refs half made."""
     async for repository in every_repository(state):
-        await repository.versions.clean()
+        await repository.versions.cleanup.clean()
 
 
 async def abandon_dead_runs(state: AppState) -> None:

@@ -1,27 +1,29 @@
 """History and staging of one repository, lock-free over the key-value store and the object store.
 
-`Versions` is one class in layers, a file for each flow; each uses those above it:
+`Versions` holds one part for each question; they share a `Context` (ports, caches, typed records) and nothing else:
 
-    repo        ports, caches, typed records          amortized   one read for all that wait
-    listing     merging layers, page by page          cells       what a staging token holds
-    slices      where uploads put their bytes         runs        which commits may not be named
-    refs        branches, tags, expressions, log      trees       the contents of commits
-    staging     the writer and the reader
-    tracking    addresses handed out or copied
-    committing  seal, build, claim, publish
-    merging     merge, revert, cherry-pick
-    resetting   reset, hard reset
-    diffs       differences, the log of a path
-    giving_up   fences, freezes and touches
-    cleaning    what nobody needs any more
+    refs        branches, tags, expressions         commits     seal, build, claim, publish
+    history     log, merge base, differences        merges      merge, revert, cherry-pick
+    staging     the writer and the reader           resets      reset, hard reset
+    uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
+    copies      copies that move no bytes           cleanup     what nothing names any more
+    slices      where uploads put their bytes       retired     which commits and files may not be named
 
-The flows and what they promise: docs/design/protocols.md. They await their ports and nothing else.
+Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
+They await their ports and nothing else.
 """
+
+from lakebed.base import Ports, RepositoryUid
+from lakebed.kv import Store
+from lakebed.objectstore import ObjectStore
 
 from . import keys
 from .cells import DOOMED, EXCLUSIVE, TOMBSTONE, Cell, cell_columns, decode_cell, decode_cells, encode_cell, is_gone
-from .cleaning import Cleaned, Cleaning
-from .diffs import Difference
+from .cleanup import Cleaned, Cleanup
+from .commits.committer import Committer
+from .commits.merger import STRATEGY_KEY, Merger, Strategy
+from .commits.resetter import Resetter
+from .context import Context, Options
 from .errors import (
     AddressNotAllowed,
     BadRef,
@@ -44,8 +46,8 @@ from .errors import (
     UncommittedChanges,
     UploadRefused,
 )
-from .listing import Listing
-from .merging import STRATEGY_KEY, Strategy
+from .fencing import Fencing
+from .history import Difference, History
 from .records import (
     MOVES,
     BranchRecord,
@@ -71,16 +73,64 @@ from .records import (
     decode_records,
     encode_record,
 )
-from .refs import Branch, Resolved, Tag
-from .repo import Options
+from .refs import Branch, Refs, Resolved, Tag
+from .retired import Retired
+from .staging.copies import Copies
+from .staging.entries import Staging
+from .staging.layers import Layers, Listing
+from .staging.slices import Slices
+from .staging.uploads import Uploads
 from .trees import Applied, Merged, Trees
-from .trees_building import Salts, no_salts
-from .trees_cache import TreeCache
-from .trees_diff import DiffRow
+from .trees.builder import Salts, no_salts
+from .trees.cache import TreeCache
+from .trees.diff import DiffRow
 
 
-class Versions(Cleaning):
+class Versions:
     """One repository's versions. Any number of instances, in any number of processes, may work on one repository."""
+
+    def __init__(
+        self,
+        *,
+        uid: RepositoryUid,
+        store: Store,
+        objectstore: ObjectStore,
+        trees: Trees,
+        ports: Ports,
+        options: Options | None = None,
+    ) -> None:
+        self.uid = uid
+        self.store = store
+        self.objectstore = objectstore
+        self.trees = trees
+        self.ports = ports
+        self.context = context = Context(
+            uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=options
+        )
+        self.partition = context.partition
+        self.retired = retired = Retired(context)
+        self.refs = refs = Refs(context, retired)
+        layers = Layers(context)
+        self.history = history = History(context, retired=retired, refs=refs, layers=layers)
+        self.slices = slices = Slices(context)
+        self.staging = staging = Staging(context, retired=retired, refs=refs, layers=layers, slices=slices)
+        self.uploads = Uploads(context, slices, staging)
+        self.copies = Copies(context, retired=retired, refs=refs, staging=staging)
+        self.commits = committer = Committer(context, retired, refs)
+        self.merges = Merger(context, retired=retired, refs=refs, history=history, committer=committer)
+        self.resets = Resetter(
+            context,
+            retired=retired,
+            refs=refs,
+            layers=layers,
+            staging=staging,
+            copies=self.copies,
+            committer=committer,
+        )
+        self.fencing = Fencing(context, layers)
+        self.cleanup = Cleanup(
+            context, retired=retired, refs=refs, slices=slices, uploads=self.uploads, fencing=self.fencing
+        )
 
 
 __all__ = [

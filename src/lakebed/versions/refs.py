@@ -1,4 +1,4 @@
-"""Branches, tags, commits by name: ref expressions, creation and deletion, log, merge base.
+"""Branches, tags, commits by name: ref expressions, creation and deletion.
 
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one, followed by any number of `~N` (the
 N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (the branch's head without what is
@@ -11,9 +11,7 @@ yet every collector honours as a root; then, if no run condemned its commit, `ac
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -24,16 +22,15 @@ from lakebed.base import (
     BranchName,
     CommitId,
     LakebedError,
-    NotFound,
     OutcomeUnknown,
     TagName,
-    Unavailable,
     check_branch,
     check_tag,
 )
 from lakebed.kv import Held, PredicateFailed, scan_prefix
 
 from . import keys
+from .context import Context, branch_of
 from .errors import (
     BadRef,
     BranchExists,
@@ -44,9 +41,8 @@ from .errors import (
     TagExists,
     TagNotFound,
 )
-from .records import BranchRecord, ClaimRecord, Commit, RefState, TagRecord, decode_record, encode_record
-from .repo import branch_of
-from .runs import Runs
+from .records import BranchRecord, RefState, TagRecord, decode_record, encode_record
+from .retired import Retired
 
 _EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
 _STEP: Final = re.compile(r"([~^])(\d*)")
@@ -74,7 +70,11 @@ class Resolved:
     branch: BranchName | None = None
 
 
-class Refs(Runs):
+class Refs:
+    def __init__(self, context: Context, retired: Retired) -> None:
+        self._context = context
+        self._retired = retired
+
     # Expressions
 
     async def resolve(self, expression: str) -> Resolved:
@@ -88,7 +88,7 @@ class Refs(Runs):
             raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
         base, steps, suffix = match["base"], match["steps"], match["suffix"]
         try:
-            seen = await self._cached(base)
+            seen = await self._context.branches.cached(base)
         except BranchNotFound:
             if suffix:
                 raise RefNotFound("not found", ref=expression) from None
@@ -97,7 +97,7 @@ class Refs(Runs):
             if not steps and suffix != "@":
                 return Resolved(seen.record.commit_id, BranchName(base))
             # A cached head is good enough to read through, but not to name: that would be an old commit.
-            commit_id = (await self._fresh(base)).record.commit_id
+            commit_id = (await self._context.branches.fresh(base)).record.commit_id
         if steps and suffix == "$":
             raise BadRef(f"{expression!r}: `$` stands for what is staged, which has no parents", ref=expression)
         return Resolved(await self._walk(commit_id, steps, expression))
@@ -107,17 +107,17 @@ class Refs(Runs):
         resolved = await self.resolve(expression)
         if resolved.branch is None:
             return resolved.commit_id
-        return (await self._fresh(resolved.branch)).record.commit_id
+        return (await self._context.branches.fresh(resolved.branch)).record.commit_id
 
     async def _resolve_tag_or_commit(self, name: str) -> CommitId:
-        tag = await self._read(TagRecord, keys.TAG + name.encode())
+        tag = await self._context.read(TagRecord, keys.TAG + name.encode())
         if tag is not None and tag[0].state is RefState.ACTIVE:
             return tag[0].commit_id
         if not _HEX.fullmatch(name):
             raise RefNotFound("not found", ref=name)
         if len(name) == 64:
             try:
-                await self.get_commit(CommitId(name))
+                await self._context.commits.read_published(CommitId(name))
             except CommitNotFound:
                 raise RefNotFound("not found", ref=name) from None
             return CommitId(name)
@@ -125,9 +125,11 @@ class Refs(Runs):
 
     async def _resolve_prefix(self, prefix: str) -> CommitId:
         found: list[CommitId] = []
-        async for key, _ in scan_prefix(self.store, self.partition, keys.COMMIT + prefix.encode(), page_size=16):
+        async for key, _ in scan_prefix(
+            self._context.store, self._context.partition, keys.COMMIT + prefix.encode(), page_size=16
+        ):
             commit_id = CommitId(key[len(keys.COMMIT) :].decode())
-            if await self.is_published(commit_id):
+            if await self._context.commits.is_published(commit_id):
                 found.append(commit_id)
             if len(found) > 1:
                 raise BadRef(f"{prefix} is the beginning of several commit ids", ref=prefix)
@@ -141,60 +143,11 @@ class Refs(Runs):
             if len(digits) > 7 or count > STEPS_MAX:
                 raise BadRef(f"{expression!r}: more than {STEPS_MAX} steps", ref=expression)
             for parent in [1] * count if kind == "~" else [count] if count else []:
-                parents = (await self._commit_record(commit_id)).parents
+                parents = (await self._context.commits.read(commit_id)).parents
                 if parent > len(parents):
                     raise RefNotFound("not found", ref=expression)
                 commit_id = parents[parent - 1]
         return commit_id
-
-    # Commits
-
-    async def get_commit(self, commit_id: CommitId) -> Commit:
-        """
-        Raises:
-            CommitNotFound: there is none, or no branch ever took it.
-        """
-        commit = await self._commit_record(commit_id)
-        if not commit.published and not await self.is_published(commit_id):
-            raise CommitNotFound("commit not found", commit=commit_id)
-        return commit
-
-    async def is_published(self, commit_id: CommitId) -> bool:
-        """Whether a branch took this commit. One look, unless the process that made it died before it could note it."""
-        commit = await self._commit_record(commit_id)
-        if commit.published:
-            return True
-        # Cached from before it was noted, or never noted: the record, then the history it was made for, decide.
-        held = await self.store.get(self.partition, keys.COMMIT + commit_id.encode())
-        if held is not None and decode_record(Commit, held.value).published:
-            self._keep_commit(commit_id, decode_record(Commit, held.value))
-            return True
-        try:
-            head = (await self._fresh(commit.made_for)).record.commit_id
-        except BranchNotFound:
-            return False
-        if not await self._is_in_chain(commit_id, commit.generation, head):
-            return False
-        await self._note_published(commit_id, commit)
-        return True
-
-    async def _note_published(self, commit_id: CommitId, commit: Commit) -> None:
-        """Not needed for safety, only to spare later callers the walk: so a commit that was published does not fail
-        where this does.
-        """
-        noted = replace(commit, published=True)
-        self._keep_commit(commit_id, noted)
-        with suppress(Unavailable, OutcomeUnknown):
-            await self._set_record(keys.COMMIT + commit_id.encode(), noted)
-
-    async def _is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
-        """Whether `commit_id` is `head` or a first-parent ancestor of it."""
-        while head != commit_id:
-            commit = await self._commit_record(head)
-            if commit.generation <= generation or not commit.parents:
-                return False
-            head = commit.parents[0]
-        return True
 
     # Branches
 
@@ -203,17 +156,17 @@ class Refs(Runs):
         Raises:
             BranchNotFound: there is none.
         """
-        return Branch(BranchName(name), (await self._fresh(name)).record.commit_id)
+        return Branch(BranchName(name), (await self._context.branches.fresh(name)).record.commit_id)
 
     async def is_committing(self, name: str) -> bool:
         """Whether a commit of this branch is under way, or was when its committer died."""
-        return bool((await self._fresh(name)).record.sealed)
+        return bool((await self._context.branches.fresh(name)).record.sealed)
 
     async def list_branches(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Branch], bool]:
         """At most `limit` branches after the name `after`, in order, and whether there are more."""
         found: list[Branch] = []
         start = keys.BRANCH + after.encode() + b"\0" if after else b""
-        async for key, record in self._records(BranchRecord, keys.BRANCH + prefix.encode(), start=start):
+        async for key, record in self._context.records(BranchRecord, keys.BRANCH + prefix.encode(), start=start):
             if record.state is RefState.ACTIVE:
                 found.append(Branch(branch_of(key), record.commit_id))
             if len(found) > limit:
@@ -232,8 +185,8 @@ class Refs(Runs):
         record = BranchRecord(
             state=RefState.CREATING,
             commit_id=commit_id,
-            staging_token=self._fresh_token(),
-            created_ms=self.ports.clock.now_ms(),
+            staging_token=self._context.fresh_token(),
+            created_ms=self._context.ports.clock.now_ms(),
         )
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
@@ -248,41 +201,21 @@ class Refs(Runs):
             BranchNotFound: there is none.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        operation = self.ports.ids.fresh()
+        operation = self._context.ports.ids.fresh()
         attempt = 0
         while True:
-            seen = await self._fresh(name)
+            seen = await self._context.branches.fresh(name)
             attempt += 1
-            await self._claim(operation, attempt, name, seen.record.tokens())
-            self._branches.pop(name, None)
+            await self._context.claim(operation, attempt, name, seen.record.tokens())
+            self._context.branches.forget(name)
             try:
-                await self.store.delete_if(self.partition, keys.BRANCH + name.encode(), seen.held.predicate)
+                await self._context.delete_if(keys.BRANCH + name.encode(), seen.held.predicate)
             except PredicateFailed:
                 continue
             except OutcomeUnknown:
-                if await self._after_lost(self.store.get(self.partition, keys.BRANCH + name.encode())) is not None:
+                if await self._context.after_lost(self._context.get(keys.BRANCH + name.encode())) is not None:
                     raise
             return
-
-    async def _claim(
-        self,
-        operation: str,
-        attempt: int,
-        branch: str,
-        tokens: Iterable[str],
-        commit_id: CommitId | None = None,
-        *,
-        building: bool = False,
-    ) -> None:
-        """Write, under a key of its own, that this attempt may take these tokens. Always before the attempt."""
-        record = ClaimRecord(
-            branch=branch,
-            tokens=tuple(tokens),  # type: ignore[arg-type]  # StagingToken is a str at run time
-            commit_id=commit_id,
-            building=building,
-            created_ms=self.ports.clock.now_ms(),
-        )
-        await self._set_record(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), record)
 
     # Tags
 
@@ -291,7 +224,7 @@ class Refs(Runs):
         Raises:
             TagNotFound: there is none.
         """
-        found = await self._read(TagRecord, keys.TAG + name.encode())
+        found = await self._context.read(TagRecord, keys.TAG + name.encode())
         if found is None or found[0].state is not RefState.ACTIVE:
             raise TagNotFound(f"tag {name} not found", tag=name)
         return found[0].commit_id
@@ -300,7 +233,7 @@ class Refs(Runs):
         """At most `limit` tags after the name `after`, in order, and whether there are more."""
         found: list[Tag] = []
         start = keys.TAG + after.encode() + b"\0" if after else b""
-        async for key, record in self._records(TagRecord, keys.TAG + prefix.encode(), start=start):
+        async for key, record in self._context.records(TagRecord, keys.TAG + prefix.encode(), start=start):
             if record.state is RefState.ACTIVE:
                 found.append(Tag(TagName(key[len(keys.TAG) :].decode()), record.commit_id))
             if len(found) > limit:
@@ -315,7 +248,7 @@ class Refs(Runs):
         """
         check_tag(name)
         commit_id = await self.resolve_commit(source)
-        record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self.ports.clock.now_ms())
+        record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
         await self._activate(keys.TAG + name.encode(), held, replace(record, state=RefState.ACTIVE), commit_id)
         return commit_id
@@ -326,11 +259,11 @@ class Refs(Runs):
             TagNotFound: there is none.
         """
         while True:
-            found = await self._read(TagRecord, keys.TAG + name.encode())
+            found = await self._context.read(TagRecord, keys.TAG + name.encode())
             if found is None or found[0].state is not RefState.ACTIVE:
                 raise TagNotFound(f"tag {name} not found", tag=name)
             try:
-                await self.store.delete_if(self.partition, keys.TAG + name.encode(), found[1].predicate)
+                await self._context.delete_if(keys.TAG + name.encode(), found[1].predicate)
             except PredicateFailed:
                 continue
             return
@@ -342,12 +275,12 @@ class Refs(Runs):
         value = encode_record(record)
         for _ in range(2):
             try:
-                return Held(value, await self.store.set_if(self.partition, key, value, None))
+                return await self._context.set_if(key, value, None)
             except PredicateFailed:
-                if not await self._remove_dead_ref(key, type(record)):
+                if not await self.remove_dead(key, type(record)):
                     raise exists from None
             except OutcomeUnknown:
-                held = await self._after_lost(self.store.get(self.partition, key))
+                held = await self._context.after_lost(self._context.get(key))
                 if held is None:
                     raise
                 if held.value == value:
@@ -355,17 +288,17 @@ class Refs(Runs):
                 raise exists from None
         raise exists
 
-    async def _remove_dead_ref(self, key: bytes, kind: type[BranchRecord] | type[TagRecord]) -> bool:
+    async def remove_dead(self, key: bytes, kind: type[BranchRecord] | type[TagRecord]) -> bool:
         """Remove a ref that has been `creating` for too long. Its maker, should it wake up, finds it gone and fails."""
-        held = await self.store.get(self.partition, key)
+        held = await self._context.get(key)
         if held is None:
             return True
         record = decode_record(kind, held.value)
-        age_ms = self.ports.clock.now_ms() - record.created_ms
-        if record.state is not RefState.CREATING or age_ms < self.options.creating_age_ms_max:
+        age_ms = self._context.ports.clock.now_ms() - record.created_ms
+        if record.state is not RefState.CREATING or age_ms < self._context.options.creating_age_ms_max:
             return False
         try:
-            await self.store.delete_if(self.partition, key, held.predicate)
+            await self._context.delete_if(key, held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False
         return True
@@ -373,98 +306,22 @@ class Refs(Runs):
     async def _activate(self, key: bytes, held: Held, active: BranchRecord | TagRecord, commit_id: CommitId) -> None:
         """Steps 2 and 3: check that the commit is not condemned, then make the ref usable, else remove it."""
         try:
-            await self.check_not_condemned([commit_id])
+            await self._retired.check_not_condemned([commit_id])
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
             # Also when we are cancelled, or nobody could make this ref until it counts as dead. What was made active in
             # spite of the error is not what was read, and stays.
             if not isinstance(error, GeneratorExit):
                 with suppress(LakebedError):
-                    await self.store.delete_if(self.partition, key, held.predicate)
+                    await self._context.delete_if(key, held.predicate)
             raise
 
     async def _set_active(self, key: bytes, held: Held, value: bytes) -> None:
         try:
-            await self.store.set_if(self.partition, key, value, held.predicate)
+            await self._context.set_if(key, value, held.predicate)
         except PredicateFailed:
             raise BranchMoved("it was removed while it was being made; try again") from None
         except OutcomeUnknown:
-            now = await self._after_lost(self.store.get(self.partition, key))
+            now = await self._context.after_lost(self._context.get(key))
             if now is None or now.value != value:
                 raise
-
-    # Walking
-
-    async def _log(
-        self,
-        ref: str,
-        *,
-        after: str,
-        limit: int,
-        first_parent: bool,
-        since_ms: int | None,
-        stop_at: str | None,
-        touching: Callable[[Commit], Awaitable[bool]] | None,
-    ) -> tuple[list[Commit], bool]:
-        found: list[Commit] = []
-        skipping = bool(after)
-        stop = await self.resolve_commit(stop_at) if stop_at else None
-        async for commit in self.ancestry([await self.resolve_commit(ref)], first_parent=first_parent):
-            if since_ms is not None and commit.created_ms < since_ms:
-                if first_parent:
-                    break
-                continue
-            if not skipping and (touching is None or await touching(commit)):
-                found.append(commit)
-            skipping = skipping and commit.id != after
-            if len(found) > limit:
-                return found[:limit], True
-            if commit.id == stop:
-                break
-        return found, False
-
-    async def ancestry(self, heads: Iterable[CommitId], *, first_parent: bool = False) -> AsyncIterator[Commit]:
-        """Every commit reachable from the heads, the heads too, each once, by falling generation."""
-        queue: list[tuple[int, int, CommitId]] = []
-        seen: set[CommitId] = set()
-        waiting = list(heads)
-        while waiting or queue:
-            for commit_id in waiting:
-                if commit_id not in seen:
-                    seen.add(commit_id)
-                    commit = await self._commit_record(commit_id)
-                    heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
-            commit = await self._commit_record(heapq.heappop(queue)[2])
-            yield commit
-            waiting = list(commit.parents[:1] if first_parent else commit.parents)
-
-    async def merge_base(self, left: str, right: str) -> Commit:
-        """The best common ancestor: of those with the highest generation, the youngest.
-
-        Raises:
-            NotFound: the two have no common ancestor.
-        """
-        return await self._merge_base(await self.resolve_commit(left), await self.resolve_commit(right))
-
-    async def _merge_base(self, left: CommitId, right: CommitId) -> Commit:
-        sides: dict[CommitId, int] = {left: 1}
-        sides[right] = sides.get(right, 0) | 2
-        queue: list[tuple[int, int, CommitId]] = []
-        for commit_id in sides:
-            commit = await self._commit_record(commit_id)
-            heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
-        while queue:
-            commit_id = heapq.heappop(queue)[2]
-            commit = await self._commit_record(commit_id)
-            if sides[commit_id] == 3:
-                return commit
-            for parent in commit.parents:
-                if parent not in sides:
-                    above = await self._commit_record(parent)
-                    heapq.heappush(queue, (-above.generation, -above.created_ms, parent))
-                sides[parent] = sides.get(parent, 0) | sides[commit_id]
-        raise NotFound("the two refs have no common ancestor")
-
-    async def branch_records(self) -> list[tuple[BranchName, BranchRecord]]:
-        """Every branch record in order of name, `creating` ones too: they are roots."""
-        return [(branch_of(key), record) async for key, record in self._records(BranchRecord, keys.BRANCH)]

@@ -47,7 +47,7 @@ class Lake:
 
     async def put(self, branch: str, path: str, data: str = "data", *, server: Versions | None = None) -> str:
         """Upload; returns the address."""
-        entry = await (server or self.versions).upload(branch, path.encode(), self.body(data))
+        entry = await (server or self.versions).staging.upload(branch, path.encode(), self.body(data))
         return entry.address
 
     def body(self, data: str = "data") -> Callable[[str], Awaitable[Entry]]:
@@ -58,7 +58,7 @@ class Lake:
         return store_body
 
     async def commit(self, branch: str, message: str = "m") -> Commit:
-        return await self.versions.commit(branch, message=message, committer="me")
+        return await self.versions.commits.commit(branch, message=message, committer="me")
 
     async def objects(self) -> set[str]:
         return {stat.key async for page in self.objectstore.list("data/") for stat in page}
@@ -76,5 +76,5 @@ class Lake:
 @pytest.fixture
 async def lake() -> Lake:
     lake = Lake(MemoryStore(), MemoryObjectStore("mem://tests"))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     return lake

@@ -56,7 +56,7 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
-from lakebed.versions.committing import Note
+from lakebed.versions.commits.committer import Note
 
 from .conftest import Lake
 
@@ -121,7 +121,7 @@ async def replaced_after(lake: Lake, days: int, *, given_days_ago: int | None) -
     lake.days(days)
     await lake.put("main", "a", "2")
     given_ms = None if given_days_ago is None else lake.clock.ms - given_days_ago * DAY_MS
-    await lake.versions.commit("main", message="m", committer="me", created_ms=given_ms)
+    await lake.versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
     lake.clock.ms += 60_000
     return old
 
@@ -143,7 +143,7 @@ async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> N
     for days_ago in (50, 40, 35):
         addresses.append(await lake.put("main", "a", str(days_ago)))
         given_ms = lake.clock.ms - days_ago * DAY_MS
-        await lake.versions.commit("main", message="m", committer="me", created_ms=given_ms)
+        await lake.versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
         lake.clock.ms += 60_000
 
     assert (await lake.collector().collect_committed()).doomed == set(addresses[:2])
@@ -154,19 +154,19 @@ async def slow_commit(lake: Lake, how: str, text: str) -> Commit:
     lake.days(-30)
     versions, picked = lake.versions, ""
     if how in ("merge", "squash", "cherry-pick"):
-        await versions.create_branch(text, "main")
+        await versions.refs.create_branch(text, "main")
         await lake.put(text, "a", text)
         picked = (await lake.commit(text)).id
     if how == "cherry-pick":
-        made = await versions.cherry_pick("main", picked, committer="me")
+        made = await versions.merges.cherry_pick("main", picked, committer="me")
     elif picked:
-        made = await versions.merge(text, "main", committer="me", squash=how == "squash")
+        made = await versions.merges.merge(text, "main", committer="me", squash=how == "squash")
     elif how == "revert":
-        made = await versions.revert("main", "main", committer="me")
+        made = await versions.merges.revert("main", "main", committer="me")
     else:
         await lake.put("main", "a", text)
         given_ms = lake.clock.ms - 10 * DAY_MS if how == "dated" else None
-        made = await versions.commit("main", message="m", committer="me", created_ms=given_ms)
+        made = await versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
     lake.days(30)
     return made
 
@@ -189,7 +189,7 @@ async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one
     for number in range(count):
         lake.clock.ms += 60_000
         await slow_commit(lake, "commit", str(number))
-        heads.append((await lake.versions.get("main", b"a")).address)
+        heads.append((await lake.versions.staging.get("main", b"a")).address)
     lake.days(1)
 
     assert (await lake.collector().collect_committed()).doomed.isdisjoint(heads)
@@ -218,7 +218,7 @@ async def test_a_committer_that_slept_on_a_server_whose_clock_is_behind_still_co
     second = await lake.commit("main")
     lake.days(1)
 
-    assert lake.versions._counted(second).counted_ms == first.written_ms
+    assert lake.versions.commits.counted(second).counted_ms == first.written_ms
 
 
 async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake: Lake) -> None:
@@ -226,17 +226,17 @@ async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake
     await lake.commit("main")
     await lake.service.rules.write(days_rules(30))
     await lake.put("main", "a", "2")
-    mine, seen = await lake.versions._seal("main")
-    build = lake.versions._build
+    mine, seen = await lake.versions.commits.seal("main")
+    build = lake.versions.commits._build
 
     async def fall_asleep(*of: Any, **more: Any) -> Any:
         built = await build(*of, **more)
         lake.days(60)
         return built
 
-    lake.versions._build = fall_asleep  # type: ignore[method-assign]  # the process sleeps, not the flow
+    lake.versions.commits._build = fall_asleep  # type: ignore[method-assign]  # the process sleeps, not the flow
     note = Note(message="m", committer="me", metadata={})
-    await lake.versions._publish_sealed("main", mine, seen, note, allow_empty=False)
+    await lake.versions.commits._publish_sealed("main", mine, seen, note, allow_empty=False)
 
     assert old not in (await lake.collector().collect_committed()).doomed
 
@@ -255,10 +255,10 @@ async def test_what_a_committer_left_who_died_before_it_was_published_goes_by_th
         raise Died
 
     with monkeypatch.context() as patching:
-        patching.setattr(lake.versions, "_claim", die)
+        patching.setattr(lake.versions.context, "claim", die)
         with pytest.raises(Died):
             await lake.commit("main")
-    await lake.versions.reset("main")
+    await lake.versions.resets.reset("main")
     await lake.put("main", "b")
     await lake.commit("main")
     await lake.service.rules.write(Rules(default=period))
@@ -272,7 +272,7 @@ async def test_what_a_committer_left_who_died_before_it_was_published_goes_by_th
 @pytest.mark.parametrize("how", ["reset", "deleted"])
 async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leaves_it(lake: Lake, how: str) -> None:
     """The document's rule for dangling commits: a dummy child of the same date (the guide tells)."""
-    await lake.versions.create_branch("idle", "main")
+    await lake.versions.refs.create_branch("idle", "main")
     old = await lake.put("idle", "a", "1")
     await lake.commit("idle")
     await lake.put("main", "b", "2")
@@ -280,9 +280,9 @@ async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leav
     await lake.service.rules.write(days_rules(30))
     lake.days(60)
     if how == "reset":
-        await lake.versions.hard_reset("idle", "idle~1", force=True)
+        await lake.versions.resets.hard_reset("idle", "idle~1", force=True)
     else:
-        await lake.versions.delete_branch("idle")
+        await lake.versions.refs.delete_branch("idle")
 
     assert old in (await lake.collector().collect_committed()).doomed
 
@@ -292,7 +292,7 @@ async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lak
 
     assert run.doomed == {story.old, story.middle}
     assert await lake.objects() == {story.new}
-    assert (await lake.versions.get("main", b"a")).address == story.new
+    assert (await lake.versions.staging.get("main", b"a")).address == story.new
     assert {story.a.id, story.b.id} <= run.swept
 
 
@@ -305,21 +305,21 @@ async def test_without_rules_nothing_is_collected(lake: Lake, story: Story) -> N
 
 
 async def test_a_tag_that_is_the_only_thing_that_holds_a_commit_keeps_its_objects(lake: Lake, story: Story) -> None:
-    await lake.versions.create_tag("v1", story.a.id)
+    await lake.versions.refs.create_tag("v1", story.a.id)
 
     await lake.collector().collect_committed()
 
     assert await lake.objects() == {story.old, story.new}
-    assert (await lake.versions.get("v1", b"a")).address == story.old
+    assert (await lake.versions.staging.get("v1", b"a")).address == story.old
 
 
 async def test_staged_objects_that_expired_commits_name_too_stay(lake: Lake, story: Story) -> None:
-    await lake.versions.copy(story.a.id, b"a", "main", b"again", shallow=True)
+    await lake.versions.copies.copy(story.a.id, b"a", "main", b"again", shallow=True)
 
     await lake.collector().collect_committed()
 
     assert story.old in await lake.objects()
-    assert (await lake.versions.get("main", b"again")).address == story.old
+    assert (await lake.versions.staging.get("main", b"again")).address == story.old
 
 
 async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
@@ -368,17 +368,17 @@ async def test_a_branch_from_a_condemned_commit_is_refused_naming_the_run(lake: 
     await run.condemn(story.a)
 
     with pytest.raises(Condemned, match=run.id):
-        await lake.versions.create_branch("late", story.a.id)
+        await lake.versions.refs.create_branch("late", story.a.id)
     with pytest.raises(Condemned):
-        await lake.versions.create_tag("late", story.a.id)
-    assert [branch.name for branch in (await lake.versions.list_branches())[0]] == ["main"]
+        await lake.versions.refs.create_tag("late", story.a.id)
+    assert [branch.name for branch in (await lake.versions.refs.list_branches())[0]] == ["main"]
 
 
 async def test_a_swept_commit_stays_refused_for_ever(lake: Lake, story: Story) -> None:
     run = await lake.collector().collect_committed()
 
     with pytest.raises(Condemned, match=run.run_id):
-        await lake.server().create_branch("late", story.a.id)
+        await lake.server().refs.create_branch("late", story.a.id)
 
 
 async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was_given_up_is_not(
@@ -388,19 +388,23 @@ async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was
     found: list[str] = []
 
     async def delete(keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        for read in (reader.get(story.a.id, b"a"), reader.list(story.a.id), reader.diff_refs(story.a.id, "main")):
+        for read in (
+            reader.staging.get(story.a.id, b"a"),
+            reader.staging.list(story.a.id),
+            reader.history.diff_refs(story.a.id, "main"),
+        ):
             with pytest.raises(ContentsGone, match="were given up by collection run"):
                 await read
         found.extend(keys)
         return []
 
     await Run(lake).condemn(story.a)
-    await reader.get(story.a.id, b"a")
+    await reader.staging.get(story.a.id, b"a")
     await Collector(lake.versions, lake.service, delete).collect_committed()
 
     assert set(found) == {story.old, story.middle}
     with pytest.raises(ContentsGone):
-        await reader.get_many(story.a.id, [b"a"])
+        await reader.staging.get_many(story.a.id, [b"a"])
 
 
 async def test_a_revert_to_condemned_data_is_refused(lake: Lake, story: Story) -> None:
@@ -408,20 +412,20 @@ async def test_a_revert_to_condemned_data_is_refused(lake: Lake, story: Story) -
     await Run(lake).condemn(story.b)
 
     with pytest.raises(Condemned):
-        await lake.versions.revert("main", story.c.id, parent_number=0, committer="me")
+        await lake.versions.merges.revert("main", story.c.id, parent_number=0, committer="me")
 
 
 async def test_a_hard_reset_to_a_condemned_commit_is_refused(lake: Lake, story: Story) -> None:
     await Run(lake).condemn(story.a)
 
     with pytest.raises(Condemned):
-        await lake.versions.hard_reset("main", story.a.id)
+        await lake.versions.resets.hard_reset("main", story.a.id)
 
 
 async def test_a_branch_made_on_an_expired_commit_before_it_is_condemned_keeps_it(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a, story.b)
-    await lake.versions.create_branch("early", story.a.id)
+    await lake.versions.refs.create_branch("early", story.a.id)
 
     answer = await run.service.condemn(run.id, body)
 
@@ -451,18 +455,18 @@ async def test_a_commit_that_a_hold_names_is_taken_out(lake: Lake, story: Story)
 async def test_what_was_taken_out_can_be_named_again_once_the_run_sweeps(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a)
-    await lake.versions.create_branch("early", story.a.id)
+    await lake.versions.refs.create_branch("early", story.a.id)
     answer = await run.service.condemn(run.id, body)
     with pytest.raises(Condemned):
-        await lake.versions.create_branch("more", story.a.id)
+        await lake.versions.refs.create_branch("more", story.a.id)
 
     await run.sweep(answer)
 
-    await lake.versions.create_branch("more", story.a.id)
+    await lake.versions.refs.create_branch("more", story.a.id)
 
 
 async def test_condemning_touches_the_branches_that_the_commits_were_made_for(lake: Lake, story: Story) -> None:
-    await lake.versions.create_branch("quiet", "main")
+    await lake.versions.refs.create_branch("quiet", "main")
 
     await Run(lake).condemn(story.a)
 
@@ -488,7 +492,7 @@ async def test_rules_changed_during_a_run_end_it(lake: Lake, story: Story) -> No
         await run.service.condemn(run.id, body)
 
     assert (await lake.service.run(run.id)).state is RunState.ENDED
-    await lake.versions.create_branch("free", story.a.id)
+    await lake.versions.refs.create_branch("free", story.a.id)
 
 
 async def test_a_rule_set_while_a_run_condemns_counts_after_it(lake: Lake, story: Story) -> None:
@@ -516,7 +520,7 @@ async def test_planning_publishes_nothing(lake: Lake, story: Story) -> None:
     await lake.service.prepare_commits(started.run_id)
 
     assert (await lake.service.runs()).runs == ()
-    await lake.versions.create_branch("free", story.a.id)
+    await lake.versions.refs.create_branch("free", story.a.id)
 
 
 async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) -> None:
@@ -524,7 +528,7 @@ async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) ->
     answer = await run.condemn(story.a)
     await lake.service.abandon(run.id)
 
-    await lake.versions.create_branch("free", story.a.id)
+    await lake.versions.refs.create_branch("free", story.a.id)
     with pytest.raises(RunMoved, match="abandoned"):
         await run.sweep(answer)
 
@@ -540,7 +544,7 @@ async def test_rules_deleted_while_a_run_condemns_abandon_it(lake: Lake, story: 
         await run.service.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
 
     assert (await lake.service.run(run.id)).state is RunState.ABANDONED
-    await lake.versions.create_branch("late", story.a.id)
+    await lake.versions.refs.create_branch("late", story.a.id)
 
 
 async def test_a_run_that_died_condemning_leaves_no_list_behind(lake: Lake, story: Story) -> None:
@@ -589,7 +593,7 @@ class DyingStore(MemoryStore):
 
 async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None:
     lake = Lake(DyingStore(), MemoryObjectStore("mem://tests"))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     story = await Story().tell(lake)
     run = Run(lake)
     answer = await run.condemn(story.a)
@@ -600,12 +604,12 @@ async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None
     with pytest.raises(RunMoved, match="apply it again"):
         await lake.service.end(run.id, body)
     with pytest.raises(Condemned, match=run.id):
-        await lake.versions.create_branch("rescue", story.a.id)
+        await lake.versions.refs.create_branch("rescue", story.a.id)
 
     await run.sweep(answer)
     assert (await lake.service.end(run.id, body)).state is RunState.ENDED
     with pytest.raises(Condemned, match=run.id):
-        await lake.versions.create_branch("rescue", story.a.id)
+        await lake.versions.refs.create_branch("rescue", story.a.id)
 
 
 async def test_a_plan_from_an_earlier_recheck_is_refused(lake: Lake, story: Story) -> None:
@@ -774,9 +778,9 @@ async def test_a_range_that_cannot_be_read_stops_the_run_before_anything_is_dele
 async def test_an_object_imported_from_elsewhere_is_never_touched(lake: Lake) -> None:
     await lake.objectstore.put("elsewhere", b"x")
     outside = Entry(address="mem://other/elsewhere", size_bytes=1, checksum="c", modified_ms=1)
-    await lake.versions.put("main", b"a", outside)
+    await lake.versions.staging.put("main", b"a", outside)
     await lake.commit("main")
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.delete("main", b"a")
     await lake.put("main", "b")
     await lake.commit("main")
     lake.days(30)

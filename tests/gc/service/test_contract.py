@@ -91,10 +91,10 @@ class Lake:
             stored = await self.versions.objectstore.put(address, b"data")
             return Entry(address=address, size_bytes=4, checksum=stored.md5, modified_ms=1)
 
-        return self.own.run(self.versions.upload("main", path.encode(), store_body)).address
+        return self.own.run(self.versions.staging.upload("main", path.encode(), store_body)).address
 
     def commit(self) -> str:
-        return self.own.run(self.versions.commit("main", message="m", committer="me")).id
+        return self.own.run(self.versions.commits.commit("main", message="m", committer="me")).id
 
     def set_rules(self, rules: Rules | None) -> None:
         self.own.run(CollectionService(self.versions).rules.write(rules))

@@ -78,7 +78,7 @@ class Clocked(Lake):
 @pytest.fixture
 async def lake() -> Clocked:
     lake = Clocked()
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     return lake
 
 
@@ -230,7 +230,7 @@ async def test_what_is_staged_and_committed_now_is_read_before_the_run_deletes(l
 
 async def test_a_page_of_one_look_does_not_go_on_in_another() -> None:
     lake = Clocked(ServiceOptions(scan_page=1, page_rows=1))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     run_id, _ = await lake.deferred()
     for name in "abc":
         await lake.put("main", name)

@@ -99,13 +99,13 @@ async def the_same_again(lake: Lake) -> None:
 
     await lake.collector().collect_uncommitted()
 
-    assert (await lake.versions.get("main", b"a")).address == again
+    assert (await lake.versions.staging.get("main", b"a")).address == again
     assert again in await lake.objects()
 
 
 async def _scan_changes_only(self: Any, cursor: Any, rows: Any) -> Any:
     head = await self._branch(cursor.branch)
-    commit = await self._versions._commit_record(head.commit_id)  # surgery
+    commit = await self._versions.context.commits.read(head.commit_id)  # surgery
 
     class Changes:
         def add_cells(self, values: Sequence[bytes], **of: Any) -> None:
@@ -152,12 +152,12 @@ async def a_branch_on_an_expired_commit(lake: Lake) -> None:
     old, new = await past(lake)
     await lake.service.rules.write(days_rules(1))
     slow = Slow(lake.versions, lake.service, lake.deleter.delete)
-    slow.meanwhile = lambda: lake.versions.create_branch("saved", "main~1")
+    slow.meanwhile = lambda: lake.versions.refs.create_branch("saved", "main~1")
 
     await slow.collect_committed()
 
     assert await lake.objects() == {old, new}
-    assert (await lake.versions.get("saved", b"a")).address == old
+    assert (await lake.versions.staging.get("saved", b"a")).address == old
 
 
 async def _keep_nothing_anew(*_: Any) -> set[str]:
@@ -170,12 +170,12 @@ async def _keep_nothing_anew(*_: Any) -> set[str]:
 async def only_a_tag(lake: Lake) -> None:
     old, new = await past(lake)
     await lake.service.rules.write(days_rules(1))
-    await lake.versions.create_tag("v1", "main~1")
+    await lake.versions.refs.create_tag("v1", "main~1")
 
     await lake.collector().collect_committed()
 
     assert await lake.objects() == {old, new}
-    assert (await lake.versions.get("v1", b"a")).address == old
+    assert (await lake.versions.staging.get("v1", b"a")).address == old
 
 
 def _refs_without_tags(self: Snapshot) -> Any:
@@ -223,8 +223,8 @@ _real_sweep: Any = Collector._sweep  # the real one, to call from the changed on
 async def two_spellings(lake: Lake) -> None:
     address = await lake.put("main", "a")
     absolute = Entry(address=f"{lake.objectstore.uri}/{address}", size_bytes=4, checksum="c", modified_ms=lake.clock.ms)
-    await lake.versions._write("main", b"b", 0, to_row(b"b", absolute))  # as an importer may have done
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.write("main", b"b", 0, to_row(b"b", absolute))  # as an importer may have done
+    await lake.versions.staging.delete("main", b"a")
     await lake.commit("main")
 
     await lake.collector().collect_uncommitted()
@@ -302,14 +302,14 @@ async def an_upload_older_than_the_listing(lake: Lake) -> None:
         await lake.collector().collect_uncommitted()
         return entry
 
-    entry = await other.upload("main", b"a", slow)
+    entry = await other.staging.upload("main", b"a", slow)
 
     assert await lake.objects() == {entry.address}
 
 
 async def _all_slices(self: Any) -> tuple[tuple[str, ...], int]:
     versions = self._versions
-    found = [item async for item in versions._records(SliceRecord, keys.SLICE)]  # surgery
+    found = [item async for item in versions.context.records(SliceRecord, keys.SLICE)]  # surgery
     return tuple(key[len(keys.SLICE) :].decode() for key, _ in found), 0
 
 

@@ -193,7 +193,7 @@ async def test_a_mark_that_names_nobody_chooses_nobody(lake: Lake, body: bytes) 
 async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_step(lake: Lake) -> None:
     objectstore = Dying("mem://chosen")
     here = Lake(MemoryStore(), objectstore)
-    await here.versions.initialise("main")
+    await here.versions.commits.initialise("main")
     objectstore.left = 0
     with pytest.raises(ObjectStoreUnavailable):
         await here.service.adopting()
@@ -249,7 +249,7 @@ class Dying(MemoryObjectStore):
 async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int) -> None:
     objectstore = Dying("mem://dying")
     lake = Lake(MemoryStore(), objectstore)
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     await lake.service.say_alive()
     objectstore.left = left
     with pytest.raises(ObjectStoreUnavailable):
@@ -264,7 +264,7 @@ async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int)
 async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> None:
     objectstore = Dying("mem://seen")
     here = Lake(MemoryStore(), objectstore)
-    await here.versions.initialise("main")
+    await here.versions.commits.initialise("main")
     copied = clone(here)
     await copied.service.say_alive()
     objectstore.left = 0

@@ -69,7 +69,7 @@ async def sweep_expired(lake: Lake) -> None:
 
 async def commit(lake: Lake, path: str, *, server: Versions | None = None) -> Commit:
     await lake.put("main", path, path)
-    return await (server or lake.versions).commit("main", message=path, committer="me")
+    return await (server or lake.versions).commits.commit("main", message=path, committer="me")
 
 
 async def past(lake: Lake) -> tuple[Commit, Commit]:
@@ -86,15 +86,15 @@ async def past(lake: Lake) -> tuple[Commit, Commit]:
 
 async def test_files_that_only_swept_commits_name_go_and_the_rest_still_reads(lake: Lake) -> None:
     first, second = await past(lake)
-    head = await lake.versions.get_commit(await lake.versions.resolve_commit("main"))
+    head = await lake.versions.history.get_commit(await lake.versions.refs.resolve_commit("main"))
 
     gone = await collector(lake, FILES).collect()
 
     assert gone >= {metarange_key(first.metarange_id), metarange_key(second.metarange_id)}
     assert await tree_files(lake) == await files_of(lake, head)
     cold = lake.server()
-    assert (await cold.get("main", b"c")).size_bytes == 1
-    assert (await cold.get("main", b"a")).size_bytes == 1
+    assert (await cold.staging.get("main", b"c")).size_bytes == 1
+    assert (await cold.staging.get("main", b"a")).size_bytes == 1
 
 
 async def test_nothing_goes_where_every_commit_stays(lake: Lake) -> None:
@@ -114,8 +114,8 @@ async def test_what_a_commit_wrote_that_failed_goes(lake: Lake) -> None:
 
 async def staged(lake: Lake, path: str) -> pa.Table:
     await lake.put("main", path)
-    seen = await lake.versions._fresh("main")
-    return await lake.versions._changes([StagingToken(seen.record.staging_token)])
+    seen = await lake.versions.context.branches.fresh("main")
+    return await lake.versions.commits._changes([StagingToken(seen.record.staging_token)])
 
 
 async def test_what_an_unpublished_commit_names_stays_until_that_is_swept(lake: Lake) -> None:
@@ -125,14 +125,14 @@ async def test_what_an_unpublished_commit_names_stays_until_that_is_swept(lake: 
 
     assert await collector(lake).collect() == frozenset()
 
-    await lake.versions.reset("main")
+    await lake.versions.resets.reset("main")
     await sweep_expired(lake)
     assert metarange_key(stranded.metarange_id) in await collector(lake).collect()
 
 
 async def write_unpublished(lake: Lake, metarange: Any, *, server: Versions | None = None) -> CommitId:
     versions = server or lake.versions
-    head = await versions.resolve_commit("main")
+    head = await versions.refs.resolve_commit("main")
     made = Commit(
         generation=2,
         message="left behind",
@@ -143,7 +143,7 @@ async def write_unpublished(lake: Lake, metarange: Any, *, server: Versions | No
         made_for="main",
         nonce=versions.ports.ids.fresh(),
     )
-    return await versions._write_commit(made)
+    return await versions.context.commits.write(made)
 
 
 async def test_young_files_stay(lake: Lake) -> None:
@@ -180,7 +180,7 @@ async def test_a_commit_that_wrote_its_files_before_the_run_builds_them_anew(lak
 
     assert taken[0]
     assert taken[0].isdisjoint(await files_of(lake, made))
-    assert (await lake.server().get("main@", b"b")).size_bytes == 1
+    assert (await lake.server().staging.get("main@", b"b")).size_bytes == 1
 
 
 def pausing_after_apply(versions: Versions, pause: Callable[[], Awaitable[None]]) -> None:
@@ -199,33 +199,33 @@ async def test_what_a_commit_names_by_the_time_the_plan_is_applied_stays(lake: L
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "a"))
     planned = collector(lake)
     plan = await planned.plan()
-    made = await lake.versions.commit("main", message="m", committer="me")
+    made = await lake.versions.commits.commit("main", message="m", committer="me")
 
     assert stranded.metarange_id in plan.files
     assert made.metarange_id == stranded.metarange_id
     assert await planned.apply(plan) == frozenset()
-    assert (await lake.server().get("main@", b"a")).size_bytes == 4
+    assert (await lake.server().staging.get("main@", b"a")).size_bytes == 4
 
 
 async def test_content_that_was_given_up_comes_back_under_another_id_and_a_late_delete_misses_it(lake: Lake) -> None:
     """A sweep that slept deletes once more, after its run has ended."""
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "a"))
     gone = await collector(lake).collect()
-    made = await lake.versions.commit("main", message="m", committer="me")
+    made = await lake.versions.commits.commit("main", message="m", committer="me")
 
     await lake.deleter.delete(sorted(gone))
 
     assert metarange_key(stranded.metarange_id) in gone
     assert made.metarange_id != stranded.metarange_id
-    assert (await lake.server().get("main@", b"a")).size_bytes == 4
+    assert (await lake.server().staging.get("main@", b"a")).size_bytes == 4
     assert await collector(lake, FILES).collect() == frozenset()
 
 
 async def test_a_merge_under_way_builds_anew_too(lake: Lake) -> None:
     await commit(lake, "a")
-    await lake.versions.create_branch("side", "main")
+    await lake.versions.refs.create_branch("side", "main")
     await lake.put("side", "b")
-    await lake.versions.commit("side", message="b", committer="me")
+    await lake.versions.commits.commit("side", message="b", committer="me")
     await commit(lake, "c")
     slow = lake.server()
     merge = slow.trees.merge
@@ -238,11 +238,11 @@ async def test_a_merge_under_way_builds_anew_too(lake: Lake) -> None:
         return merged
 
     slow.trees.merge = merge_and_pause  # type: ignore[method-assign]  # a pause between the files and the record
-    made = await slow.merge("side", "main", committer="me")
+    made = await slow.merges.merge("side", "main", committer="me")
 
     assert taken[0]
     assert taken[0].isdisjoint(await files_of(lake, made))
-    assert [path for path in (b"a", b"b", b"c") if await lake.server().get("main", path)] == [b"a", b"b", b"c"]
+    assert [path for path in (b"a", b"b", b"c") if await lake.server().staging.get("main", path)] == [b"a", b"b", b"c"]
 
 
 # Commits that nobody can publish
@@ -253,13 +253,13 @@ async def test_a_commit_left_behind_by_a_crash_whose_files_went_stops_no_collect
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "b"))
     await collector(lake).collect()
     await write_unpublished(lake, stranded.metarange_id)
-    await lake.versions.reset("main")
+    await lake.versions.resets.reset("main")
 
     await lake.collector().collect_uncommitted()
     await sweep_expired(lake)
     await collector(lake).collect()
 
-    assert (await lake.server().get("main", b"a")).size_bytes == 1
+    assert (await lake.server().staging.get("main", b"a")).size_bytes == 1
 
 
 async def test_one_range_of_it_that_went_is_enough(lake: Lake) -> None:
@@ -312,7 +312,7 @@ async def test_the_folder_and_then_the_record_of_a_run_that_is_over_go(lake: Lak
     assert {key.split("/")[4] for key in gone if key.startswith("_lakefs/retention/gc/")} == over
     assert over.isdisjoint(view.run_id for view in (await lake.service.runs()).runs)
     with pytest.raises(Condemned) as refused:
-        await lake.versions.create_branch("again", first.id)
+        await lake.versions.refs.create_branch("again", first.id)
     assert refused.value.facts["run"] in over
 
 
@@ -530,18 +530,18 @@ async def test_whoever_reads_what_is_gone_is_told_which_run_took_it(lake: Lake) 
     cold = lake.server()
 
     for reading in (
-        lambda: cold.get(first.id, b"a"),
-        lambda: cold.get_many(first.id, [b"a"]),
-        lambda: cold.list(first.id),
-        lambda: cold.diff_refs(first.id, "main"),
-        lambda: cold.revert("main", second.id, committer="me"),
-        lambda: cold.copy(first.id, b"a", "main", b"again", shallow=True),
+        lambda: cold.staging.get(first.id, b"a"),
+        lambda: cold.staging.get_many(first.id, [b"a"]),
+        lambda: cold.staging.list(first.id),
+        lambda: cold.history.diff_refs(first.id, "main"),
+        lambda: cold.merges.revert("main", second.id, committer="me"),
+        lambda: cold.copies.copy(first.id, b"a", "main", b"again", shallow=True),
     ):
         with pytest.raises(Condemned) as told:
             await reading()
         assert told.value.facts["run"]
-    assert [one.message for one in (await cold.log("main"))[0]] == ["c", "b", "a", "Repository created"]
-    assert (await cold.log("main", prefixes=[b"a"]))[0] == []
+    assert [one.message for one in (await cold.history.log("main"))[0]] == ["c", "b", "a", "Repository created"]
+    assert (await cold.history.log("main", prefixes=[b"a"]))[0] == []
 
 
 async def test_damage_is_not_taken_for_a_collection(lake: Lake) -> None:
@@ -549,4 +549,4 @@ async def test_damage_is_not_taken_for_a_collection(lake: Lake) -> None:
     await lake.deleter.delete([metarange_key(made.metarange_id)])
 
     with pytest.raises(MetarangeCorrupt, match="missing"):
-        await lake.server().list("main@")
+        await lake.server().staging.list("main@")

@@ -34,7 +34,7 @@ TINY = ServiceOptions(scan_page=1, page_rows=1)
 
 async def stage(versions: Versions, count: int) -> None:
     """So many cells with addresses that do not compress to nothing."""
-    [(_, record)] = await versions.branch_records()
+    [(_, record)] = await versions.context.branches.every()
     cells = []
     for number in range(count):
         digest = hashlib.sha256(str(number).encode()).hexdigest()
@@ -65,8 +65,8 @@ async def test_files_are_cut_at_about_the_size_asked_for(lake: Lake) -> None:
 
 
 async def test_addresses_handed_out_are_told_when_a_run_begins(lake: Lake) -> None:
-    open_, expired = await lake.versions.issue_upload("main"), await lake.versions.issue_upload("main")
-    await lake.versions.expire_upload(expired)
+    open_, expired = await lake.versions.uploads.issue("main"), await lake.versions.uploads.issue("main")
+    await lake.versions.uploads.expire(expired)
 
     run = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
@@ -83,7 +83,7 @@ async def test_a_run_goes_on_from_what_the_last_one_saved(lake: Lake) -> None:
     await lake.put("main", "a")
     kept = await lake.put("main", "b")
     first = await lake.collector().collect_uncommitted()
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.delete("main", b"a")
     staged = await lake.put("main", "c")
     await lake.commit("main")
 
@@ -131,7 +131,7 @@ class Contract:
             stored = await self.objectstore.put(address, path.encode())
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
 
-        return (await self.versions.upload("main", path.encode(), store_body)).address
+        return (await self.versions.staging.upload("main", path.encode(), store_body)).address
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ async def test_a_rename_between_two_of_the_contracts_pages_is_in_the_last(contra
     await contract.put("b")
     renamed = await contract.put("z")
     run_id, token = await contract.begin()
-    await contract.versions.copy("main", b"z", "main", b"a")
-    await contract.versions.delete("main", b"z")
+    await contract.versions.copies.copy("main", b"z", "main", b"a")
+    await contract.versions.staging.delete("main", b"z")
 
     assert await contract.read_on(token) == ""
 

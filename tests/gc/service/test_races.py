@@ -45,11 +45,11 @@ class Server:
             stored = await self.ports.objectstore.put(address, address.encode())
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=DAWN_MS)
 
-        await self.versions.upload(branch, path.encode(), store_body)
+        await self.versions.staging.upload(branch, path.encode(), store_body)
 
     async def commit(self, branch: str, *, days_ago: float = 0) -> None:
         created_ms = DAWN_MS - int(days_ago * DAY_MS)
-        await self.versions.commit(branch, message="m", committer="me", created_ms=created_ms)
+        await self.versions.commits.commit(branch, message="m", committer="me", created_ms=created_ms)
 
     def collector(self) -> Collector:
         return Collector(self.versions, self.service, SimDeleter().delete)
@@ -86,17 +86,17 @@ def commit(branch: str = "main") -> Callable[[Server], Awaitable[object]]:
 
 def rename(source: str, target: str) -> Callable[[Server], Awaitable[object]]:
     async def step(server: Server) -> None:
-        await server.versions.copy("main", source.encode(), "main", target.encode())
-        await server.versions.delete("main", source.encode())
+        await server.versions.copies.copy("main", source.encode(), "main", target.encode())
+        await server.versions.staging.delete("main", source.encode())
 
     return step
 
 
 async def link(server: Server) -> None:
-    address = await server.versions.issue_upload("main")
+    address = await server.versions.uploads.issue("main")
     stored = await server.ports.objectstore.put(address, b"linked")
     entry = Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=DAWN_MS)
-    await server.versions.link_upload("main", b"l", entry)
+    await server.versions.uploads.link("main", b"l", entry)
 
 
 async def collect_uncommitted(server: Server) -> None:
@@ -117,31 +117,31 @@ async def collect_metadata(server: Server) -> frozenset[str]:
 def put_again(path: str) -> Callable[[Server], Awaitable[object]]:
     """The very same entry each time: content that returns makes files of the same name."""
     entry = Entry(address=f"s3://elsewhere/{path}", size_bytes=1, checksum=path, modified_ms=DAWN_MS)
-    return lambda server: server.versions.put("main", path.encode(), entry)
+    return lambda server: server.versions.staging.put("main", path.encode(), entry)
 
 
 def delete(path: str) -> Callable[[Server], Awaitable[object]]:
-    return lambda server: server.versions.delete("main", path.encode())
+    return lambda server: server.versions.staging.delete("main", path.encode())
 
 
 async def close(server: Server) -> None:
-    await server.versions.close_slices()
+    await server.versions.slices.close()
 
 
 async def clean(server: Server) -> None:
-    await server.versions.clean()
+    await server.versions.cleanup.clean()
 
 
 async def past(server: Server) -> list[str]:
     """Ids of main's commits, oldest first, but the empty one it began with."""
-    commits, _ = await server.versions.log("main", after="", limit=100, first_parent=True)
+    commits, _ = await server.versions.history.log("main", after="", limit=100, first_parent=True)
     return [found.id for found in reversed(commits) if found.metarange_id]
 
 
 async def prepare(ports: SimPorts) -> None:
     """Three commits, 30, 20 and 10 days old, each with `a` of its own; `s` staged over an older `s`; slices settled."""
     server = Server(ports)
-    await server.versions.initialise("main")
+    await server.versions.commits.initialise("main")
     for days_ago in (30, 20, 10):
         await server.put("main", "a")
         await server.put("main", f"b{days_ago}")
@@ -149,18 +149,18 @@ async def prepare(ports: SimPorts) -> None:
     await server.put("main", "s")
     await server.put("main", "s")
     await server.service.rules.write(days_rules(1))
-    await server.versions.close_slices()
+    await server.versions.slices.close()
 
 
 async def live_addresses(server: Server) -> set[str]:
     """What every branch shows, what lies under that in its head, and what every tag shows."""
-    branches, _ = await server.versions.list_branches()
-    tags, _ = await server.versions.list_tags()
+    branches, _ = await server.versions.refs.list_branches()
+    tags, _ = await server.versions.refs.list_tags()
     shown: set[str] = set()
     names = [branch.name for branch in branches]
     for ref in [*names, *(f"{name}@" for name in names), *(tag.name for tag in tags)]:
-        listing = await server.versions.list(ref, limit=1000)
-        entries = await server.versions.get_many(ref, [key for key, _ in listing.items])
+        listing = await server.versions.staging.list(ref, limit=1000)
+        entries = await server.versions.staging.get_many(ref, [key for key, _ in listing.items])
         shown |= {entry.address for entry in entries if entry is not None and entry.address.startswith("data/")}
     return shown
 
@@ -178,12 +178,12 @@ async def tidy(ports: SimPorts) -> None:
     ports.clock.ms += 60 * DAY_MS
     await server.service.abandon_dead_runs()
     # What a dead committer sealed stays staged, under whatever replaced it since, until somebody commits.
-    for branch in (await server.versions.list_branches())[0]:
+    for branch in (await server.versions.refs.list_branches())[0]:
         with suppress(NoChanges):
             await server.commit(branch.name)
     ports.clock.ms += 60 * DAY_MS
     for _ in range(3):
-        await server.versions.clean()
+        await server.versions.cleanup.clean()
     await server.collector().collect_committed()
     await server.collector().collect_uncommitted()
     shown, left = await live_addresses(server), await objects(ports)
@@ -236,26 +236,28 @@ def test_a_clean_run_beside_resets_freezes_and_a_collector_that_takes_the_owners
         seed,
         collector=acting(impatient),
         writer=acting(put("s"), put("n"), rename("n", "s")),
-        committer=acting(commit(), lambda server: server.versions.reset_object("main", b"s"), put("z"), commit()),
+        committer=acting(
+            commit(), lambda server: server.versions.resets.reset_object("main", b"s"), put("z"), commit()
+        ),
     )
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_committed_run_beside_branches_tags_reverts_resets_and_copies_from_old_commits(seed: int) -> None:
     async def branch(server: Server) -> None:
-        await server.versions.create_branch("late", (await past(server))[0])
+        await server.versions.refs.create_branch("late", (await past(server))[0])
 
     async def tag(server: Server) -> None:
-        await server.versions.create_tag("v1", (await past(server))[1])
+        await server.versions.refs.create_tag("v1", (await past(server))[1])
 
     async def revert(server: Server) -> None:
-        await server.versions.revert("main", (await past(server))[-1], parent_number=1, committer="me")
+        await server.versions.merges.revert("main", (await past(server))[-1], parent_number=1, committer="me")
 
     async def copy(server: Server) -> None:
-        await server.versions.copy((await past(server))[0], b"a", "main", b"c", shallow=True)
+        await server.versions.copies.copy((await past(server))[0], b"a", "main", b"c", shallow=True)
 
     async def hard_reset(server: Server) -> None:
-        await server.versions.hard_reset("main", (await past(server))[0], force=True)
+        await server.versions.resets.hard_reset("main", (await past(server))[0], force=True)
 
     race(
         seed,
@@ -285,8 +287,8 @@ async def tidy_metadata(ports: SimPorts) -> None:
     for _ in range(2):
         await collect_metadata(server)
     reader = Server(ports).versions
-    for branch in (await reader.list_branches())[0]:
-        await reader.list(f"{branch.name}@")
+    for branch in (await reader.refs.list_branches())[0]:
+        await reader.staging.list(f"{branch.name}@")
     if gone := [key for key in await collect_metadata(Server(ports)) if "/gc/" not in key]:
         raise Violation(f"files of no tree stayed: {gone}")
 
@@ -294,13 +296,13 @@ async def tidy_metadata(ports: SimPorts) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_collections_of_metadata_beside_the_others_and_commits_of_what_was_there_before(seed: int) -> None:
     async def revert(server: Server) -> None:
-        await server.versions.revert("main", "main", committer="me")
+        await server.versions.merges.revert("main", "main", committer="me")
 
     async def merge(server: Server) -> None:
-        await server.versions.create_branch("side", (await past(server))[-1])
+        await server.versions.refs.create_branch("side", (await past(server))[-1])
         await server.put("side", "m")
         await server.commit("side")
-        await server.versions.merge("side", "main", committer="me")
+        await server.versions.merges.merge("side", "main", committer="me")
 
     collectors = {
         "collector_a": acting(collect_committed, collect_metadata),

@@ -83,7 +83,7 @@ async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: 
 
 async def paths(lake: Lake, branch: str = "main") -> dict[str, str]:
     """What lies at each path of a branch."""
-    found = await lake.versions.list(branch, limit=10_000)
+    found = await lake.versions.staging.list(branch, limit=10_000)
     entries = [(key.decode(), from_row(row)) for key, row in found.items if row is not None]
     return {path: (await lake.objectstore.get(entry.address)).decode() for path, entry in entries}
 
@@ -96,7 +96,7 @@ async def test_objects_return_to_their_paths_under_fresh_addresses(lake: Lake) -
     assert (page.restored, page.bytes_restored, page.failed) == (2, 8, 0)
     assert await paths(lake) == {"events/0": "abcd", "events/1": "efgh"}
     assert not {"data/abcd", "data/efgh"} & await lake.objects()
-    entry = await lake.versions.get("main", b"events/0")
+    entry = await lake.versions.staging.get("main", b"events/0")
     assert (entry.size_bytes, entry.checksum) == (4, "e2fc714c4727ee9395f324cd2e7f331f")
 
 
@@ -128,7 +128,7 @@ async def test_where_objects_return_to(lake: Lake, prefix: str, with_paths: bool
 
 
 async def test_a_branch_may_be_named(lake: Lake) -> None:
-    await lake.versions.create_branch("side", "main")
+    await lake.versions.refs.create_branch("side", "main")
     await moved(lake, ["data/abcd"])
 
     await restored(lake, branch="side")
@@ -310,7 +310,7 @@ async def test_a_copy_of_what_was_restored_elsewhere_is_no_version_of_this_path(
     await moved(lake, ["data/old0", "data/old1"])
     await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
     await restored(lake, Restore(run_id="r2"))
-    await lake.versions.copy(source_ref="main", source_key=b"events/0", branch="main", key=b"events/1")
+    await lake.versions.copies.copy(source_ref="main", source_key=b"events/0", branch="main", key=b"events/1")
 
     unasked = await restored(lake, Restore(path="events/1"))
     page = await restored(lake, Restore(path="events/1", overwrite=True))
@@ -325,7 +325,7 @@ async def test_a_copy_of_a_whole_branch_knows_the_versions_of_its_paths(lake: La
     await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
     await restored(lake, Restore(run_id="r2"))
     await lake.commit("main")
-    await lake.versions.create_branch("other", "main")
+    await lake.versions.refs.create_branch("other", "main")
 
     page = await restored(lake, Restore(path="events/", overwrite=True), branch="other")
 
@@ -340,7 +340,7 @@ async def test_metadata_that_somebody_made_up_is_no_version(lake: Lake, text: st
         await lake.objectstore.put(address, b"mine")
         return Entry(address=address, size_bytes=4, checksum="x", modified_ms=0, metadata={RESTORED_FROM: text})
 
-    await lake.versions.upload("main", b"events/0", store_body)
+    await lake.versions.staging.upload("main", b"events/0", store_body)
     await took_versions(lake, "day1")
 
     page = await restored(lake, Restore(run_id="r1", overwrite=True))
@@ -485,7 +485,7 @@ class Counted(MemoryObjectStore):
 async def counted() -> Lake:
     """Two runs of five parts each, of which the first took ten addresses and the other one five of them."""
     lake = Lake(MemoryStore(), Counted())
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     keys = [f"data/a{number:03d}" for number in range(10)]
     for run in ("r1", "r2"):
         await moved(
@@ -636,14 +636,14 @@ class Unreliable(MemoryObjectStore):
 )
 async def test_nothing_is_staged_that_could_not_be_read_back(mishap: str, said: str) -> None:
     lake = Lake(MemoryStore(), Unreliable(mishap))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     await moved(lake, ["data/abcd"])
 
     page = await restored(lake)
 
     assert [failure.error for failure in page.failures] == [said]
     with pytest.raises(PathNotFound):
-        await lake.versions.get("main", b"events/0")
+        await lake.versions.staging.get("main", b"events/0")
 
 
 async def test_an_object_of_another_size_than_the_ledger_says_is_not_restored(lake: Lake) -> None:
@@ -685,7 +685,7 @@ async def test_a_token_is_good_for_the_restore_that_was_given_it_alone(
 ) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
     await moved(lake, ["data/abcd", "data/efgh"])
-    await lake.versions.create_branch("other", "main")
+    await lake.versions.refs.create_branch("other", "main")
     asked = Restore(run_id="r1")
     restoring = Restoring(lake.versions, key=KEY)
     token = (await restoring.restore(asked, branch="main")).continuation_token

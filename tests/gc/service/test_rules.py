@@ -126,7 +126,7 @@ class Forgetful(MemoryStore):
 @pytest.mark.parametrize("does", [True, False])
 async def test_rules_whose_answer_was_lost_are_written_once(does: bool) -> None:
     lake = Lake(Forgetful(does=does), MemoryObjectStore("mem://tests"))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
 
     written = await lake.service.rules.write(days_rules(1), by="ann", expected=0)
 
@@ -213,7 +213,7 @@ async def test_the_last_commits_of_a_branch_stay_however_old_they_are(lake: Lake
 
 async def test_a_tag_keeps_nothing_where_the_rules_say_so(lake: Lake) -> None:
     objects = await old_and_new(lake)
-    await lake.versions.create_tag("v1", "main~2")
+    await lake.versions.refs.create_tag("v1", "main~2")
     await lake.service.rules.write(Rules(default="1d"))
     await lake.collector().collect_committed()
     assert await lake.objects() == {objects[1], objects[3]}
@@ -238,7 +238,7 @@ async def test_a_glob_lets_its_branches_expire_and_no_others(lake: Lake) -> None
 async def test_uncommitted_garbage_younger_than_the_rules_say_stays() -> None:
     clock = [0]
     lake = Lake(MemoryStore(), MemoryObjectStore("mem://tests", now_ms=lambda: clock[0]))
-    await lake.versions.initialise("main")
+    await lake.versions.commits.initialise("main")
     clock[0] = lake.clock.ms
     old = await lake.put("main", "a", "1")
     clock[0] += 3_600_000

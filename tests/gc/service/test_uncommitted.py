@@ -64,10 +64,10 @@ async def test_an_overwritten_staged_object_goes_and_the_new_one_stays(lake: Lak
 
 
 async def test_committed_objects_stay_even_when_no_branch_reaches_them(lake: Lake) -> None:
-    await lake.versions.create_branch("dev", "main")
+    await lake.versions.refs.create_branch("dev", "main")
     kept = await lake.put("dev", "a")
     await lake.commit("dev")
-    await lake.versions.delete_branch("dev")
+    await lake.versions.refs.delete_branch("dev")
 
     await lake.collector().collect_uncommitted()
 
@@ -76,7 +76,7 @@ async def test_committed_objects_stay_even_when_no_branch_reaches_them(lake: Lak
 
 async def test_a_deleted_staged_object_goes(lake: Lake) -> None:
     await lake.put("main", "a")
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.delete("main", b"a")
 
     await lake.collector().collect_uncommitted()
 
@@ -85,7 +85,7 @@ async def test_a_deleted_staged_object_goes(lake: Lake) -> None:
 
 async def test_a_reset_branchs_objects_go(lake: Lake) -> None:
     await lake.put("main", "a")
-    await lake.versions.reset("main")
+    await lake.versions.resets.reset("main")
     kept = await lake.put("main", "b")
 
     await lake.collector().collect_uncommitted()
@@ -94,9 +94,9 @@ async def test_a_reset_branchs_objects_go(lake: Lake) -> None:
 
 
 async def test_a_deleted_branchs_staged_objects_go(lake: Lake) -> None:
-    await lake.versions.create_branch("dev", "main")
+    await lake.versions.refs.create_branch("dev", "main")
     await lake.put("dev", "a")
-    await lake.versions.delete_branch("dev")
+    await lake.versions.refs.delete_branch("dev")
 
     await lake.collector().collect_uncommitted()
 
@@ -200,7 +200,7 @@ async def test_an_object_whose_upload_began_before_the_run_and_ends_in_it_surviv
             pass
         return entry
 
-    await lake.versions.upload("main", b"a", slow)
+    await lake.versions.staging.upload("main", b"a", slow)
 
     assert len(run.listing) == 1
     assert await run.finish() == frozenset()
@@ -214,13 +214,13 @@ async def test_a_copy_between_two_pages_of_the_reading_survives_the_removal_of_i
     await run.start()
     await run.read_page()
     await run.read_page()
-    await lake.versions.copy("main", b"z", "main", b"a")
-    await lake.versions.delete("main", b"z")
+    await lake.versions.copies.copy("main", b"z", "main", b"a")
+    await lake.versions.staging.delete("main", b"z")
 
     doomed = await run.finish()
 
     assert address not in doomed
-    assert (await lake.versions.get("main", b"a")).address == address
+    assert (await lake.versions.staging.get("main", b"a")).address == address
 
 
 async def test_a_copy_record_is_not_cleaned_away_while_a_run_marks_that_began_before_it_was_done(lake: Lake) -> None:
@@ -229,22 +229,22 @@ async def test_a_copy_record_is_not_cleaned_away_while_a_run_marks_that_began_be
     run = Meanwhile(lake)
     await run.start()
     await run.read_page()
-    await lake.versions.copy("main", b"z", "main", b"a")
-    await lake.versions.delete("main", b"z")
-    await lake.versions.clean()
-    await lake.versions.clean()
+    await lake.versions.copies.copy("main", b"z", "main", b"a")
+    await lake.versions.staging.delete("main", b"z")
+    await lake.versions.cleanup.clean()
+    await lake.versions.cleanup.clean()
 
     assert address not in await run.finish()
 
 
 async def test_a_linked_upload_survives_from_the_moment_its_address_is_handed_out(lake: Lake) -> None:
-    address = await lake.versions.issue_upload("main")
+    address = await lake.versions.uploads.issue("main")
     await lake.objectstore.put(address, b"x")
 
     assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
 
     stat = await lake.objectstore.stat(address)
-    await lake.versions.link_upload(
+    await lake.versions.uploads.link(
         "main", b"a", Entry(address=address, size_bytes=stat.size_bytes, checksum="c", modified_ms=1)
     )
 
@@ -253,13 +253,15 @@ async def test_a_linked_upload_survives_from_the_moment_its_address_is_handed_ou
 
 
 async def test_an_upload_that_expired_unlinked_goes(lake: Lake) -> None:
-    address = await lake.versions.issue_upload("main")
+    address = await lake.versions.uploads.issue("main")
     await lake.objectstore.put(address, b"x")
     lake.days(3)
-    await lake.versions.clean()
+    await lake.versions.cleanup.clean()
 
     with pytest.raises(UploadRefused):
-        await lake.versions.link_upload("main", b"a", Entry(address=address, size_bytes=1, checksum="c", modified_ms=1))
+        await lake.versions.uploads.link(
+            "main", b"a", Entry(address=address, size_bytes=1, checksum="c", modified_ms=1)
+        )
 
     run = await lake.collector().collect_uncommitted()
 
@@ -273,9 +275,9 @@ async def test_a_commit_between_two_pages_moves_addresses_to_where_the_run_looks
     await run.start()
     await run.read_page()
     await lake.commit("main")
-    await lake.versions.clean()
+    await lake.versions.cleanup.clean()
     lake.days(1)
-    await lake.versions.clean()
+    await lake.versions.cleanup.clean()
 
     assert await run.finish() == frozenset()
 
@@ -286,18 +288,18 @@ async def test_what_a_freeze_moves_between_two_pages_is_read_where_it_went(lake:
     run = Meanwhile(lake)
     await run.start()
     await run.read_page()
-    await lake.versions.freeze("main")
+    await lake.versions.fencing.freeze("main")
     lake.days(1)
-    await lake.versions.clean()
+    await lake.versions.cleanup.clean()
 
     assert await run.finish() == frozenset()
-    assert (await lake.versions.get("main", b"b")).size_bytes == 4
+    assert (await lake.versions.staging.get("main", b"b")).size_bytes == 4
 
 
 async def test_branches_with_sealed_tokens_are_touched_and_others_left_alone(lake: Lake) -> None:
-    await lake.versions.create_branch("quiet", "main")
+    await lake.versions.refs.create_branch("quiet", "main")
     await lake.put("main", "a")
-    await lake.versions._seal("main")
+    await lake.versions.commits.seal("main")
     run = Meanwhile(lake)
     await run.start()
 
@@ -340,25 +342,25 @@ async def test_a_server_that_was_given_up_too_soon_goes_on_in_a_fresh_slice(lake
         await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
         return entry
 
-    entry = await sleeper.upload("main", b"a", slow)
+    entry = await sleeper.staging.upload("main", b"a", slow)
     await lake.collector().collect_uncommitted()
 
     assert entry.address in await lake.objects()
-    assert (await lake.versions.get("main", b"a")).address == entry.address
+    assert (await lake.versions.staging.get("main", b"a")).address == entry.address
 
 
 async def test_a_copy_left_pending_by_a_crash_keeps_its_object_until_it_is_given_up(lake: Lake) -> None:
     address = await lake.put("main", "a")
     pending = CopyRecord(state=CopyState.PENDING, address=address, branch="main", started_ms=lake.clock.ms)
     await lake.store.set(lake.versions.partition, keys.COPY + b"1", encode_record(pending))
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.delete("main", b"a")
 
     assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
 
     lake.days(2)
     await lake.collector().collect_uncommitted()
-    await lake.versions.clean()
-    await lake.versions.clean()
+    await lake.versions.cleanup.clean()
+    await lake.versions.cleanup.clean()
 
     assert (await lake.collector().collect_uncommitted()).doomed == {address}
 
@@ -534,7 +536,9 @@ async def test_a_run_of_committed_data_reads_staging_only_when_it_condemns(lake:
 
 async def test_uncommitted_addresses_are_written_where_the_document_says_with_their_creation_date(lake: Lake) -> None:
     address = await lake.put("main", "a")
-    await lake.versions.put("main", b"b", Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=7))
+    await lake.versions.staging.put(
+        "main", b"b", Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=7)
+    )
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
 
     page = await lake.service.read_uncommitted(started.run_id, ReadUncommitted())
@@ -565,7 +569,7 @@ async def test_a_last_page_without_a_row_loses_nothing(lake: Lake) -> None:
 async def test_pages_of_any_size_read_the_same_addresses(lake: Lake) -> None:
     for number in range(7):
         await lake.put("main", f"k{number}")
-    await lake.versions.create_branch("dev", "main")
+    await lake.versions.refs.create_branch("dev", "main")
     await lake.put("dev", "k")
 
     found = []
@@ -585,7 +589,7 @@ async def test_pages_of_any_size_read_the_same_addresses(lake: Lake) -> None:
 async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_overwritten(lake: Lake) -> None:
     """The commit has read the cell; a writer with an older view replaces it there; the run sees only the new one."""
     writer, committer = lake.server(), lake.server()
-    await writer.get_branch("main")
+    await writer.refs.get_branch("main")
     old = await lake.put("main", "a", "1")
     apply = committer.trees.apply
     new: list[str] = []
@@ -598,7 +602,7 @@ async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_ov
         return await apply(metarange, changes, salts=salts)
 
     committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing
-    await committer.commit("main", message="m", committer="me")
+    await committer.commits.commit("main", message="m", committer="me")
 
-    assert (await lake.versions.get("main@", b"a")).address == new[0]
+    assert (await lake.versions.staging.get("main@", b"a")).address == new[0]
     assert await lake.objects() == set(new)

@@ -93,8 +93,8 @@ async def test_without_rules_what_was_committed_never_goes(lake: Lake) -> None:
 
 async def test_a_tag_and_a_branch_made_from_an_old_commit_keep_it(lake: Lake) -> None:
     address = await replaced(lake)
-    await lake.versions.create_tag("v1", "main~1")
-    await lake.versions.create_branch("old", "main~1")
+    await lake.versions.refs.create_tag("v1", "main~1")
+    await lake.versions.refs.create_branch("old", "main~1")
     await lake.service.rules.write(days_rules(1))
 
     found = await only(lake, address=address)
@@ -108,7 +108,7 @@ async def test_a_tag_and_a_branch_made_from_an_old_commit_keep_it(lake: Lake) ->
 
 async def test_a_staged_cell_keeps_what_expired_commits_name(lake: Lake) -> None:
     address = await replaced(lake)
-    await lake.versions.copy("main~1", b"events/a", "main", b"again", shallow=True)
+    await lake.versions.copies.copy("main~1", b"events/a", "main", b"again", shallow=True)
     await lake.service.rules.write(days_rules(1))
 
     found = await only(lake, address=address)
@@ -121,7 +121,7 @@ async def test_a_staged_cell_keeps_what_expired_commits_name(lake: Lake) -> None
 
 
 async def test_an_open_upload_keeps_its_address(lake: Lake) -> None:
-    address = await lake.versions.issue_upload("main")
+    address = await lake.versions.uploads.issue("main")
     await lake.objectstore.put(address, b"bytes that nobody has linked yet")
 
     found = await only(lake, address=address)
@@ -149,7 +149,7 @@ async def test_an_object_that_nothing_names_stays_for_the_least_age(lake: Lake) 
 
 
 async def test_what_lies_outside_is_never_taken(lake: Lake) -> None:
-    await lake.versions.put(
+    await lake.versions.staging.put(
         "main", b"linked", Entry(address="s3://elsewhere/x", size_bytes=1, checksum="c", modified_ms=1)
     )
     await lake.commit("main")
@@ -262,7 +262,7 @@ async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_
 
     known = await lake.service.why(ref="main~1", path="events/a")
     ranges = [stat.key async for page in lake.objectstore.list("_lakefs/ranges/") for stat in page]
-    metarange = (await lake.versions.log("main", limit=2))[0][1].metarange_id
+    metarange = (await lake.versions.history.log("main", limit=2))[0][1].metarange_id
     for info in await lake.versions.trees.ranges(metarange):
         await lake.deleter.delete([key for key in ranges if info.id in key])
     lake.versions = lake.server()
@@ -278,7 +278,7 @@ async def test_a_path_of_a_swept_commit_is_answered_whether_its_files_are_there_
 async def test_a_path_that_was_deleted_is_answered_by_what_it_had(lake: Lake) -> None:
     address = await lake.put("main", "a")
     await lake.commit("main")
-    await lake.versions.delete("main", b"a")
+    await lake.versions.staging.delete("main", b"a")
     await lake.commit("main")
 
     answer = await lake.service.why(ref="main", path="a")

@@ -390,11 +390,11 @@ class CollectionService:
         A run's record asks every server for this: the one that answers the run ends its own slice at once.
         """
         now_ms = self._versions.ports.clock.now_ms()
-        began = [record.started_ms for _, record in await self._versions.runs()]
+        began = [record.started_ms for _, record in await self._versions.retired.runs()]
         # One that is dated ahead of this clock would end each slice as soon as it is opened.
         began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
         if began_ms is not None:
-            await self._versions.close_slices(opened_until_ms=began_ms)
+            await self._versions.slices.close(opened_until_ms=began_ms)
 
     async def abandon_dead_runs(self) -> list[RunId]:
         """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.

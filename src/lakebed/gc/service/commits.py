@@ -119,7 +119,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     reading a listing of it. A run whose record is gone began before that."""
     snapshot = await read_snapshot(versions)
     since_ms = versions.ports.clock.now_ms() - grace_ms
-    young = {run for run, record in await versions.runs() if record.started_ms > since_ms}
+    young = {run for run, record in await versions.retired.runs() if record.started_ms > since_ms}
     if not young:
         return snapshot
     late = {name async for name, swept in records(versions, SweptRecord, keys.SWEPT) if swept.run in young}

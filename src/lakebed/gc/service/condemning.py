@@ -94,7 +94,7 @@ class Condemning:
         attempt = self._versions.ports.ids.fresh()
         record = await self._begin_attempt(run_id, attempt, body, commits)
         for branch in branches:
-            await self._versions.touch(branch)
+            await self._versions.fencing.touch(branch)
         # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
         settled, _ = await self._runs.settled_slices()
         await inputs.write_settled(attempt, settled)
@@ -250,7 +250,7 @@ class Condemning:
         write to it once more: so it is looked at again until the run began `old_age_ms` ago.
         """
         now_ms = self._versions.ports.clock.now_ms()
-        for run_id, record in await self._versions.runs():
+        for run_id, record in await self._versions.retired.runs():
             if not record.listed or record.state not in (StoredState.ENDED, StoredState.ABANDONED):
                 continue
             await self.drop_condemned(run_id)

@@ -111,10 +111,10 @@ class MetadataRuns:
             batch = [(name, run_id.encode()) for name in names[start : start + WRITE_BATCH]]
             await self._versions.store.set_many(partition, batch)
         alive = [run for run in runs if not await self._end_planned(run)]
-        for name, record in await self._versions.branch_records():
+        for name, record in await self._versions.context.branches.every():
             # One that is being made can be read by nobody yet: who builds on it asks after this.
             if record.state is RefState.ACTIVE:
-                await self._versions.touch(name)
+                await self._versions.fencing.touch(name)
         return alive
 
     async def _end_planned(self, run_id: RunId) -> bool:
@@ -141,8 +141,8 @@ class MetadataRuns:
 
         What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
         """
-        over = [(run_id, record) for run_id, record in await self._versions.runs() if state_of(record) in _OVER]
-        given_up = await self._versions.given_up([keys.given_up_run(run_id).decode() for run_id, _ in over])
+        over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if state_of(record) in _OVER]
+        given_up = await self._versions.retired.given_up([keys.given_up_run(run_id).decode() for run_id, _ in over])
         forgotten: list[RunId] = []
         for (run_id, record), by in zip(over, given_up, strict=True):
             if by and not await self._has_files(run_folder(kind_of(record), run_id)) and await self._forget(run_id):

@@ -165,7 +165,7 @@ class Reading:
         frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
         if frozen:
             return replace(cursor, tokens=frozen, key=b"")
-        await self._versions.touch(cursor.branch, only_sealed=True)
+        await self._versions.fencing.touch(cursor.branch, only_sealed=True)
         return replace(cursor, inside=False, read=())
 
     async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:

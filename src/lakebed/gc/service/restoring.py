@@ -121,7 +121,7 @@ class Restoring:
             BadContinuation: not a token that this restore was given.
             BadInput: the quarantine's record or the run's ledger is unreadable.
         """
-        await self._versions.get_branch(branch)
+        await self._versions.refs.get_branch(branch)
         seal = self._seal(body, branch)
         if body.continuation_token is None:
             place = await self._restorable.begin(body, self._versions.ports.ids.fresh())
@@ -229,7 +229,7 @@ class Restoring:
 
     async def _entry_at(self, branch: str, target: str) -> Entry | None:
         try:
-            return await self._versions.get(branch, path_to_key(target))
+            return await self._versions.staging.get(branch, path_to_key(target))
         except PathNotFound:
             return None
 
@@ -263,7 +263,7 @@ class Restoring:
             )
 
         checksum = None if there is None else there.checksum
-        return await self._versions.upload(
+        return await self._versions.staging.upload(
             branch, path_to_key(target), store_body, if_none_match=there is None, if_match=checksum
         )
 

@@ -152,7 +152,7 @@ class RuleBook:
         # The rule is there before the runs are read: a run that reads the rules after this sees it, and one that
         # read them before has published what it condemns before that, so it is seen here.
         # A deferred run decided long ago: to say of each that the change comes too late would tell nothing.
-        taking = tuple(run for run, one in await versions.runs() if one.state in _TAKING and not one.until_ms)
+        taking = tuple(run for run, one in await versions.retired.runs() if one.state in _TAKING and not one.until_ms)
         return RulesSet(sent.version, taking)
 
 

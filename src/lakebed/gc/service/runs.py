@@ -89,7 +89,7 @@ class RunBook:
         Raises:
             RunMoved: it does, and the run is abandoned.
         """
-        if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+        if (await self._versions.retired.given_up([keys.given_up_run(run_id).decode()]))[0]:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
     async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
@@ -106,7 +106,7 @@ class RunBook:
         except RunNotFound:
             if uncommitted:
                 raise
-            if (await self._versions.given_up([keys.given_up_run(run_id).decode()]))[0]:
+            if (await self._versions.retired.given_up([keys.given_up_run(run_id).decode()]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
             return RunRecord(kind=StoredKind(body.kind.value), state=StoredState.PLANNING, started_ms=now_ms)
@@ -116,7 +116,7 @@ class RunBook:
 
     async def views(self) -> list[RunView]:
         """Newest first."""
-        return [view(run_id, record) for run_id, record in reversed(await self._versions.runs())]
+        return [view(run_id, record) for run_id, record in reversed(await self._versions.retired.runs())]
 
     # Moves
 
@@ -204,7 +204,7 @@ class RunBook:
         next move."""
         now_ms = self._versions.ports.clock.now_ms()
         abandoned: list[RunId] = []
-        for run_id, record in await self._versions.runs():
+        for run_id, record in await self._versions.retired.runs():
             if record.state in _BEGUN and _is_old(record.started_ms, now_ms, self._options.dead_run_age_ms):
                 try:
                     await self.move(run_id, RunState.ABANDONED)
@@ -221,7 +221,7 @@ class RunBook:
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
         dead are given up, which settles their slices at the cost of one freeze of every branch.
         """
-        await self._versions.close_slices()
+        await self._versions.slices.close()
         await self._give_up_dead_owners()
         found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
         settled = tuple(name for name, record in found if record.state is SliceState.SETTLED)
@@ -232,15 +232,15 @@ class RunBook:
         now_ms, age_ms = versions.ports.clock.now_ms(), self._options.dead_owner_age_ms
         slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
         dead = [n for n, s in slices if s.state is not SliceState.SETTLED and _is_old(s.opened_ms, now_ms, age_ms)]
-        await versions.give_up_slices([keys.SLICE + name.encode() for name in dead])
+        await versions.fencing.give_up_slices([keys.SLICE + name.encode() for name in dead])
         uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
         for name, upload in uploads:
             if upload.state in (UploadState.LINKING, UploadState.VOID) and _is_old(upload.issued_ms, now_ms, age_ms):
-                await versions.give_up(UploadRecord, keys.UPLOAD + name.encode())
+                await versions.fencing.give_up(UploadRecord, keys.UPLOAD + name.encode())
         copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
         for name, copy in copies:
             if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
-                await versions.give_up(CopyRecord, keys.COPY + name.encode())
+                await versions.fencing.give_up(CopyRecord, keys.COPY + name.encode())
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:

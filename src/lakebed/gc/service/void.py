@@ -47,7 +47,7 @@ async def find_void(
     if not suspects:
         return frozenset()
     broken = set()
-    for tree, taken_by in zip(suspects, await versions.given_up(suspects), strict=True):
+    for tree, taken_by in zip(suspects, await versions.retired.given_up(suspects), strict=True):
         # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
         is_gone = bool(taken_by) and await _is_missing(versions, metarange_key(MetarangeId(tree)))
         if is_gone or await _lacks_ranges(versions, MetarangeId(tree)):
@@ -63,7 +63,7 @@ async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
         ranges = [info.id for info in await versions.trees.ranges(tree)]
     except MetarangeCorrupt:
         return False
-    taken = [range_ for range_, by in zip(ranges, await versions.given_up(ranges), strict=True) if by]
+    taken = [range_ for range_, by in zip(ranges, await versions.retired.given_up(ranges), strict=True) if by]
     for range_ in taken:
         if await _is_missing(versions, range_key(RangeId(range_))):
             return True

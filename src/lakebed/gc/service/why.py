@@ -174,21 +174,21 @@ class Why:
 
     async def _at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
         try:
-            entry = await self._versions.get(ref, path_to_key(path))
+            entry = await self._versions.staging.get(ref, path_to_key(path))
         except NotFound:
             return None
         except ContentsGone as gone:
             return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
         except (Corrupt, Condemned):
             # Of a commit that was swept nothing need be there any more.
-            if await self._versions.resolve_commit(ref) in swept:
+            if await self._versions.refs.resolve_commit(ref) in swept:
                 return None
             raise
         return self._canonical(entry.address)
 
     async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
         """Nobody may read through it, but what it named can be told while its files are there."""
-        commit = await self._versions.get_commit(commit_id)
+        commit = await self._versions.history.get_commit(commit_id)
         try:
             row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
         except Corrupt:
@@ -208,7 +208,7 @@ class Why:
     async def _condemned(self) -> dict[CommitId, str]:
         """What runs are about to take."""
         found: dict[CommitId, str] = {}
-        for run, record in await self._versions.runs():
+        for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
                 start: bytes | None = b""
                 partition = keys.condemned_partition(self._versions.uid, run)

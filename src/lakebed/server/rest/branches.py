@@ -24,7 +24,7 @@ class Branches:
         found: list[wire.Ref] = []
         after, has_more = request.query("after"), True
         while has_more and len(found) < limit:
-            branches, has_more = await repository.versions.list_branches(
+            branches, has_more = await repository.versions.refs.list_branches(
                 prefix=request.query("prefix"), after=after, limit=limit - len(found)
             )
             found += [wire.Ref(id=b.name, commit_id=b.commit_id) for b in branches if b.name not in hidden]
@@ -45,7 +45,7 @@ class Branches:
 
     async def get(self, request: RestRequest) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        branch = await repository.versions.get_branch(request.args[1])
+        branch = await repository.versions.refs.get_branch(request.args[1])
         return wire.Ref(id=branch.name, commit_id=branch.commit_id)
 
     async def delete(self, request: RestRequest) -> None:
@@ -77,7 +77,7 @@ class Tags:
 
     async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
-        tags, has_more = await repository.versions.list_tags(
+        tags, has_more = await repository.versions.refs.list_tags(
             prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
         )
         results = [wire.Ref(id=tag.name, commit_id=tag.commit_id) for tag in tags]
@@ -91,7 +91,7 @@ class Tags:
 
     async def get(self, request: RestRequest) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        commit_id = await repository.versions.get_tag(request.args[1])
+        commit_id = await repository.versions.refs.get_tag(request.args[1])
         return wire.Ref(id=request.args[1], commit_id=commit_id)
 
     async def delete(self, request: RestRequest) -> None:

@@ -39,7 +39,7 @@ class Commits:
         """By id, as the contract says, or by any other ref expression, as its clients do."""
         versions = (await self._catalog.get(request.args[0])).versions
         try:
-            commit = await versions.get_commit(await versions.resolve_commit(request.args[1]))
+            commit = await versions.history.get_commit(await versions.refs.resolve_commit(request.args[1]))
         except RefNotFound as error:
             raise CommitNotFound("commit not found", commit=request.args[1]) from error
         return commit_record(commit)
@@ -48,7 +48,7 @@ class Commits:
         """`limit` says that the caller wants `amount` commits and no more pages: the same work for us."""
         repository = await self._catalog.get(request.args[0])
         request.flag("limit")
-        commits, has_more = await repository.versions.log(
+        commits, has_more = await repository.versions.history.log(
             request.args[1],
             after=request.query("after"),
             limit=request.amount(),

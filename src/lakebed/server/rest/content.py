@@ -165,7 +165,7 @@ def _if_none_match(header: str | None) -> bool:
 async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
     """Which run took the data, where one gave up the commit that was read; else what the store said."""
     try:
-        await repository.versions.check_not_condemned([await repository.versions.resolve_commit(ref)])
+        await repository.versions.retired.check_not_condemned([await repository.versions.refs.resolve_commit(ref)])
     except Condemned as taken:
         return Answer(410, f"the object's data is gone: {taken}")
     return error

@@ -23,7 +23,7 @@ class Differences:
 
     async def of_branch(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
-        found, has_more = await repository.versions.diff_branch(
+        found, has_more = await repository.versions.history.diff_branch(
             request.args[1],
             prefix=request.query("prefix").encode(),
             after=request.query("after").encode(),
@@ -34,7 +34,7 @@ class Differences:
 
     async def of_refs(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
-        found, has_more = await repository.versions.diff_refs(
+        found, has_more = await repository.versions.history.diff_refs(
             request.args[1],
             request.args[2],
             prefix=request.query("prefix").encode(),
@@ -66,11 +66,11 @@ class Differences:
     async def merge_base(self, request: RestRequest) -> wire.FindMergeBaseResult:
         versions = (await self._catalog.get(request.args[0])).versions
         source, destination = request.args[1], request.args[2]
-        base = await versions.merge_base(source, destination)
+        base = await versions.history.merge_base(source, destination)
         return wire.FindMergeBaseResult(
             base_commit_id=base.id,
-            source_commit_id=await versions.resolve_commit(source),
-            destination_commit_id=await versions.resolve_commit(destination),
+            source_commit_id=await versions.refs.resolve_commit(source),
+            destination_commit_id=await versions.refs.resolve_commit(destination),
         )
 
 

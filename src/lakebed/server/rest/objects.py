@@ -36,7 +36,7 @@ class Objects:
 
     async def list(self, request: RestRequest) -> wire.ObjectStatsList:
         repository = await self._catalog.get(request.args[0])
-        listing = await repository.versions.list(
+        listing = await repository.versions.staging.list(
             request.args[1],
             prefix=request.query("prefix").encode(),
             after=request.query("after").encode(),
@@ -65,7 +65,7 @@ class Objects:
         repository = await self._catalog.get(request.args[0])
         request.required("path")
         await repository.check_branch_writable(request.args[1])
-        await repository.versions.get_branch(request.args[1])
+        await repository.versions.refs.get_branch(request.args[1])
 
     # Changing
 

@@ -18,17 +18,20 @@ from lakebed.base import CommitId, RunId
 from lakebed.ranges import FileCorrupt
 
 from . import keys
+from .context import Context
 from .errors import Condemned, ContentsGone
 from .records import RunRecord, RunState, SweptRecord, decode_record
-from .repo import Repo
-from .trees_files import MISSING
+from .trees.files import MISSING
 
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKING = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
 
 
-class Runs(Repo):
+class Retired:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
     async def check_not_condemned(self, commits: Iterable[CommitId]) -> None:
         """Costs a scan of the runs, and for each commit one `get` and one more for each run that condemns just now.
 
@@ -38,14 +41,16 @@ class Runs(Repo):
         wanted = sorted(set(commits) - {CommitId("")})
         taking = [run for run, record in await self.runs() if record.state in TAKING]
         for run in taking:
-            partition = keys.condemned_partition(self.uid, run)
+            partition = keys.condemned_partition(self._context.uid, run)
             for commit, held in zip(
-                wanted, await self.store.get_many(partition, [commit.encode() for commit in wanted]), strict=True
+                wanted,
+                await self._context.store.get_many(partition, [commit.encode() for commit in wanted]),
+                strict=True,
             ):
                 if held is not None:
                     raise _condemned(commit, run)
         # After the runs, never before: a run writes these before it ends, so one of the two looks finds it.
-        swept = await self.store.get_many(self.partition, [keys.SWEPT + commit.encode() for commit in wanted])
+        swept = await self._context.get_many([keys.SWEPT + commit.encode() for commit in wanted])
         for commit, held in zip(wanted, swept, strict=True):
             if held is not None:
                 raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
@@ -57,7 +62,7 @@ class Runs(Repo):
         Raises:
             ContentsGone: a run gave one of these commits up.
         """
-        found = await self.store.get_many(self.partition, [keys.SWEPT + commit.encode() for commit in commits])
+        found = await self._context.get_many([keys.SWEPT + commit.encode() for commit in commits])
         for commit, held in zip(commits, found, strict=True):
             if held is not None:
                 run = decode_record(SweptRecord, held.value).run
@@ -69,10 +74,12 @@ class Runs(Repo):
 
         One `get_many`, which for a writer must begin after the branch was read that the files are for.
         """
-        found = await self.store.get_many(keys.given_up_partition(self.uid), [id_.encode() for id_ in ids])
+        found = await self._context.store.get_many(
+            keys.given_up_partition(self._context.uid), [id_.encode() for id_ in ids]
+        )
         return ["" if held is None else held.value.decode() for held in found]
 
-    async def _took(self, error: FileCorrupt) -> Condemned | None:
+    async def took(self, error: FileCorrupt) -> Condemned | None:
         """Where a file of a tree is missing because a collection gave it up, that in so many words."""
         [run] = await self.given_up([error.id]) if error.reason == MISSING else [""]
         if not run:
@@ -82,21 +89,25 @@ class Runs(Repo):
     async def runs(self) -> list[tuple[RunId, RunRecord]]:
         """Every run, oldest first."""
         return [
-            (RunId(key[len(keys.RUN) :].decode()), record) async for key, record in self._records(RunRecord, keys.RUN)
+            (RunId(key[len(keys.RUN) :].decode()), record)
+            async for key, record in self._context.records(RunRecord, keys.RUN)
         ]
 
 
 def says_who_took(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """For a method of `Runs` that reads what commits hold: it also raises Condemned, where a collection took that."""
+    """Wrap a method of a part with `_retired` that reads what commits hold.
+
+    Where a file is missing because a collection took it, the method raises Condemned.
+    """
 
     @wraps(method)
     async def asking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await method(self, *args, **kwargs)
         except FileCorrupt as error:
-            taken = await self._took(error)
+            taken = await self._retired.took(error)
             if taken is None:
                 raise
             raise taken from error

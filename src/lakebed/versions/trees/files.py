@@ -30,7 +30,7 @@ from lakebed.ranges import (
     range_key,
 )
 
-from .trees_cache import TreeCache
+from .cache import TreeCache
 
 TOGETHER: Final = 8
 """How many files are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB each, or

@@ -16,50 +16,71 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable, from_row, key_inside
 from lakebed.kv import PredicateFailed
+from lakebed.versions import keys
+from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
+from lakebed.versions.context import Context, Retry, Seen
+from lakebed.versions.errors import Condemned, UncommittedChanges, UploadRefused
+from lakebed.versions.records import BranchRecord, CopyState, HoldRecord
+from lakebed.versions.refs import Refs
+from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.staging.copies import Copies
+from lakebed.versions.staging.entries import ANY, Staging
+from lakebed.versions.staging.layers import Layers
 
-from . import keys
-from .cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
-from .committing import find_mine
-from .errors import Condemned, UncommittedChanges, UploadRefused
-from .merging import Merging
-from .records import BranchRecord, CopyState, HoldRecord
-from .repo import Patience, Seen
-from .runs import says_who_took
-from .staging import ANY
+from .committer import Committer, find_mine
 
 
-class Resetting(Merging):
+class Resetter:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        retired: Retired,
+        refs: Refs,
+        layers: Layers,
+        staging: Staging,
+        copies: Copies,
+        committer: Committer,
+    ) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._layers = layers
+        self._staging = staging
+        self._copies = copies
+        self._committer = committer
+
     async def reset(self, branch: str) -> None:
         """Nothing is staged afterwards, but for what is written meanwhile.
 
         Raises:
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        operation = self.ports.ids.fresh()
+        operation = self._context.ports.ids.fresh()
         attempt = 0
         while True:
             attempt += 1
-            if await self._drop_staged(branch, operation, attempt, seen=await self._fresh(branch)):
+            if await self._drop_staged(branch, operation, attempt, seen=await self._context.branches.fresh(branch)):
                 return
 
     async def _drop_staged(
         self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None
     ) -> bool:
         """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
-        await self._claim(operation, attempt, branch, seen.record.tokens())
+        await self._context.claim(operation, attempt, branch, seen.record.tokens())
         fresh = replace(
             seen.record,
-            staging_token=self._fresh_token(),
+            staging_token=self._context.fresh_token(),
             sealed=(),
             commit_id=commit_id if commit_id is not None else seen.record.commit_id,
         )
         try:
-            await self._set_branch(branch, fresh, seen)
+            await self._context.branches.set(branch, fresh, seen)
         except PredicateFailed:
             return False
         except OutcomeUnknown:
             # Its token was never anybody else's: if it is there, current or sealed since, the reset was done.
-            now = await self._after_lost(self._fresh(branch))
+            now = await self._context.after_lost(self._context.branches.fresh(branch))
             if fresh.staging_token not in now.record.tokens():
                 raise
         return True
@@ -73,9 +94,9 @@ class Resetting(Merging):
             Condemned: a commit under way has the path sealed, and a collection is about to take the branch's commit.
         """
         removed_from: set[StagingToken] = set()
-        patience = Patience()
+        retry = Retry()
         while True:
-            seen = await self._fresh(branch)
+            seen = await self._context.branches.fresh(branch)
             if await self._may_be_committing(seen.record, key, removed_from):
                 # A commit under way may or may not go through with it. On top goes what the branch's commit says, which
                 # is no change if the commit fails, and undoes this path if it succeeds.
@@ -85,7 +106,7 @@ class Resetting(Merging):
                     continue
                 except Condemned:
                     # The branch may have left that commit meanwhile: then it is another one that counts.
-                    if (await self._fresh(branch)).is_same(seen):
+                    if (await self._context.branches.fresh(branch)).is_same(seen):
                         raise
                     continue
             else:
@@ -95,9 +116,9 @@ class Resetting(Merging):
                 except PredicateFailed:
                     continue
                 except OutcomeUnknown as error:
-                    patience.lost(error)
+                    retry.lost(error)
                     continue
-            if (await self._fresh(branch)).is_same(seen):
+            if (await self._context.branches.fresh(branch)).is_same(seen):
                 return
 
     @says_who_took
@@ -109,30 +130,30 @@ class Resetting(Merging):
             Condemned: a collection gave that commit up.
             UploadRefused: the copy took too long and was given up.
         """
-        row = await self.trees.lookup(await self._metarange(record.commit_id), key)
+        row = await self._context.trees.lookup(await self._context.commits.metarange(record.commit_id), key)
         if row is None:
-            await self._set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
+            await self._staging.set_cell(record, key, TOMBSTONE, TOMBSTONE_ROW, ANY)
             return
         address = from_row(row).address
-        if key_inside(address, self.objectstore.uri) is None:
-            await self._set_cell(record, key, 0, row, ANY)
+        if key_inside(address, self._context.objectstore.uri) is None:
+            await self._staging.set_cell(record, key, 0, row, ANY)
             return
-        copy_key, pending, held = await self._begin_copy(address, branch)
+        copy_key, pending, held = await self._copies.begin(address, branch)
         try:
-            await self.check_not_condemned([record.commit_id])
+            await self._retired.check_not_condemned([record.commit_id])
         except Condemned:
             # Where that fails the cleaner does it.
             with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
-                await self.store.delete_if(self.partition, copy_key, held.predicate)
+                await self._context.delete_if(copy_key, held.predicate)
             raise
-        await self._set_cell(record, key, 0, row, ANY)
-        await self._finish_copy(copy_key, replace(pending, state=CopyState.DONE), held)
+        await self._staging.set_cell(record, key, 0, row, ANY)
+        await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
 
     async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
         """Whether a sealed token has this path, or had it until we took it away: its committer may have read it."""
         sealed = [item.token for item in record.sealed]
         stood_for = {token for item in record.sealed for token in (item.token, *item.stands_for)}
-        return not stood_for.isdisjoint(removed_from) or await self._look_up_staged(sealed, key) is not None
+        return not stood_for.isdisjoint(removed_from) or await self._layers.look_up_staged(sealed, key) is not None
 
     async def _remove_cell(self, token: StagingToken, key: bytes) -> None:
         """Take away exactly the cell that is there now.
@@ -140,20 +161,20 @@ class Resetting(Merging):
         Raises:
             PredicateFailed: it was replaced meanwhile.
         """
-        partition = self._token_partition(token)
-        held = await self.store.get(partition, key)
+        partition = self._context.token_partition(token)
+        held = await self._context.store.get(partition, key)
         if held is not None:
-            await self.store.delete_if(partition, key, held.predicate)
+            await self._context.store.delete_if(partition, key, held.predicate)
 
     async def reset_prefix(self, branch: str, prefix: bytes) -> int:
         """Give up everything staged under a prefix; returns how many paths that was. Not atomic."""
         count = 0
         start: bytes | None = prefix
         while start is not None:
-            seen = await self._fresh(branch)
-            span = await self._staged_span(seen.record.tokens(), start, self.options.scan_page)
+            seen = await self._context.branches.fresh(branch)
+            span = await self._layers.staged_span(seen.record.tokens(), start, self._context.options.scan_page)
             inside = [key for key in span.keys if key.startswith(prefix)]
-            await self.ports.tasks.gather([self.reset_object(branch, key) for key in inside])
+            await self._context.ports.tasks.gather([self.reset_object(branch, key) for key in inside])
             count += len(inside)
             start = span.next_start if len(inside) == len(span.keys) else None
         return count
@@ -169,20 +190,20 @@ class Resetting(Merging):
             Condemned: a collection gave that commit up.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
-        commit_id = await self.resolve_commit(ref)
-        operation = self.ports.ids.fresh()
+        commit_id = await self._refs.resolve_commit(ref)
+        operation = self._context.ports.ids.fresh()
         attempt = 0
         while force:
             attempt += 1
             # The branch is read before the hold is written. A cleaner that takes us for dead touches the branch and
             # only then removes the hold, so that what we do on this reading fails.
-            seen = await self._fresh(branch)
+            seen = await self._context.branches.fresh(branch)
             if await self._holding(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
                 return commit_id
         while True:
-            record = (await self._fresh(branch)).record
+            record = (await self._context.branches.fresh(branch)).record
             await self._check_unused(branch, record.commit_id, record.tokens())
-            mine, seen = await self._seal(branch)
+            mine, seen = await self._committer.seal(branch)
             while (place := find_mine(seen.record.sealed, mine)) is not None:
                 attempt += 1
                 left = [sealed.token for sealed in seen.record.sealed[place:]]
@@ -190,7 +211,7 @@ class Resetting(Merging):
                 move = partial(self._drop_unused, seen=seen, mine=mine, place=place)
                 if await self._holding(branch, operation, attempt, commit_id, move):
                     return commit_id
-                seen = await self._fresh(branch)
+                seen = await self._context.branches.fresh(branch)
 
     @says_who_took
     async def _check_unused(self, branch: str, head: CommitId, tokens: Sequence[StagingToken]) -> None:
@@ -201,11 +222,13 @@ class Resetting(Merging):
         start: bytes | None = b""
         limit = 1  # Mostly there is none, or the first is a change.
         while start is not None:
-            span = await self._staged_span(tokens, start, limit)
+            span = await self._layers.staged_span(tokens, start, limit)
             for key, (flags, row) in zip(span.keys, span.cells, strict=True):
-                if (None if is_gone(flags) else row) != await self.trees.lookup(await self._metarange(head), key):
+                if (None if is_gone(flags) else row) != await self._context.trees.lookup(
+                    await self._context.commits.metarange(head), key
+                ):
                     raise UncommittedChanges("uncommitted changes on the branch (use force)", branch=branch)
-            start, limit = span.next_start, self.options.scan_page
+            start, limit = span.next_start, self._context.options.scan_page
 
     async def _drop_unused(
         self,
@@ -224,16 +247,16 @@ class Resetting(Merging):
         shows another token, and he writes there.
         """
         left = [sealed.token for sealed in seen.record.sealed[place:]]
-        await self._claim(operation, attempt, branch, left)
+        await self._context.claim(operation, attempt, branch, left)
         try:
-            await self._set_branch(
+            await self._context.branches.set(
                 branch, replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place]), seen
             )
         except PredicateFailed:
             return False
         except OutcomeUnknown:
             # The head is there and our token is gone: if another did that, it is no different from our having done it.
-            now = await self._after_lost(self._fresh(branch))
+            now = await self._context.after_lost(self._context.branches.fresh(branch))
             if now.record.commit_id != commit_id or find_mine(now.record.sealed, mine) is not None:
                 raise
         return True
@@ -243,10 +266,10 @@ class Resetting(Merging):
     ) -> bool:
         """Move the branch's head while a hold stands where collections look."""
         hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
-        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self.ports.clock.now_ms())
-        await self._set_record(hold, record)
+        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self._context.ports.clock.now_ms())
+        await self._context.set(hold, record)
         try:
-            await self.check_not_condemned([commit_id])
+            await self._retired.check_not_condemned([commit_id])
             done = await move(branch, operation, attempt, commit_id=commit_id)
         except OutcomeUnknown:
             raise  # It may yet land: the hold stays until a cleaner has touched the branch.
@@ -259,4 +282,4 @@ class Resetting(Merging):
     async def _drop_hold(self, hold: bytes) -> None:
         """Where that fails the cleaner does it: it is not to be taken for a failure of the reset."""
         with suppress(Unavailable, OutcomeUnknown):
-            await self.store.delete(self.partition, hold)
+            await self._context.store.delete(self._context.partition, hold)

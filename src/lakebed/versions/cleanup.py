@@ -22,7 +22,8 @@ from lakebed.base import OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
 from . import keys
-from .giving_up import GivingUp
+from .context import Context, branch_of
+from .fencing import Fencing
 from .records import (
     BranchRecord,
     ClaimRecord,
@@ -37,7 +38,10 @@ from .records import (
     decode_record,
     encode_record,
 )
-from .repo import branch_of
+from .refs import Refs
+from .retired import Retired
+from .staging.slices import Slices
+from .staging.uploads import Uploads
 
 MARKING = frozenset({RunState.MARKING, RunState.CONDEMNING})
 """A run marks from its first record until its `set_if` after its last read."""
@@ -58,105 +62,115 @@ class Cleaned:
     refs: int = 0
 
 
-class Cleaning(GivingUp):
+class Cleanup:
+    def __init__(
+        self, context: Context, *, retired: Retired, refs: Refs, slices: Slices, uploads: Uploads, fencing: Fencing
+    ) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._slices = slices
+        self._uploads = uploads
+        self._fencing = fencing
+
     async def clean(self) -> Cleaned:
         """One pass. Any number may run at once, and be stopped anywhere. Costs a scan of records and cells.
 
         Ends this instance's own slice too, if that is over its age.
         """
-        await self.close_old_slices()
+        await self._slices.close_old()
         cells, claims = await self._clean_claims()
         return Cleaned(cells=cells, claims=claims, records=await self._clean_records(), refs=await self._clean_refs())
 
     async def _clean_claims(self) -> tuple[int, int]:
-        now = self.ports.clock.now_ms()
-        claims = [item async for item in self._records(ClaimRecord, keys.CLAIM)]
+        now = self._context.ports.clock.now_ms()
+        claims = [item async for item in self._context.records(ClaimRecord, keys.CLAIM)]
         held: dict[str, frozenset[StagingToken]] = {}
         for branch in sorted({claim.branch for _, claim in claims}):
             held[branch] = await self._tokens_of(branch)
         cells = dropped = 0
         for key, claim in claims:
-            is_old = now - claim.created_ms >= self.options.claim_age_ms_max
+            is_old = now - claim.created_ms >= self._context.options.claim_age_ms_max
             retired = [token for token in claim.tokens if token not in held[claim.branch]]
             if claim.building and retired:
                 if not is_old:
                     continue
-                await self.touch(claim.branch)
+                await self._fencing.touch(claim.branch)
                 now_held = await self._tokens_of(claim.branch)
                 retired = [token for token in retired if token not in now_held]
             for token in retired:
                 cells += await self._wipe(token)
             if is_old:
-                await self.store.delete(self.partition, key)
+                await self._context.store.delete(self._context.partition, key)
                 dropped += 1
         return cells, dropped
 
     async def _tokens_of(self, branch: str) -> frozenset[StagingToken]:
-        held = await self.store.get(self.partition, keys.BRANCH + branch.encode())
+        held = await self._context.get(keys.BRANCH + branch.encode())
         return frozenset() if held is None else frozenset(decode_record(BranchRecord, held.value).tokens())
 
     async def _wipe(self, token: StagingToken) -> int:
-        partition = self._token_partition(token)
+        partition = self._context.token_partition(token)
         count = 0
         start: bytes | None = b""
         while start is not None:
-            page = await self.store.scan(partition, start, self.options.scan_page)
+            page = await self._context.store.scan(partition, start, self._context.options.scan_page)
             if page.keys:
-                await self.store.delete_many(partition, page.keys)
+                await self._context.store.delete_many(partition, page.keys)
             count += len(page.keys)
             start = page.next_start
         return count
 
     async def _clean_records(self) -> int:
         """Expire what is out of date, give up what is stuck, remove what is finished and no run may be looking for."""
-        now = self.ports.clock.now_ms()
+        now = self._context.ports.clock.now_ms()
         finished: list[tuple[bytes, UploadRecord | CopyRecord]] = []
-        async for key, upload in self._records(UploadRecord, keys.UPLOAD):
+        async for key, upload in self._context.records(UploadRecord, keys.UPLOAD):
             if upload.state is UploadState.ISSUED and upload.expires_ms <= now:
-                await self.expire_upload(key[len(keys.UPLOAD) :].decode())
+                await self._uploads.expire(key[len(keys.UPLOAD) :].decode())
             elif upload.state in (UploadState.LINKING, UploadState.VOID):
-                if now - upload.expires_ms >= self.options.claim_age_ms_max:
-                    await self.give_up(UploadRecord, key)
+                if now - upload.expires_ms >= self._context.options.claim_age_ms_max:
+                    await self._fencing.give_up(UploadRecord, key)
             elif upload.state is not UploadState.ISSUED:
                 finished.append((key, upload))
-        async for key, copy in self._records(CopyRecord, keys.COPY):
+        async for key, copy in self._context.records(CopyRecord, keys.COPY):
             if copy.state is CopyState.DONE:
                 finished.append((key, copy))
-            elif now - copy.started_ms >= self.options.claim_age_ms_max:
-                await self.give_up(CopyRecord, key)
-        async for key, hold in self._records(HoldRecord, keys.HOLD):
-            if now - hold.created_ms >= self.options.claim_age_ms_max:
-                await self.give_up_hold(key)
+            elif now - copy.started_ms >= self._context.options.claim_age_ms_max:
+                await self._fencing.give_up(CopyRecord, key)
+        async for key, hold in self._context.records(HoldRecord, keys.HOLD):
+            if now - hold.created_ms >= self._context.options.claim_age_ms_max:
+                await self._fencing.give_up_hold(key)
         # The runs are read after the records, never before: a run that begins later reads the cells that the finished
         # records' owners wrote, a run that began earlier is seen here.
-        marking = tuple(run for run, record in await self.runs() if record.state in MARKING)
+        marking = tuple(run for run, record in await self._retired.runs() if record.state in MARKING)
         return sum([await self._remove_finished(key, record, marking) for key, record in finished])
 
     async def _remove_finished(self, key: bytes, record: UploadRecord | CopyRecord, marking: tuple[str, ...]) -> bool:
         """Remove it if no run marks that marked when it was first seen finished; else stamp it with those that do."""
-        held = await self.store.get(self.partition, key)
+        held = await self._context.get(key)
         if held is None or decode_record(type(record), held.value) != record:
             return False
         waiting_for = marking if record.stamp is None else tuple(run for run in record.stamp if run in marking)
         try:
             if not waiting_for:
-                await self.store.delete_if(self.partition, key, held.predicate)
+                await self._context.delete_if(key, held.predicate)
                 return True
             if record.stamp is None:
                 stamped = encode_record(replace(record, stamp=waiting_for))
-                await self.store.set_if(self.partition, key, stamped, held.predicate)
+                await self._context.set_if(key, stamped, held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False  # Another cleaner, or the next pass will see.
         return False
 
     async def _clean_refs(self) -> int:
         removed = 0
-        async for key, branch in self._records(BranchRecord, keys.BRANCH):
+        async for key, branch in self._context.records(BranchRecord, keys.BRANCH):
             if branch.state is RefState.CREATING:
-                removed += await self._remove_dead_ref(key, BranchRecord)
+                removed += await self._refs.remove_dead(key, BranchRecord)
             elif len(branch.sealed) > SEALED_MAX:
-                await self.freeze(branch_of(key))
-        async for key, tag in self._records(TagRecord, keys.TAG):
+                await self._fencing.freeze(branch_of(key))
+        async for key, tag in self._context.records(TagRecord, keys.TAG):
             if tag.state is RefState.CREATING:
-                removed += await self._remove_dead_ref(key, TagRecord)
+                removed += await self._refs.remove_dead(key, TagRecord)
         return removed

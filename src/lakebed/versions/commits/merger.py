@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
 from lakebed.kv import PredicateFailed
+from lakebed.versions.context import Context
+from lakebed.versions.errors import BadRef, MergeConflict, NoChanges
+from lakebed.versions.history import History
+from lakebed.versions.records import Commit
+from lakebed.versions.refs import Refs
+from lakebed.versions.retired import Retired, says_who_took
 
-from .committing import Committing, Note
-from .errors import BadRef, MergeConflict, NoChanges
-from .records import Commit
-from .runs import says_who_took
+from .committer import Committer, Note
 
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
 STRATEGY_KEY: Final = ".lakefs.merge.strategy"
@@ -34,7 +37,16 @@ class Plan:
     used: tuple[CommitId, ...]
 
 
-class Merging(Committing):
+class Merger:
+    def __init__(
+        self, context: Context, *, retired: Retired, refs: Refs, history: History, committer: Committer
+    ) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._history = history
+        self._committer = committer
+
     async def merge(
         self,
         source: str,
@@ -53,7 +65,7 @@ class Merging(Committing):
             MergeConflict: both changed a path, and no strategy says who wins.
             NoChanges: the branch has it all, and not `allow_empty`.
         """
-        source_id = await self.resolve_commit(source)
+        source_id = await self._refs.resolve_commit(source)
         note = Note(
             message=message or f"Merge '{source}' into '{branch}'",
             committer=committer,
@@ -61,12 +73,12 @@ class Merging(Committing):
         )
 
         async def plan(head: CommitId) -> Plan:
-            base = await self._merge_base(source_id, head)
-            if not allow_empty and base.metarange_id == await self._metarange(source_id):
+            base = await self._history.common_ancestor(source_id, head)
+            if not allow_empty and base.metarange_id == await self._context.commits.metarange(source_id):
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             merged = await self._three_way(base.id, source_id, head, strategy)
             parents = (head,) if squash else (head, source_id)
-            return Plan(await self._new_commit(branch, merged, parents, note), (base.id, source_id, head))
+            return Plan(await self._committer.new_commit(branch, merged, parents, note), (base.id, source_id, head))
 
         return await self._advance(branch, plan)
 
@@ -82,15 +94,15 @@ class Merging(Committing):
         allow_empty: bool = False,
     ) -> Commit:
         """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
-        commit = await self.get_commit(await self.resolve_commit(ref))
+        commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number)
         note = Note(message=message or f"Revert {commit.id}", committer=committer, metadata=metadata or {})
 
         async def plan(head: CommitId) -> Plan:
             tree = await self._three_way(commit.id, parent, head, "none")
-            if tree == await self._metarange(head) and not allow_empty:
+            if tree == await self._context.commits.metarange(head) and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            return Plan(await self._new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, parent, head))
 
         return await self._advance(branch, plan)
 
@@ -105,7 +117,7 @@ class Merging(Committing):
         metadata: Mapping[str, str] | None = None,
     ) -> Commit:
         """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
-        commit = await self.get_commit(await self.resolve_commit(ref))
+        commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
         parent = _pick_parent(commit, parent_number)
         note = Note(
             message=message or commit.message, committer=committer, metadata={**commit.metadata, **(metadata or {})}
@@ -113,20 +125,20 @@ class Merging(Committing):
 
         async def plan(head: CommitId) -> Plan:
             tree = await self._three_way(parent, commit.id, head, "none")
-            if tree == await self._metarange(head):
+            if tree == await self._context.commits.metarange(head):
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            return Plan(await self._new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, parent, head))
 
         return await self._advance(branch, plan)
 
     @says_who_took
     async def _three_way(self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy) -> MetarangeId:
-        merged = await self.trees.merge(
-            base=await self._metarange(base),
-            source=await self._metarange(source),
-            destination=await self._metarange(head),
+        merged = await self._context.trees.merge(
+            base=await self._context.commits.metarange(base),
+            source=await self._context.commits.metarange(source),
+            destination=await self._context.commits.metarange(head),
             strategy=strategy,
-            salts=self.given_up,
+            salts=self._retired.given_up,
         )
         if merged.conflicts:
             raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)
@@ -135,19 +147,21 @@ class Merging(Committing):
     async def _advance(self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]]) -> Commit:
         """Publish what `plan` makes of the head; again from the start for every other move of the branch."""
         while True:
-            seen = await self._fresh(branch)
+            seen = await self._context.branches.fresh(branch)
             planned = await plan(seen.record.commit_id)
-            commit_id = await self._write_commit(planned.commit)
-            await self.check_not_condemned(planned.used)
+            commit_id = await self._context.commits.write(planned.commit)
+            await self._retired.check_not_condemned(planned.used)
             try:
-                await self._set_branch(branch, replace(seen.record, commit_id=commit_id), seen)
+                await self._context.branches.set(branch, replace(seen.record, commit_id=commit_id), seen)
             except PredicateFailed:
                 continue
             except OutcomeUnknown:
-                now = await self._after_lost(self._fresh(branch))
-                if not await self._is_in_chain(commit_id, planned.commit.generation, now.record.commit_id):
+                now = await self._context.after_lost(self._context.branches.fresh(branch))
+                if not await self._context.commits.is_in_chain(
+                    commit_id, planned.commit.generation, now.record.commit_id
+                ):
                     raise
-            await self._note_published(commit_id, self._counted(planned.commit))
+            await self._context.commits.note_published(commit_id, self._committer.counted(planned.commit))
             return planned.commit
 
 

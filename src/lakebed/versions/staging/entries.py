@@ -30,14 +30,14 @@ from lakebed.base import (
 )
 from lakebed.kv import PredicateFailed
 from lakebed.objectstore import ObjectMissing
+from lakebed.versions.cells import EXCLUSIVE, TOMBSTONE, TOMBSTONE_ROW, decode_cell, encode_cell, is_gone
+from lakebed.versions.context import Context, Retry
+from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
+from lakebed.versions.records import BranchRecord
+from lakebed.versions.refs import Refs
+from lakebed.versions.retired import Retired, says_who_took
 
-from .cells import EXCLUSIVE, TOMBSTONE, TOMBSTONE_ROW, decode_cell, encode_cell, is_gone
-from .errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
-from .listing import Listing, View
-from .records import BranchRecord
-from .refs import Refs
-from .repo import Patience
-from .runs import says_who_took
+from .layers import Layers, Listing, View
 from .slices import Place, Slices
 
 
@@ -71,7 +71,14 @@ class Fenced(LakebedError):
     """Our slice was given up while we wrote. Never leaves this package: the upload starts again at a fresh address."""
 
 
-class Staging(Slices, Refs):
+class Staging:
+    def __init__(self, context: Context, *, retired: Retired, refs: Refs, layers: Layers, slices: Slices) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._layers = layers
+        self._slices = slices
+
     # Reading
 
     async def get(self, ref: str, key: bytes) -> Entry:
@@ -87,28 +94,36 @@ class Staging(Slices, Refs):
 
     @says_who_took
     async def get_row(self, ref: str, key: bytes) -> Row | None:
-        resolved = await self.resolve(ref)
+        resolved = await self._refs.resolve(ref)
         if resolved.branch is not None:
-            return await self._consistent(resolved.branch, lambda record: self._look_up(View.of(record), key))
-        row = await self.trees.lookup(await self._metarange(resolved.commit_id), key)
-        await self.check_contents([resolved.commit_id])
+            return await self._context.branches.consistent(
+                resolved.branch, lambda record: self._layers.look_up(View.of(record), key)
+            )
+        row = await self._context.trees.lookup(await self._context.commits.metarange(resolved.commit_id), key)
+        await self._retired.check_contents([resolved.commit_id])
         return row
 
     @says_who_took
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
         """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
-        resolved = await self.resolve(ref)
+        resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
-            rows = await self.trees.lookup_many(await self._metarange(resolved.commit_id), keys)
-            await self.check_contents([resolved.commit_id])
+            rows = await self._context.trees.lookup_many(
+                await self._context.commits.metarange(resolved.commit_id), keys
+            )
+            await self._retired.check_contents([resolved.commit_id])
         else:
-            rows = await self._consistent(resolved.branch, lambda record: self._look_up_many(record, keys))
+            rows = await self._context.branches.consistent(
+                resolved.branch, lambda record: self._look_up_many(record, keys)
+            )
         return [None if row is None else from_row(row) for row in rows]
 
     async def _look_up_many(self, record: BranchRecord, keys: Sequence[bytes]) -> list[Row | None]:
-        rows = await self.trees.lookup_many(await self._metarange(record.commit_id), keys)
+        rows = await self._context.trees.lookup_many(await self._context.commits.metarange(record.commit_id), keys)
         for token in reversed(record.tokens()):
-            for index, held in enumerate(await self.store.get_many(self._token_partition(token), keys)):
+            for index, held in enumerate(
+                await self._context.store.get_many(self._context.token_partition(token), keys)
+            ):
                 if held is not None:
                     flags, row = decode_cell(held.value)
                     rows[index] = None if is_gone(flags) else row
@@ -137,15 +152,19 @@ class Staging(Slices, Refs):
         condition = Condition(if_none_match, if_match)
         # An unknown branch or a failed condition is an error before the body is read; the write checks again.
         if condition.is_any:
-            await self._cached(branch)
+            await self._context.branches.cached(branch)
         else:
-            condition.check(await self._consistent(branch, lambda record: self._look_up(View.of(record), key)))
-        place = await self._place()
+            condition.check(
+                await self._context.branches.consistent(
+                    branch, lambda record: self._layers.look_up(View.of(record), key)
+                )
+            )
+        place = await self._slices.place()
         try:
             entry = await store_body(place.address)
             assert entry.address == place.address, "the body went elsewhere"
         except BaseException:
-            await self._leave(place)
+            await self._slices.leave(place)
             raise
         return await self._stage_placed(branch, key, entry, place, condition)
 
@@ -154,34 +173,36 @@ class Staging(Slices, Refs):
             here = place
 
             async def slice_is_open(_: BranchRecord, here: Place = here) -> None:
-                if not await self._is_open(here):
+                if not await self._slices.is_open(here):
                     raise Fenced("slice given up", address=here.address)
 
             try:
-                await self._write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
+                await self.write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
             except Fenced:
                 place, entry = await self._move_to_fresh_place(place, entry)
             except BaseException as error:
                 # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to settle.
-                await self._leave(place, in_doubt=isinstance(error, OutcomeUnknown) or not isinstance(error, Exception))
+                await self._slices.leave(
+                    place, in_doubt=isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
+                )
                 raise
             else:
-                await self._leave(place)
+                await self._slices.leave(place)
                 return entry
 
     async def _move_to_fresh_place(self, place: Place, entry: Entry) -> tuple[Place, Entry]:
         """The body was read once and is gone: copy the bytes. Fails where a collector was faster."""
-        fresh = await self._place()
+        fresh = await self._slices.place()
         try:
-            await self.objectstore.copy(place.address, fresh.address)
+            await self._context.objectstore.copy(place.address, fresh.address)
         except ObjectMissing as error:
-            await self._leave(fresh)
+            await self._slices.leave(fresh)
             raise PreconditionFailed("the upload took too long and was given up; send it again") from error
         except BaseException:
-            await self._leave(fresh)
+            await self._slices.leave(fresh)
             raise
         finally:
-            await self._leave(place)
+            await self._slices.leave(place)
         return fresh, replace(entry, address=fresh.address)
 
     async def put(self, branch: str, key: bytes, entry: Entry) -> Entry:
@@ -190,32 +211,35 @@ class Staging(Slices, Refs):
         Raises:
             AddressNotAllowed: the address is inside the namespace (document 001, "StageObject").
         """
-        if not is_absolute(entry.address) or is_inside(entry.address, self.objectstore.uri):
+        if not is_absolute(entry.address) or is_inside(entry.address, self._context.objectstore.uri):
             raise AddressNotAllowed("address is inside the repository's storage namespace", address=entry.address)
-        await self._write(branch, key, 0, to_row(key, entry))
+        await self.write(branch, key, 0, to_row(key, entry))
         return entry
 
     async def delete(self, branch: str, key: bytes) -> None:
         """Nothing is at this path afterwards. It is no error, and no write, if nothing was."""
-        if await self._consistent(branch, lambda record: self._look_up(View.of(record), key)) is not None:
-            await self._write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
+        if (
+            await self._context.branches.consistent(branch, lambda record: self._layers.look_up(View.of(record), key))
+            is not None
+        ):
+            await self.write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
 
     async def delete_many(self, branch: str, keys: Sequence[bytes]) -> list[tuple[bytes, LakebedError]]:
         """Delete each key; return those that failed, and why. Not atomic."""
 
         async def attempt(key: bytes) -> LakebedError | None:
             try:
-                await self._write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
+                await self.write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
             except LakebedError as error:
                 return error
             return None
 
-        rows = await self._consistent(branch, lambda record: self._look_up_many(record, keys))
+        rows = await self._context.branches.consistent(branch, lambda record: self._look_up_many(record, keys))
         present = [key for key, row in zip(keys, rows, strict=True) if row is not None]
-        outcomes = await self.ports.tasks.gather([attempt(key) for key in present])
+        outcomes = await self._context.ports.tasks.gather([attempt(key) for key in present])
         return [(key, error) for key, error in zip(present, outcomes, strict=True) if error is not None]
 
-    async def _write(
+    async def write(
         self,
         branch: str,
         key: bytes,
@@ -230,13 +254,15 @@ class Staging(Slices, Refs):
         A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
         which leaves the token, so that the second look would not notice.
         """
-        seen = await (self._cached(branch) if condition.is_any else self._fresh(branch))
+        branches = self._context.branches
+        seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
         while True:
             if before is not None:
                 await before(seen.record)
-            await self._set_cell(seen.record, key, flags, row, condition)
+            await self.set_cell(seen.record, key, flags, row, condition)
             # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
-            again = await (self._fresh(branch) if condition.is_any else self._after_lost(self._fresh(branch)))
+            fresh = branches.fresh(branch)
+            again = await (fresh if condition.is_any else self._context.after_lost(fresh))
             if again.record.staging_token == seen.record.staging_token:
                 return
             if flags & EXCLUSIVE:
@@ -245,14 +271,14 @@ class Staging(Slices, Refs):
                 flags &= ~EXCLUSIVE
             seen = again
 
-    async def _set_cell(self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition) -> None:
+    async def set_cell(self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition) -> None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won."""
-        partition = self._token_partition(record.staging_token)
+        partition = self._context.token_partition(record.staging_token)
         value = encode_cell(flags, row)
-        is_lost, patience = False, Patience()
+        is_lost, retry = False, Retry()
         while True:
-            look = self.store.get(partition, key)
-            old = await (self._after_lost(look) if is_lost else look)
+            look = self._context.store.get(partition, key)
+            old = await (self._context.after_lost(look) if is_lost else look)
             if old is not None and old.value == value:
                 return  # An earlier attempt whose answer was lost.
             if not condition.is_any:
@@ -260,28 +286,28 @@ class Staging(Slices, Refs):
                 if visible != row:  # Our own, from a token sealed meanwhile, is no obstacle.
                     condition.check(visible)
             try:
-                await self.store.set_if(partition, key, value, old.predicate if old is not None else None)
+                await self._context.store.set_if(partition, key, value, old.predicate if old is not None else None)
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
-                patience.lost(error)
+                retry.lost(error)
                 is_lost = True
                 continue
             return
 
     async def _visible(self, record: BranchRecord, key: bytes, cell: bytes | None) -> Row | None:
         if cell is None:
-            return await self._look_up(View.of(record), key)
+            return await self._layers.look_up(View.of(record), key)
         flags, row = decode_cell(cell)
         return None if is_gone(flags) else row
 
     async def _share_cell(self, token: StagingToken, key: bytes, row: Row) -> None:
         """Take the exclusive mark off our cell in a token we leave, unless somebody replaced it."""
-        partition = self._token_partition(token)
-        held = await self.store.get(partition, key)
+        partition = self._context.token_partition(token)
+        held = await self._context.store.get(partition, key)
         if held is not None and decode_cell(held.value) == (EXCLUSIVE, row):
             try:
-                await self.store.set_if(partition, key, encode_cell(0, row), held.predicate)
+                await self._context.store.set_if(partition, key, encode_cell(0, row), held.predicate)
             except (PredicateFailed, OutcomeUnknown):
                 return
 
@@ -292,13 +318,15 @@ class Staging(Slices, Refs):
         self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:
         """One page, in key order. A branch's page is of one state of it; the next page may be of a later one."""
-        resolved = await self.resolve(ref)
+        resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
             view = View((), resolved.commit_id)  # Nothing of it ever changes: no second look is needed.
-            listing = await self._list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-            await self.check_contents([resolved.commit_id])
+            listing = await self._layers.list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+            await self._retired.check_contents([resolved.commit_id])
             return listing
-        return await self._consistent(
+        return await self._context.branches.consistent(
             resolved.branch,
-            lambda record: self._list(View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit),
+            lambda record: self._layers.list(
+                View.of(record), prefix=prefix, after=after, delimiter=delimiter, limit=limit
+            ),
         )

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from lakebed.base import Row
 from lakebed.ranges import RangeInfo, differing
 
-from .trees_files import Tree, TreeFiles
-from .trees_sides import Side, Stretch
+from .files import Tree, TreeFiles
+from .sides import Side, Stretch
 
 DiffKind: TypeAlias = Literal["added", "removed", "changed"]
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from lakebed.base import CommitId, MetarangeId, Row, StagingToken
 from lakebed.kv import prefix_end
-
-from .cells import Cell, decode_cell, decode_cells, is_gone
-from .records import BranchRecord
-from .repo import Repo
+from lakebed.versions.cells import Cell, decode_cell, decode_cells, is_gone
+from lakebed.versions.context import Context
+from lakebed.versions.records import BranchRecord
 
 LISTING_PAGE = 1000
 
@@ -49,37 +48,40 @@ class Span:
     next_start: bytes | None
 
 
-class Layers(Repo):
-    """Reading what a view shows. No second look here: the callers see to consistency."""
+class Layers:
+    """Read what a view shows. No second look here: callers go through `BranchRecords.consistent`."""
 
-    async def _look_up(self, view: View, key: bytes) -> Row | None:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def look_up(self, view: View, key: bytes) -> Row | None:
         """The row at this path. Costs one `get` a token until one knows the path, then a look-up in the tree."""
-        staged = await self._look_up_staged(view.tokens, key)
+        staged = await self.look_up_staged(view.tokens, key)
         if staged is not None:
             flags, row = staged
             return None if is_gone(flags) else row
-        return await self.trees.lookup(await self._metarange(view.commit_id), key)
+        return await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
 
-    async def _look_up_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
+    async def look_up_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
         for token in tokens:
-            held = await self.store.get(self._token_partition(token), key)
+            held = await self._context.store.get(self._context.token_partition(token), key)
             if held is not None:
                 return decode_cell(held.value)
         return None
 
-    async def _staged_span(self, tokens: Sequence[StagingToken], start: bytes, limit: int) -> Span:
+    async def staged_span(self, tokens: Sequence[StagingToken], start: bytes, limit: int) -> Span:
         """The overlay of the tokens (newest first) at or after `start`, tombstones included, up to the horizon."""
         spans: list[Span] = []
         for token in tokens:
-            page = await self.store.scan(self._token_partition(token), start, limit)
+            page = await self._context.store.scan(self._context.token_partition(token), start, limit)
             if page.keys or page.next_start is not None:
                 spans.append(Span(page.keys, decode_cells(page.values), page.next_start))
         return merge_spans(spans)
 
     async def _page(self, view: View, start: bytes, limit: int) -> Span:
         """Staging over the commit, up to the horizon; what is gone is left out."""
-        staged = await self._staged_span(view.tokens, start, limit)
-        committed = await self._committed_span(await self._metarange(view.commit_id), start, limit)
+        staged = await self.staged_span(view.tokens, start, limit)
+        committed = await self._committed_span(await self._context.commits.metarange(view.commit_id), start, limit)
         span = merge_spans([staged, committed]) if staged.keys or staged.next_start is not None else committed
         if not any(flags for flags, _ in span.cells):
             return span
@@ -87,11 +89,11 @@ class Layers(Repo):
         return Span([key for key, _ in kept], [cell for _, cell in kept], span.next_start)
 
     async def _committed_span(self, metarange: MetarangeId, start: bytes, limit: int) -> Span:
-        rows = await self.trees.scan(metarange, start, limit)
+        rows = await self._context.trees.scan(metarange, start, limit)
         next_start = rows[-1][0] + b"\0" if len(rows) >= limit else None
         return Span([key for key, _ in rows], [(0, row) for _, row in rows], next_start)
 
-    async def _list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
+    async def list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
         start: bytes | None = resume(prefix, after, delimiter)

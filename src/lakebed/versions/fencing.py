@@ -23,7 +23,7 @@ from lakebed.base import OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
 from .cells import EXCLUSIVE, encode_cell
-from .diffs import Diffs
+from .context import Context, Retry, Seen
 from .errors import BranchNotFound
 from .records import (
     CopyRecord,
@@ -38,7 +38,7 @@ from .records import (
     decode_record,
     encode_record,
 )
-from .repo import Patience, Seen
+from .staging.layers import Layers
 
 Owned: TypeAlias = SliceRecord | UploadRecord | CopyRecord
 
@@ -59,7 +59,11 @@ STANDS_FOR_MAX: Final = 256
 left out, the oldest first, finds itself overtaken; nothing of what it sealed is lost."""
 
 
-class GivingUp(Diffs):
+class Fencing:
+    def __init__(self, context: Context, layers: Layers) -> None:
+        self._context = context
+        self._layers = layers
+
     async def give_up(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> bool:
         """Give up the owner of this record (a full KV key). False: it was not in a state to be given up.
 
@@ -79,7 +83,7 @@ class GivingUp(Diffs):
         """The same for slices, all at once: each branch is frozen once for all of them. Returns those given up."""
         fenced = [key for key in slice_keys if await self._fence(SliceRecord, key) is not None]
         if fenced:
-            for name, _ in await self.branch_records():
+            for name, _ in await self._context.branches.every():
                 await self.freeze(name)
         for key in fenced:
             await self._move(SliceRecord, key, _SETTLE[SliceRecord])
@@ -90,7 +94,7 @@ class GivingUp(Diffs):
         fenced = await self._move(kind, key, _FENCE[kind])
         if fenced is not None:
             return fenced
-        held = await self.store.get(self.partition, key)
+        held = await self._context.get(key)
         if held is None:
             return None
         record: Owned = decode_record(kind, held.value)
@@ -100,9 +104,9 @@ class GivingUp(Diffs):
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
     ) -> Owned | None:
         """One step along `moves`; None where the record is in another state."""
-        patience = Patience()
+        retry = Retry()
         while True:
-            held = await self.store.get(self.partition, key)
+            held = await self._context.get(key)
             if held is None:
                 return None
             record: Owned = decode_record(kind, held.value)
@@ -111,23 +115,23 @@ class GivingUp(Diffs):
                 return None
             moved: Owned = replace(record, state=target)
             try:
-                await self.store.set_if(self.partition, key, encode_record(moved), held.predicate)
+                await self._context.set_if(key, encode_record(moved), held.predicate)
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
-                now = await self.store.get(self.partition, key)
+                now = await self._context.get(key)
                 if now is None or decode_record(kind, now.value) != moved:
-                    patience.lost(error)
+                    retry.lost(error)
                     continue
             return moved
 
     async def freeze(self, branch: str) -> None:
         """Done when no token of the start is left on the branch. A branch that is gone has none."""
         try:
-            start = set((await self._fresh(branch)).record.tokens())
-            patience = Patience()
+            start = set((await self._context.branches.fresh(branch)).record.tokens())
+            retry = Retry()
             while True:
-                seen = await self._fresh(branch)
+                seen = await self._context.branches.fresh(branch)
                 if start.isdisjoint(seen.record.tokens()):
                     return
                 try:
@@ -135,7 +139,7 @@ class GivingUp(Diffs):
                 except PredicateFailed:
                     continue
                 except OutcomeUnknown as error:
-                    patience.lost(error)
+                    retry.lost(error)
         except BranchNotFound:
             return
 
@@ -143,31 +147,31 @@ class GivingUp(Diffs):
         record = seen.record
         if record.staging_token in start:
             sealed = replace(
-                record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed)
+                record, staging_token=self._context.fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed)
             )
-            await self._set_branch(branch, sealed, seen)
+            await self._context.branches.set(branch, sealed, seen)
             return
-        frozen = self._fresh_token()
-        operation = self.ports.ids.fresh()
+        frozen = self._context.fresh_token()
+        operation = self._context.ports.ids.fresh()
         retired = [item.token for item in record.sealed]
-        await self._claim(operation, 1, branch, [frozen], building=True)
+        await self._context.claim(operation, 1, branch, [frozen], building=True)
         await self._copy_overlay(retired, frozen)
-        await self._claim(operation, 2, branch, retired)
+        await self._context.claim(operation, 2, branch, retired)
         stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))[:STANDS_FOR_MAX]
-        await self._set_branch(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
+        await self._context.branches.set(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
 
     async def _copy_overlay(self, tokens: list[StagingToken], target: StagingToken) -> None:
         """Cells of the overlay, none exclusive any more: the retired ones still name the same addresses."""
-        partition = self._token_partition(target)
+        partition = self._context.token_partition(target)
         start: bytes | None = b""
         while start is not None:
-            span = await self._staged_span(tokens, start, self.options.scan_page)
+            span = await self._layers.staged_span(tokens, start, self._context.options.scan_page)
             items = [
                 (key, encode_cell(flags & ~EXCLUSIVE, row))
                 for key, (flags, row) in zip(span.keys, span.cells, strict=True)
             ]
             if items:
-                await self.store.set_many(partition, items)
+                await self._context.store.set_many(partition, items)
             start = span.next_start
 
     async def touch(self, branch: str, *, only_sealed: bool = False) -> None:
@@ -176,28 +180,28 @@ class GivingUp(Diffs):
         Returns when the counter is certainly higher than when the call began, or the branch is gone.
         """
         before: int | None = None
-        patience = Patience()
+        retry = Retry()
         while True:
             try:
-                seen = await self._fresh(branch)
+                seen = await self._context.branches.fresh(branch)
             except BranchNotFound:
                 return
             before = seen.record.touched if before is None else before
             if (only_sealed and not seen.record.sealed) or seen.record.touched > before:
                 return
             try:
-                await self._set_branch(branch, replace(seen.record, touched=seen.record.touched + 1), seen)
+                await self._context.branches.set(branch, replace(seen.record, touched=seen.record.touched + 1), seen)
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
-                patience.lost(error)
+                retry.lost(error)
                 continue
             return
 
     async def give_up_hold(self, key: bytes) -> None:
         """A dead hard reset: touch its branch, so that its `set_if` fails if it sleeps, then remove the hold."""
-        held = await self.store.get(self.partition, key)
+        held = await self._context.get(key)
         if held is None:
             return
         await self.touch(decode_record(HoldRecord, held.value).branch)
-        await self.store.delete(self.partition, key)
+        await self._context.store.delete(self._context.partition, key)

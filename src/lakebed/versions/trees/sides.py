@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakebed.base import Row
 from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeView
 
-from .trees_files import Ahead, TreeFiles
+from .files import Ahead, TreeFiles
 
 
 class Stretch(NamedTuple):

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from lakebed.base import OutcomeUnknown, Unavailable, format_address, slice_name, slice_number
 from lakebed.kv import PredicateFailed
-
-from . import keys
-from .listing import Layers
-from .records import SliceRecord, SliceState, decode_record, encode_record
+from lakebed.versions import keys
+from lakebed.versions.context import Context
+from lakebed.versions.records import SliceRecord, SliceState, decode_record, encode_record
 
 
 @dataclass(slots=True)
@@ -44,12 +43,14 @@ class Place:
     slice_: OpenSlice
 
 
-class Slices(Layers):
-    _open_slice: OpenSlice | None = None
-    _unsettled: tuple[OpenSlice, ...] = ()
-    """Closed, and with uploads under way; or the store could not be reached when the last of them ended."""
+class Slices:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open_slice: OpenSlice | None = None
+        # Closed, and with uploads under way; or the store could not be reached when the last of them ended.
+        self._unsettled: tuple[OpenSlice, ...] = ()
 
-    async def _place(self) -> Place:
+    async def place(self) -> Place:
         """A fresh address. The caller must `_leave` it, whatever happens. One `set_if` a slice."""
         current = self._open_slice
         if current is None or self._is_full(current):
@@ -63,49 +64,49 @@ class Slices(Layers):
         current.uploads += 1
         return Place(format_address(current.number, sequence), current)
 
-    async def _leave(self, place: Place, *, in_doubt: bool = False) -> None:
+    async def leave(self, place: Place, *, in_doubt: bool = False) -> None:
         """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake."""
         place.slice_.uploads -= 1
         place.slice_.in_doubt |= in_doubt
         if place.slice_.closed:
             await self._settle_ended()
 
-    async def _is_open(self, place: Place) -> bool:
+    async def is_open(self, place: Place) -> bool:
         """Read the slice's record, after this call began."""
-        found = await self._read(SliceRecord, _key(place.slice_.number))
+        found = await self._context.read(SliceRecord, _key(place.slice_.number))
         is_open = found is not None and found[0].state is SliceState.OPEN
         if not is_open and self._open_slice is place.slice_:
             self._open_slice = None
         return is_open
 
-    async def close_slices(self, *, opened_until_ms: int | None = None) -> None:
+    async def close(self, *, opened_until_ms: int | None = None) -> None:
         """End the current slice, or only if it was opened by then; it settles when its last upload does."""
         current = self._open_slice
         if current is not None and (opened_until_ms is None or current.opened_ms <= opened_until_ms):
             await self._close(current)
         await self._settle_ended()
 
-    async def close_old_slices(self) -> None:
+    async def close_old(self) -> None:
         """The same if the current slice is over its age or size: an idle instance would keep it open for ever."""
         if self._open_slice is not None and self._is_full(self._open_slice):
             await self._close(self._open_slice)
         await self._settle_ended()
 
     def _is_full(self, slice_: OpenSlice) -> bool:
-        age_ms = self.ports.clock.now_ms() - slice_.opened_ms
+        age_ms = self._context.ports.clock.now_ms() - slice_.opened_ms
         return (
             slice_.closed
-            or slice_.next_sequence >= self.options.slice_size_max
-            or not 0 <= age_ms < self.options.slice_age_ms_max
+            or slice_.next_sequence >= self._context.options.slice_size_max
+            or not 0 <= age_ms < self._context.options.slice_age_ms_max
         )
 
     async def _open(self) -> OpenSlice:
         while True:
-            now = self.ports.clock.now_ms()
-            number = slice_number(opened_at_ms=now, random_bits=self.ports.ids.bits(22))
-            record = SliceRecord(state=SliceState.OPEN, owner=self.options.owner, opened_ms=now)
+            now = self._context.ports.clock.now_ms()
+            number = slice_number(opened_at_ms=now, random_bits=self._context.ports.ids.bits(22))
+            record = SliceRecord(state=SliceState.OPEN, owner=self._context.options.owner, opened_ms=now)
             try:
-                await self.store.set_if(self.partition, _key(number), encode_record(record), None)
+                await self._context.set_if(_key(number), encode_record(record), None)
             except PredicateFailed:
                 continue  # The random bits met another slice of this millisecond.
             other = self._open_slice
@@ -134,14 +135,14 @@ class Slices(Layers):
 
     async def _settle(self, slice_: OpenSlice) -> None:
         """open → settled; a slice that was fenced meanwhile is its fencer's to settle, one in doubt a collector's."""
-        held = await self.store.get(self.partition, _key(slice_.number))
+        held = await self._context.get(_key(slice_.number))
         if held is None or slice_.in_doubt:
             return
         record = decode_record(SliceRecord, held.value)
         if record.state is SliceState.OPEN:
             settled = SliceRecord(state=SliceState.SETTLED, owner=record.owner, opened_ms=record.opened_ms)
             with suppress(PredicateFailed):
-                await self.store.set_if(self.partition, _key(slice_.number), encode_record(settled), held.predicate)
+                await self._context.set_if(_key(slice_.number), encode_record(settled), held.predicate)
 
 
 def _key(number: int) -> bytes:

@@ -29,7 +29,7 @@ from lakebed.ranges import (
     range_key,
 )
 
-from .trees_files import TOGETHER, Tree, TreeFiles
+from .files import TOGETHER, Tree, TreeFiles
 
 Salts: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """For each id of a file that is about to be written: nothing, or, where that id was given up, what to salt it with.

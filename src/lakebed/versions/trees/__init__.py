@@ -36,11 +36,11 @@ from lakebed.ranges import (
     chunk,
 )
 
-from .trees_building import Salts, TreeBuilder, no_salts
-from .trees_cache import TreeCache
-from .trees_diff import DiffRow, diff_trees
-from .trees_files import Ahead, Tree, TreeFiles
-from .trees_merge import merge_trees
+from .builder import Salts, TreeBuilder, no_salts
+from .cache import TreeCache
+from .diff import DiffRow, diff_trees
+from .files import Ahead, Tree, TreeFiles
+from .merge import merge_trees
 
 CHANGES_TOGETHER: Final = 65_536
 """How many changes are applied at once."""

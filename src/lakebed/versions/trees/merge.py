@@ -23,10 +23,10 @@ import numpy as np
 from lakebed.base import MetarangeId
 from lakebed.ranges import CutRule, MergedTable, Strategy, differing, merge_tables
 
-from .trees_building import Salts, TreeBuilder
-from .trees_diff import without_shared
-from .trees_files import Tree, TreeFiles
-from .trees_sides import Side, Stretch
+from .builder import Salts, TreeBuilder
+from .diff import without_shared
+from .files import Tree, TreeFiles
+from .sides import Side, Stretch
 
 CONFLICTS_LISTED_MAX: Final = 1000
 

@@ -24,13 +24,12 @@ from msgspec.structs import replace
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 from lakebed.ranges import CHANGES_SCHEMA, overlay
-
-from . import keys
-from .cells import changes_table
-from .errors import CommitOvertaken, InvalidNote, NoChanges
-from .records import BranchRecord, Commit, Sealed
-from .repo import Patience, Seen
-from .tracking import Tracking
+from lakebed.versions.cells import changes_table
+from lakebed.versions.context import Context, Retry, Seen
+from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
+from lakebed.versions.records import BranchRecord, Commit, Sealed
+from lakebed.versions.refs import Refs
+from lakebed.versions.retired import Retired
 
 IN_ONE_GO_MS: Final = 3_600_000
 """The shortest period that a retention rule may have: what was a head for less is missed by no rule."""
@@ -81,7 +80,12 @@ class Built:
         return self.head == record.commit_id and self.left == tuple(left) and self.touched == record.touched
 
 
-class Committing(Tracking):
+class Committer:
+    def __init__(self, context: Context, retired: Retired, refs: Refs) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+
     async def commit(
         self,
         branch: str,
@@ -104,35 +108,36 @@ class Committing(Tracking):
             CommitOvertaken: another operation took what was sealed.
         """
         note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
-        mine, seen = await self._seal(branch)
+        mine, seen = await self.seal(branch)
         commit = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
         if commit is None:
             raise NoChanges("commit: no changes", branch=branch)
         return commit
 
-    async def _seal(self, branch: str) -> tuple[StagingToken, Seen]:
+    async def seal(self, branch: str) -> tuple[StagingToken, Seen]:
         """Step 1. Lost or failed: from the start; a seal whose answer was lost leaves an area that is ours to take."""
-        patience = Patience()
+        retry = Retry()
         while True:
-            seen = await self._fresh(branch)
+            seen = await self._context.branches.fresh(branch)
             mine = seen.record.staging_token
             try:
-                return mine, await self._set_branch(branch, self._sealed(seen.record), seen)
+                return mine, await self._context.branches.set(branch, self._sealed(seen.record), seen)
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
-                patience.lost(error)
+                retry.lost(error)
 
     def _sealed(self, record: BranchRecord) -> BranchRecord:
-        return replace(record, staging_token=self._fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed))
+        fresh = self._context.fresh_token()
+        return replace(record, staging_token=fresh, sealed=(Sealed(record.staging_token), *record.sealed))
 
     async def _publish_sealed(
         self, branch: str, mine: StagingToken, seen: Seen, note: Note, *, allow_empty: bool
     ) -> Commit | None:
         """Steps 2 to 4; None where there was no change."""
-        operation = self.ports.ids.fresh()
+        operation = self._context.ports.ids.fresh()
         built: Built | None = None
-        attempt, patience = 0, Patience()
+        attempt, retry = 0, Retry()
         while True:
             place = find_mine(seen.record.sealed, mine)
             if place is None:
@@ -142,29 +147,29 @@ class Committing(Tracking):
                 built = await self._build(branch, seen.record, left, note, allow_empty=allow_empty)
             attempt += 1
             tokens = [sealed.token for sealed in left]
-            await self._claim(operation, attempt, branch, tokens, built.commit_id if built.commit else None)
+            await self._context.claim(operation, attempt, branch, tokens, built.commit_id if built.commit else None)
             published = replace(seen.record, commit_id=built.commit_id, sealed=seen.record.sealed[:place])
             try:
-                await self._set_branch(branch, published, seen)
+                await self._context.branches.set(branch, published, seen)
                 return await self._done(built)
             except PredicateFailed:
-                seen = await self._fresh(branch)
+                seen = await self._context.branches.fresh(branch)
             except OutcomeUnknown as error:
-                patience.lost(error)
-                seen = await self._after_lost(self._fresh(branch))
-            if built.commit and await self._is_in_chain(
+                retry.lost(error)
+                seen = await self._context.after_lost(self._context.branches.fresh(branch))
+            if built.commit and await self._context.commits.is_in_chain(
                 built.commit_id, built.commit.generation, seen.record.commit_id
             ):
                 return await self._done(built)
 
     async def _done(self, built: Built) -> Commit | None:
         if built.commit is not None:
-            await self._note_published(built.commit_id, self._counted(built.commit))
+            await self._context.commits.note_published(built.commit_id, self.counted(built.commit))
         return built.commit
 
-    def _counted(self, commit: Commit) -> Commit:
+    def counted(self, commit: Commit) -> Commit:
         """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
-        now_ms = self.ports.clock.now_ms()
+        now_ms = self._context.ports.clock.now_ms()
         is_late = now_ms - commit.written_ms >= IN_ONE_GO_MS
         return replace(commit, written_ms=now_ms, counted_ms=max(now_ms, commit.counted_ms)) if is_late else commit
 
@@ -173,15 +178,15 @@ class Committing(Tracking):
     ) -> Built:
         """Step 2. `record.touched` is from before the cells were read and before any id was asked after, so a touch in
         between fails the publication."""
-        base = await self._metarange(record.commit_id)
+        base = await self._context.commits.metarange(record.commit_id)
         changes = await self._changes([sealed.token for sealed in left])
-        metarange = (await self.trees.apply(base, changes, salts=self.given_up)).metarange_id
+        metarange = (await self._context.trees.apply(base, changes, salts=self._retired.given_up)).metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.
             return Built(None, record.commit_id, record.commit_id, tuple(left), record.touched)
-        commit = await self._new_commit(branch, metarange, (record.commit_id,), note)
-        return Built(commit, await self._write_commit(commit), record.commit_id, tuple(left), record.touched)
+        commit = await self.new_commit(branch, metarange, (record.commit_id,), note)
+        return Built(commit, await self._context.commits.write(commit), record.commit_id, tuple(left), record.touched)
 
     async def _changes(self, tokens: Sequence[StagingToken]) -> pa.Table:
         """The overlay of the tokens' cells (newest first), as columns. Each page becomes columns at once."""
@@ -192,21 +197,21 @@ class Committing(Tracking):
         return layers[0] if len(layers) == 1 else overlay(layers)
 
     async def _layer(self, token: StagingToken) -> pa.Table:
-        partition = self._token_partition(token)
+        partition = self._context.token_partition(token)
         pages: list[pa.Table] = []
         start: bytes | None = b""
         while start is not None:
-            page = await self.store.scan(partition, start, self.options.scan_page)
+            page = await self._context.store.scan(partition, start, self._context.options.scan_page)
             pages.append(changes_table(page.keys, page.values))
             start = page.next_start
         return pages[0] if len(pages) == 1 else pa.concat_tables(pages)
 
-    async def _new_commit(
+    async def new_commit(
         self, branch: str, metarange: MetarangeId, parents: tuple[CommitId, ...], note: Note
     ) -> Commit:
-        generation = 1 + max([(await self._commit_record(parent)).generation for parent in parents], default=0)
-        now_ms = self.ports.clock.now_ms()
-        first = await self._commit_record(parents[0]) if parents else None
+        generation = 1 + max([(await self._context.commits.read(parent)).generation for parent in parents], default=0)
+        now_ms = self._context.ports.clock.now_ms()
+        first = await self._context.commits.read(parents[0]) if parents else None
         return Commit(
             generation=generation,
             message=note.message,
@@ -218,21 +223,15 @@ class Committing(Tracking):
             parents=parents,
             metadata=dict(note.metadata),
             made_for=branch,
-            nonce=self.ports.ids.fresh(),
+            nonce=self._context.ports.ids.fresh(),
         )
-
-    async def _write_commit(self, commit: Commit) -> CommitId:
-        commit_id = commit.id
-        await self._set_record(keys.COMMIT + commit_id.encode(), commit)
-        self._keep_commit(commit_id, commit)
-        return commit_id
 
     async def initialise(self, default_branch: str) -> Commit:
         """The first commit and the default branch of a new repository. Called once, before anybody can see it."""
         note = Note(message="Repository created", committer="", metadata={})
-        commit = replace(await self._new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
-        commit_id = await self._write_commit(commit)
-        await self.create_branch(default_branch, commit_id)
+        commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
+        commit_id = await self._context.commits.write(commit)
+        await self._refs.create_branch(default_branch, commit_id)
         return commit
 
 

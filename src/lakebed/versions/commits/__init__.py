@@ -1,0 +1,6 @@
+"""Every move of a branch's head or of what is staged on it.
+
+committer   seal, build, claim, publish
+merger      merge, revert, cherry-pick
+resetter    reset, hard reset
+"""

@@ -1,0 +1,359 @@
+"""Ports, caches and typed records of one repository: all that the parts of `Versions` share.
+
+A flow may read a branch record in three ways, and the choice is part of its proof (docs/design/protocols.md):
+
+    cached       up to `Options.branch_cache_ms` old
+    fresh        read after the call began; all that wait for the same branch share the read
+    consistent   look, then look whether the record is still the same
+
+Commit records never change once written (but for a note), so they are cached without limit of time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from lakebed.base import (
+    EMPTY_METARANGE,
+    BranchName,
+    CommitId,
+    MetarangeId,
+    OutcomeUnknown,
+    Ports,
+    RepositoryUid,
+    StagingToken,
+    Unavailable,
+)
+from lakebed.kv import Held, Predicate, Store, scan_prefix
+from lakebed.objectstore import ObjectStore
+
+from . import keys
+from .amortized import AmortizedReads
+from .errors import BranchNotFound, CommitNotFound
+from .records import BranchRecord, ClaimRecord, Commit, Record, RefState, decode_record, encode_record
+from .trees import Trees
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Record)
+
+LOST_MAX = 8
+COMMITS_CACHED_MAX = 50_000
+BRANCHES_CACHED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`owner` names this server instance in slice records. Ages bound garbage and staleness, never safety."""
+
+    owner: str = "lakebed"
+    branch_cache_ms: int = 500
+    slice_age_ms_max: int = 3_600_000
+    slice_size_max: int = 10_000
+    claim_age_ms_max: int = 900_000
+    creating_age_ms_max: int = 900_000
+    upload_ttl_ms: int = 3_600_000 * 24
+    scan_page: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A branch as it was read."""
+
+    record: BranchRecord
+    held: Held
+
+    def is_same(self, other: Seen) -> bool:
+        return self.held.value == other.held.value
+
+
+class Retry:
+    """Counts the answers that one flow lost.
+
+    A store that loses one after the other (a disk whose every sync fails) is broken. Without a limit a flow would only
+    start again and never report it.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = LOST_MAX
+
+    def lost(self, error: OutcomeUnknown) -> None:
+        """
+        Raises:
+            OutcomeUnknown: `error`, when it is the last of LOST_MAX.
+        """
+        self._left -= 1
+        if not self._left:
+            raise error
+
+
+class Context:
+    """One repository, as the parts see it. Users of the package use `Versions`."""
+
+    def __init__(
+        self,
+        *,
+        uid: RepositoryUid,
+        store: Store,
+        objectstore: ObjectStore,
+        trees: Trees,
+        ports: Ports,
+        options: Options | None = None,
+    ) -> None:
+        self.uid = uid
+        self.store = store
+        self.objectstore = objectstore
+        self.trees = trees
+        self.ports = ports
+        self.options = options or Options()
+        self.partition = keys.repository_partition(uid)
+        self._reads = AmortizedReads(store, self.partition, ports.tasks)
+        self.branches = BranchRecords(self)
+        self.commits = CommitRecords(self)
+
+    # Records of the repository's partition
+
+    async def get(self, key: bytes) -> Held | None:
+        return await self.store.get(self.partition, key)
+
+    async def get_many(self, record_keys: Sequence[bytes]) -> list[Held | None]:
+        return await self.store.get_many(self.partition, record_keys)
+
+    async def get_shared(self, key: bytes) -> Held | None:
+        """Read after this call began; calls that wait together share one read."""
+        return await self._reads.get(key)
+
+    async def read(self, kind: type[R], key: bytes) -> tuple[R, Held] | None:
+        """Decode what `get_shared` finds."""
+        held = await self._reads.get(key)
+        return None if held is None else (decode_record(kind, held.value), held)
+
+    async def records(self, kind: type[R], prefix: bytes, *, start: bytes = b"") -> AsyncIterator[tuple[bytes, R]]:
+        """Yield every record under this prefix at or after `start`, ascending."""
+        async for key, value in scan_prefix(self.store, self.partition, prefix, start=start):
+            yield key, decode_record(kind, value)
+
+    async def set(self, key: bytes, record: Record) -> None:
+        await self.store.set(self.partition, key, encode_record(record))
+
+    async def set_if(self, key: bytes, value: bytes, predicate: Predicate | None) -> Held:
+        """Write exactly over what was read. The caller knows what its errors mean."""
+        return Held(value, await self.store.set_if(self.partition, key, value, predicate))
+
+    async def delete_if(self, key: bytes, predicate: Predicate) -> None:
+        await self.store.delete_if(self.partition, key, predicate)
+
+    async def after_lost(self, look: Awaitable[T]) -> T:
+        """Look for a write whose answer was lost.
+
+        Raises:
+            OutcomeUnknown: the store did not answer. Its own error would say that nothing happened.
+        """
+        try:
+            return await look
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"an answer was lost, and the store cannot be asked: {error}", **error.facts
+            ) from error
+
+    # Tokens
+
+    def token_partition(self, token: StagingToken) -> bytes:
+        return keys.token_partition(self.uid, token)
+
+    def fresh_token(self) -> StagingToken:
+        return StagingToken(self.ports.ids.fresh())
+
+    async def claim(
+        self,
+        operation: str,
+        attempt: int,
+        branch: str,
+        tokens: Iterable[str],
+        commit_id: CommitId | None = None,
+        *,
+        building: bool = False,
+    ) -> None:
+        """Write, under a key of its own, that this attempt may take these tokens. Always before the attempt."""
+        record = ClaimRecord(
+            branch=branch,
+            tokens=tuple(tokens),  # type: ignore[arg-type]  # StagingToken is a str at run time
+            commit_id=commit_id,
+            building=building,
+            created_ms=self.ports.clock.now_ms(),
+        )
+        await self.set(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), record)
+
+
+class BranchRecords:
+    """Branch records, read and replaced."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cache: dict[str, tuple[Seen, int]] = {}
+
+    async def cached(self, branch: str) -> Seen:
+        """
+        Raises:
+            BranchNotFound: the last look found none.
+        """
+        cached = self._cache.get(branch)
+        context = self._context
+        if cached is not None and 0 <= context.ports.clock.now_ms() - cached[1] < context.options.branch_cache_ms:
+            return cached[0]
+        return await self.fresh(branch)
+
+    async def fresh(self, branch: str) -> Seen:
+        """
+        Raises:
+            BranchNotFound: there is none, or it is still being made.
+        """
+        held = await self._context.get_shared(keys.BRANCH + branch.encode())
+        if held is None:
+            self._cache.pop(branch, None)
+            raise BranchNotFound(f"branch {branch} not found", branch=branch)
+        cached = self._cache.get(branch)
+        if cached is not None and cached[0].held.value == held.value:
+            seen = Seen(cached[0].record, held)
+        else:
+            seen = Seen(decode_record(BranchRecord, held.value), held)
+        if seen.record.state is not RefState.ACTIVE:
+            raise BranchNotFound(f"branch {branch} is still being made", branch=branch)
+        self._remember(branch, seen)
+        return seen
+
+    def _remember(self, branch: str, seen: Seen) -> None:
+        if len(self._cache) >= BRANCHES_CACHED_MAX:
+            self._cache.clear()
+        self._cache[branch] = (seen, self._context.ports.clock.now_ms())
+
+    def forget(self, branch: str) -> None:
+        self._cache.pop(branch, None)
+
+    async def set(self, branch: str, record: BranchRecord, seen: Seen) -> Seen:
+        """Replace exactly the record that was `seen`. The caller knows what its errors mean."""
+        value = encode_record(record)
+        # Forget first: if the write fails or its answer is lost, the cached record may be out of date.
+        self.forget(branch)
+        held = await self._context.set_if(keys.BRANCH + branch.encode(), value, seen.held.predicate)
+        now = Seen(record, held)
+        self._remember(branch, now)
+        return now
+
+    async def consistent(self, branch: str, look: Callable[[BranchRecord], Awaitable[T]]) -> T:
+        """Return what `look` finds in one state of the branch: document 002's reader.
+
+        Look, then read the record again. If it changed, start again with the new one.
+        """
+        seen = await self.cached(branch)
+        while True:
+            result = await look(seen.record)
+            again = await self.fresh(branch)
+            # Compare the whole record: a merge moves only the head, and a commit without change only takes tokens.
+            if again.is_same(seen):
+                return result
+            seen = again
+
+    async def every(self) -> list[tuple[BranchName, BranchRecord]]:
+        """Return every branch record in order of name, `creating` ones too: they are roots."""
+        return [(branch_of(key), record) async for key, record in self._context.records(BranchRecord, keys.BRANCH)]
+
+
+class CommitRecords:
+    """Commit records: cached, published or not."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._cache: OrderedDict[CommitId, Commit] = OrderedDict()
+
+    async def read(self, commit_id: CommitId) -> Commit:
+        """Return the record, published or not.
+
+        Raises:
+            CommitNotFound: there is none.
+        """
+        commit = self._cache.get(commit_id)
+        if commit is None:
+            held = await self._context.get(keys.COMMIT + commit_id.encode())
+            if held is None:
+                raise CommitNotFound("commit not found", commit=commit_id)
+            commit = self._keep(commit_id, decode_record(Commit, held.value))
+        return commit
+
+    async def read_published(self, commit_id: CommitId) -> Commit:
+        """
+        Raises:
+            CommitNotFound: there is none, or no branch ever took it.
+        """
+        commit = await self.read(commit_id)
+        if not commit.published and not await self.is_published(commit_id):
+            raise CommitNotFound("commit not found", commit=commit_id)
+        return commit
+
+    async def metarange(self, commit_id: CommitId) -> MetarangeId:
+        return (await self.read(commit_id)).metarange_id if commit_id else EMPTY_METARANGE
+
+    async def write(self, commit: Commit) -> CommitId:
+        commit_id = commit.id
+        await self._context.set(keys.COMMIT + commit_id.encode(), commit)
+        self._keep(commit_id, commit)
+        return commit_id
+
+    def _keep(self, commit_id: CommitId, commit: Commit) -> Commit:
+        if len(self._cache) >= COMMITS_CACHED_MAX:
+            self._cache.popitem(last=False)
+        self._cache[commit_id] = commit
+        return commit
+
+    async def is_published(self, commit_id: CommitId) -> bool:
+        """Answer whether a branch took this commit.
+
+        One look, unless the process that made it died before it could note it.
+        """
+        commit = await self.read(commit_id)
+        if commit.published:
+            return True
+        # Cached from before it was noted, or never noted: the record, then the history it was made for, decide.
+        held = await self._context.get(keys.COMMIT + commit_id.encode())
+        if held is not None and decode_record(Commit, held.value).published:
+            self._keep(commit_id, decode_record(Commit, held.value))
+            return True
+        try:
+            head = (await self._context.branches.fresh(commit.made_for)).record.commit_id
+        except BranchNotFound:
+            return False
+        if not await self.is_in_chain(commit_id, commit.generation, head):
+            return False
+        await self.note_published(commit_id, commit)
+        return True
+
+    async def note_published(self, commit_id: CommitId, commit: Commit) -> None:
+        """Note that a branch took the commit.
+
+        Only spares later callers the walk, so a failure here does not fail a commit that was published.
+        """
+        noted = replace(commit, published=True)
+        self._keep(commit_id, noted)
+        with suppress(Unavailable, OutcomeUnknown):
+            await self._context.set(keys.COMMIT + commit_id.encode(), noted)
+
+    async def is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
+        """Answer whether `commit_id` is `head` or a first-parent ancestor of it."""
+        while head != commit_id:
+            commit = await self.read(head)
+            if commit.generation <= generation or not commit.parents:
+                return False
+            head = commit.parents[0]
+        return True
+
+
+def branch_of(key: bytes) -> BranchName:
+    """Return the name in a `branch/<name>` key."""
+    return BranchName(key[len(keys.BRANCH) :].decode())

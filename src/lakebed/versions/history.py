@@ -1,0 +1,249 @@
+"""The log, the merge base, and differences: between two refs, and between a branch's staging and its commit.
+
+Everything streams. Two entries are the same when their row digests are: no field is compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from lakebed.base import CommitId, MetarangeId, NotFound, Row
+
+from .cells import is_gone
+from .context import Context
+from .errors import Condemned
+from .records import BranchRecord, Commit
+from .refs import Refs
+from .retired import Retired, says_who_took
+from .staging.layers import Layers, resume
+
+Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`row` is the entry on the right side, or, where it was removed, the one on the left; None for a prefix."""
+
+    kind: Kind
+    key: bytes
+    row: Row | None
+
+
+class History:
+    def __init__(self, context: Context, *, retired: Retired, refs: Refs, layers: Layers) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._layers = layers
+
+    async def get_commit(self, commit_id: CommitId) -> Commit:
+        """
+        Raises:
+            CommitNotFound: there is none, or no branch ever took it.
+        """
+        return await self._context.commits.read_published(commit_id)
+
+    # Walking
+
+    async def log(
+        self,
+        ref: str,
+        *,
+        after: str = "",
+        limit: int = 100,
+        first_parent: bool = False,
+        since_ms: int | None = None,
+        stop_at: str | None = None,
+        objects: Sequence[bytes] = (),
+        prefixes: Sequence[bytes] = (),
+    ) -> tuple[list[Commit], bool]:
+        """Commits reachable from a ref, children before parents, and whether there are more.
+
+        `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. With `objects` or
+        `prefixes`: only commits that changed one of them against their first parent, as far as that can still be told.
+        """
+
+        async def is_touching(commit: Commit) -> bool:
+            try:
+                return await self._touches(commit, objects, prefixes)
+            except Condemned:
+                return False  # A collection took what it changed.
+
+        found: list[Commit] = []
+        skipping = bool(after)
+        is_filtered = bool(objects or prefixes)
+        stop = await self._refs.resolve_commit(stop_at) if stop_at else None
+        async for commit in self.ancestry([await self._refs.resolve_commit(ref)], first_parent=first_parent):
+            if since_ms is not None and commit.created_ms < since_ms:
+                if first_parent:
+                    break
+                continue
+            if not skipping and (not is_filtered or await is_touching(commit)):
+                found.append(commit)
+            skipping = skipping and commit.id != after
+            if len(found) > limit:
+                return found[:limit], True
+            if commit.id == stop:
+                break
+        return found, False
+
+    @says_who_took
+    async def _touches(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
+        before = await self._context.commits.metarange(commit.parents[0]) if commit.parents else MetarangeId("")
+        for key in objects:
+            old, new = (
+                await self._context.trees.lookup(before, key),
+                await self._context.trees.lookup(commit.metarange_id, key),
+            )
+            if _digest(old) != _digest(new):
+                return True
+        for prefix in prefixes:
+            async for batch in self._context.trees.diff(before, commit.metarange_id, start=prefix, prefix=prefix):
+                if batch:
+                    return True
+        return False
+
+    async def ancestry(self, heads: Iterable[CommitId], *, first_parent: bool = False) -> AsyncIterator[Commit]:
+        """Every commit reachable from the heads, the heads too, each once, by falling generation."""
+        queue: list[tuple[int, int, CommitId]] = []
+        seen: set[CommitId] = set()
+        waiting = list(heads)
+        while waiting or queue:
+            for commit_id in waiting:
+                if commit_id not in seen:
+                    seen.add(commit_id)
+                    commit = await self._context.commits.read(commit_id)
+                    heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
+            commit = await self._context.commits.read(heapq.heappop(queue)[2])
+            yield commit
+            waiting = list(commit.parents[:1] if first_parent else commit.parents)
+
+    async def merge_base(self, left: str, right: str) -> Commit:
+        """The best common ancestor: of those with the highest generation, the youngest.
+
+        Raises:
+            NotFound: the two have no common ancestor.
+        """
+        return await self.common_ancestor(await self._refs.resolve_commit(left), await self._refs.resolve_commit(right))
+
+    async def common_ancestor(self, left: CommitId, right: CommitId) -> Commit:
+        sides: dict[CommitId, int] = {left: 1}
+        sides[right] = sides.get(right, 0) | 2
+        queue: list[tuple[int, int, CommitId]] = []
+        for commit_id in sides:
+            commit = await self._context.commits.read(commit_id)
+            heapq.heappush(queue, (-commit.generation, -commit.created_ms, commit_id))
+        while queue:
+            commit_id = heapq.heappop(queue)[2]
+            commit = await self._context.commits.read(commit_id)
+            if sides[commit_id] == 3:
+                return commit
+            for parent in commit.parents:
+                if parent not in sides:
+                    above = await self._context.commits.read(parent)
+                    heapq.heappush(queue, (-above.generation, -above.created_ms, parent))
+                sides[parent] = sides.get(parent, 0) | sides[commit_id]
+        raise NotFound("the two refs have no common ancestor")
+
+    # Differences
+
+    @says_who_took
+    async def diff_refs(
+        self,
+        left: str,
+        right: str,
+        *,
+        prefix: bytes = b"",
+        after: bytes = b"",
+        delimiter: bytes = b"",
+        limit: int = 1000,
+        three_dot: bool = True,
+    ) -> tuple[list[Difference], bool]:
+        """What `right` has changed, and whether there is more: since the two parted (`three_dot`, as a merge of right
+        into left would bring; paths that both changed differently are `conflict`), or against left as it stands.
+        """
+        left_id, right_id = await self._refs.resolve_commit(left), await self._refs.resolve_commit(right)
+        left_tree, right_tree = (
+            await self._context.commits.metarange(left_id),
+            await self._context.commits.metarange(right_id),
+        )
+        start = resume(prefix, after, delimiter)
+        changes = self._between(left_tree, right_tree, prefix, start)
+        if three_dot:
+            base = (await self.common_ancestor(left_id, right_id)).metarange_id
+            theirs = self._between(base, right_tree, prefix, start)
+            changes = self._mark_conflicts(theirs, base, left_tree) if base != left_tree else theirs
+        page = await _page(changes, prefix, delimiter, limit)
+        await self._retired.check_contents([left_id, right_id])
+        return page
+
+    async def _between(
+        self, left: MetarangeId, right: MetarangeId, prefix: bytes, start: bytes
+    ) -> AsyncIterator[Difference]:
+        async for batch in self._context.trees.diff(left, right, start=start, prefix=prefix):
+            for found in batch:
+                yield Difference(found.kind, found.key, found.right if found.right is not None else found.left)
+
+    async def _mark_conflicts(
+        self, theirs: AsyncIterator[Difference], base: MetarangeId, ours: MetarangeId
+    ) -> AsyncIterator[Difference]:
+        """A path that ours changed too, to something else, is a conflict; to the same, no difference at all."""
+        async for change in theirs:
+            now, before = (
+                await self._context.trees.lookup(ours, change.key),
+                await self._context.trees.lookup(base, change.key),
+            )
+            if _digest(now) == _digest(before):
+                yield change
+            elif _digest(now) != (None if change.kind == "removed" else _digest(change.row)):
+                yield Difference("conflict", change.key, change.row)
+
+    async def diff_branch(
+        self, branch: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
+    ) -> tuple[list[Difference], bool]:
+        """What is staged on the branch against its commit, and whether there is more. One state of the branch."""
+        start = resume(prefix, after, delimiter)
+        return await self._context.branches.consistent(
+            branch, lambda record: _page(self._staged_changes(record, prefix, start), prefix, delimiter, limit)
+        )
+
+    async def _staged_changes(self, record: BranchRecord, prefix: bytes, start: bytes) -> AsyncIterator[Difference]:
+        metarange = await self._context.commits.metarange(record.commit_id)
+        position: bytes | None = max(start, prefix)
+        while position is not None:
+            span = await self._layers.staged_span(record.tokens(), position, 1000)
+            below = await self._context.trees.lookup_many(metarange, span.keys)
+            for key, (flags, row), old in zip(span.keys, span.cells, below, strict=True):
+                if not key.startswith(prefix):
+                    return
+                if is_gone(flags):
+                    if old is not None:
+                        yield Difference("removed", key, old)
+                elif old is None or old[0] != row[0]:
+                    yield Difference("added" if old is None else "changed", key, row)
+            position = span.next_start
+
+
+def _digest(row: Row | None) -> int | None:
+    return None if row is None else row[0]
+
+
+async def _page(
+    found: AsyncIterator[Difference], prefix: bytes, delimiter: bytes, limit: int
+) -> tuple[list[Difference], bool]:
+    page: list[Difference] = []
+    async for difference in found:
+        if delimiter:
+            cut = difference.key.find(delimiter, len(prefix))
+            if cut >= 0:
+                common = difference.key[: cut + len(delimiter)]
+                if page and page[-1].key == common:
+                    continue
+                difference = Difference("prefix_changed", common, None)  # noqa: PLW2901  # the folded one replaces it
+        if len(page) == limit:
+            return page, True
+        page.append(difference)
+    return page, False

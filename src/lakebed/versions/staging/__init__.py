@@ -1,0 +1,8 @@
+"""All that is not committed: cells of a branch, the slices that hold their bytes, and addresses on their way to a cell.
+
+layers     read what a branch shows: staged cells over older ones over the commit
+slices     where this server instance puts the bytes of uploads
+entries    the writer and the reader
+uploads    addresses handed out to clients
+copies     copies that move no bytes
+"""

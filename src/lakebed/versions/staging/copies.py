@@ -1,0 +1,216 @@
+"""Copies that move no bytes: an entry is named a second time while a record tells collectors so.
+
+The record is written before the source is looked at again, and finished after the cell is set
+(docs/design/protocols.md, "Addresses that are not yet in a cell"; document 001, "Track copied objects").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from lakebed.base import Entry, OutcomeUnknown, Row, StagingToken, from_row, key_inside, to_row
+from lakebed.kv import Held, PredicateFailed
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import keys
+from lakebed.versions.cells import EXCLUSIVE, decode_cell, encode_cell, is_gone
+from lakebed.versions.context import Context
+from lakebed.versions.errors import AddressNotAllowed, PathNotFound, UploadRefused
+from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
+from lakebed.versions.refs import Refs
+from lakebed.versions.retired import Retired, says_who_took
+
+from .entries import ANY, Condition, Staging
+from .layers import View
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a read found an entry: in this cell of this token, or, without them, in the commit."""
+
+    row: Row
+    view: View
+    token: StagingToken | None = None
+    held: Held | None = None
+
+
+class Copies:
+    def __init__(self, context: Context, *, retired: Retired, refs: Refs, staging: Staging) -> None:
+        self._context = context
+        self._retired = retired
+        self._refs = refs
+        self._staging = staging
+
+    @says_who_took
+    async def copy(
+        self,
+        source_ref: str,
+        source_key: bytes,
+        branch: str,
+        key: bytes,
+        *,
+        alter: Callable[[Entry], Entry] | None = None,
+        shallow: bool = False,
+        if_none_match: bool = False,
+    ) -> Entry:
+        """Make the entry of `key` equal to that of the source, through `alter` if given.
+
+        Shallow (no bytes move) where the source is staged on the same branch or lies outside the namespace, or when
+        `shallow` insists; else the bytes are copied to a fresh address (document 001, "S3 Gateway CopyObject").
+
+        Raises:
+            PathNotFound: there is no such source.
+        """
+        condition = Condition(if_none_match, None)
+        source = await self._find_source(source_ref, source_key)
+        entry = from_row(source.row)
+        if key_inside(entry.address, self._context.objectstore.uri) is None:
+            target = alter(entry) if alter else entry
+            await self._staging.write(branch, key, 0, to_row(key, target), condition=condition)
+            return target
+        resolved = await self._refs.resolve(source_ref)
+        if shallow or (source.token is not None and resolved.branch == branch):
+            return await self._copy_shallow(source_ref, source_key, branch, key, alter, condition)
+        return await self._copy_bytes(entry, branch, key, alter, condition)
+
+    async def _copy_bytes(
+        self, entry: Entry, branch: str, key: bytes, alter: Callable[[Entry], Entry] | None, condition: Condition
+    ) -> Entry:
+        async def store_body(address: str) -> Entry:
+            try:
+                await self._context.objectstore.copy(
+                    key_inside(entry.address, self._context.objectstore.uri) or entry.address, address
+                )
+            except ObjectMissing as error:
+                raise PathNotFound("the source's data is gone", address=entry.address) from error
+            return _copied(entry, alter, address, self._context.ports.clock.now_ms())
+
+        return await self._staging.upload(branch, key, store_body, if_none_match=condition.if_none_match)
+
+    async def _copy_shallow(
+        self,
+        source_ref: str,
+        source_key: bytes,
+        branch: str,
+        key: bytes,
+        alter: Callable[[Entry], Entry] | None,
+        condition: Condition = ANY,
+    ) -> Entry:
+        """The tracked copy. The record is written before the source is looked at again, so that a collection which
+        misses the target's cell, because it was not there yet, finds the record; or else has finished its reading
+        before the second look, which then sees whatever made the source garbage.
+        """
+        while True:
+            source = await self._find_source(source_ref, source_key)
+            entry = from_row(source.row)
+            await self._context.branches.fresh(branch)
+            copy_key, pending, predicate = await self.begin(entry.address, branch)
+            if await self._hold_source(source_ref, source_key, source):
+                break
+            await self._context.delete_if(copy_key, predicate.predicate)
+        target = _copied(entry, alter, entry.address, entry.modified_ms)
+
+        async def still_pending(_: BranchRecord) -> None:
+            now = await self._context.read(CopyRecord, copy_key)
+            if now is None or now[0] != pending:
+                raise UploadRefused("the copy was given up; copy again", address=entry.address)
+
+        await self._staging.write(branch, key, 0, to_row(key, target), before=still_pending, condition=condition)
+        await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
+        return target
+
+    async def _find_source(self, ref: str, key: bytes) -> Source:
+        resolved = await self._refs.resolve(ref)
+        if resolved.branch is None:
+            source = await self._look_for_source(View((), resolved.commit_id), key)
+            await self._retired.check_contents([resolved.commit_id])
+        else:
+            source = await self._context.branches.consistent(
+                resolved.branch, lambda record: self._look_for_source(View.of(record), key)
+            )
+        if source is None:
+            raise PathNotFound("not found", key=key)
+        return source
+
+    async def _look_for_source(self, view: View, key: bytes) -> Source | None:
+        for token in view.tokens:
+            held = await self._context.store.get(self._context.token_partition(token), key)
+            if held is not None:
+                flags, row = decode_cell(held.value)
+                return None if is_gone(flags) else Source(row, view, token, held)
+        row_or_none = await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
+        return None if row_or_none is None else Source(row_or_none, view)
+
+    async def _hold_source(self, ref: str, key: bytes, source: Source) -> bool:
+        """Look again, and mark a staged source shared; False: it is not the same any more.
+
+        Raises:
+            Condemned: the source's commit was given up.
+        """
+        if source.token is None:
+            await self._retired.check_not_condemned([source.view.commit_id])
+            return True
+        try:
+            again = await self._find_source(ref, key)
+        except PathNotFound:
+            return False
+        if again.row != source.row or again.token is None or again.held is None:
+            return False
+        flags, row = decode_cell(again.held.value)
+        if flags & EXCLUSIVE:
+            try:
+                await self._context.store.set_if(
+                    self._context.token_partition(again.token),
+                    key,
+                    encode_cell(flags & ~EXCLUSIVE, row),
+                    again.held.predicate,
+                )
+            except (PredicateFailed, OutcomeUnknown):
+                return False
+        return True
+
+    async def begin(self, address: str, branch: str) -> tuple[bytes, CopyRecord, Held]:
+        """Say where collections look that this address is about to be named on this branch, which was read before."""
+        copy_key = keys.COPY + self._context.ports.ids.fresh().encode()
+        pending = CopyRecord(
+            state=CopyState.PENDING,
+            address=address,
+            branch=branch,
+            started_ms=self._context.ports.clock.now_ms(),
+            attempt=self._context.ports.ids.fresh(),
+        )
+        return copy_key, pending, await self._new_record(copy_key, encode_record(pending))
+
+    async def _new_record(self, key: bytes, value: bytes) -> Held:
+        """Write under a fresh key; nobody else can have written there."""
+        try:
+            return await self._context.set_if(key, value, None)
+        except OutcomeUnknown:
+            held = await self._context.after_lost(self._context.get(key))
+            if held is None:
+                raise
+            return held
+
+    async def finish(self, key: bytes, done: CopyRecord, held: Held) -> None:
+        value = encode_record(done)
+        try:
+            await self._context.set_if(key, value, held.predicate)
+        except PredicateFailed:
+            raise UploadRefused("the copy was given up; copy again", address=done.address) from None
+        except OutcomeUnknown:
+            now = await self._context.after_lost(self._context.get(key))
+            if now is None or now.value != value:
+                raise
+
+
+def _copied(entry: Entry, alter: Callable[[Entry], Entry] | None, address: str, modified_ms: int) -> Entry:
+    """
+    Raises:
+        AddressNotAllowed: `alter` changed what is not its to change.
+    """
+    altered = alter(entry) if alter else entry
+    if altered.address != entry.address:
+        raise AddressNotAllowed("a copy may not change the address", address=altered.address)
+    return replace(altered, address=address, modified_ms=modified_ms)

@@ -1,0 +1,137 @@
+"""Addresses that are on their way into a cell: handed out to clients, or copied without copying bytes.
+
+A collector finds an address in a cell, in a commit record or in a record of this file, and no flow lets one place go
+before the next holds it (docs/design/protocols.md, "Addresses that are not yet in a cell"; document 001,
+"[Get/Link]PhysicalAddress" and "Track copied objects"). A clock says when to try; a `set_if` says who won.
+
+An `attempt` in the record tells its owner, when an answer was lost, whether it was he who moved it.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lakebed.base import Entry, OutcomeUnknown, to_row
+from lakebed.kv import Held, PredicateFailed
+from lakebed.versions import keys
+from lakebed.versions.cells import EXCLUSIVE
+from lakebed.versions.context import Context
+from lakebed.versions.errors import UploadRefused
+from lakebed.versions.records import (
+    BranchRecord,
+    UploadRecord,
+    UploadState,
+    decode_record,
+    encode_record,
+)
+
+from .entries import Condition, Staging
+from .slices import Slices
+
+
+class Uploads:
+    """Addresses handed out to clients, and their records."""
+
+    def __init__(self, context: Context, slices: Slices, staging: Staging) -> None:
+        self._context = context
+        self._slices = slices
+        self._staging = staging
+
+    async def issue(self, branch: str, *, multipart_id: str = "") -> str:
+        """A fresh address for a client to put bytes at. Its record is there before the client can be.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+        """
+        await self._context.branches.fresh(branch)
+        while True:
+            place = await self._slices.place()
+            now = self._context.ports.clock.now_ms()
+            record = UploadRecord(
+                state=UploadState.ISSUED,
+                branch=branch,
+                issued_ms=now,
+                expires_ms=now + self._context.options.upload_ttl_ms,
+                multipart_id=multipart_id,
+            )
+            try:
+                await self._context.set(_upload_key(place.address), record)
+                if await self._slices.is_open(place):
+                    return place.address
+            finally:
+                await self._slices.leave(place)
+
+    async def record(self, address: str) -> UploadRecord:
+        """
+        Raises:
+            UploadRefused: this address was never handed out, or its record is cleaned away.
+        """
+        return (await self._find(address))[0]
+
+    async def link(
+        self, branch: str, key: bytes, entry: Entry, *, if_none_match: bool = False, if_match: str | None = None
+    ) -> Entry:
+        """Stage the address of an upload handed out for this branch. Works once for an address.
+
+        Raises:
+            UploadRefused: not issued for this branch, expired, or used before.
+            ObjectMissing: the client never put anything there.
+        """
+        record, held = await self._find(entry.address)
+        await self._context.objectstore.stat(entry.address)
+        if record.state is not UploadState.ISSUED or record.branch != branch:
+            raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
+        if record.expires_ms <= self._context.ports.clock.now_ms():
+            raise UploadRefused("the address has expired", address=entry.address)
+        row = to_row(key, entry)
+        await self._context.branches.cached(branch)
+        linking = replace(record, state=UploadState.LINKING, attempt=self._context.ports.ids.fresh())
+        held = await self._move(entry.address, linking, held)
+        condition = Condition(if_none_match, if_match)
+
+        async def still_linking(_: BranchRecord) -> None:
+            now = await self._context.read(UploadRecord, _upload_key(entry.address))
+            if now is None or now[0] != linking:
+                raise UploadRefused("the link was given up; upload again", address=entry.address)
+
+        await self._staging.write(branch, key, EXCLUSIVE, row, before=still_linking, condition=condition)
+        await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
+        return entry
+
+    async def expire(self, address: str) -> bool:
+        """issued → expired: nothing can be linked there any more. False where it is being linked, or was."""
+        try:
+            record, held = await self._find(address)
+            if record.state is not UploadState.ISSUED:
+                return False
+            await self._move(address, replace(record, state=UploadState.EXPIRED), held)
+        except UploadRefused:
+            return False
+        return True
+
+    async def _find(self, address: str) -> tuple[UploadRecord, Held]:
+        held = await self._context.get(_upload_key(address))
+        if held is None:
+            raise UploadRefused("this address was not handed out", address=address)
+        return decode_record(UploadRecord, held.value), held
+
+    async def _move(self, address: str, record: UploadRecord, held: Held) -> Held:
+        """One step of the record's life, exactly once.
+
+        Raises:
+            UploadRefused: somebody else moved it first.
+        """
+        value = encode_record(record)
+        try:
+            return await self._context.set_if(_upload_key(address), value, held.predicate)
+        except PredicateFailed:
+            raise UploadRefused("somebody else used or gave up this address", address=address) from None
+        except OutcomeUnknown:
+            now = await self._context.after_lost(self._context.get(_upload_key(address)))
+            if now is None or now.value != value:
+                raise
+            return now
+
+
+def _upload_key(address: str) -> bytes:
+    return keys.UPLOAD + address.encode()
