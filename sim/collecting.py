@@ -42,8 +42,6 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
-from lakebed.versions import RunKind as StoredKind
-from lakebed.versions import RunState as StoredState
 
 from .effects import effect
 from .ports import SimDeleter
@@ -117,8 +115,8 @@ class SimCollector:
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
-        runs = [run for _, run in await self.repo.retired.runs() if run.state is StoredState.SWEEPING]
-        return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
+        runs = [run for _, run in await self.repo.retired.runs() if run.state is RunState.SWEEPING]
+        return {key for run in runs if run.kind is RunKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
     async def read_committed(self) -> set[str]:
         """Every address that a commit names. Where files are missing, again without the commits that are gone now
@@ -176,7 +174,7 @@ class SimCollector:
         namespace = Namespace(uri=repo.objectstore.uri, settled=settled)
         doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
         plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
-        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
+        await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan_text), held)
         await self.sweep(run_id, plan_text, has_grace=has_grace)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
@@ -214,7 +212,7 @@ class SimCollector:
     async def end(self) -> None:
         """What somebody does by hand who takes runs that sweep for done."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is StoredState.SWEEPING:
+            if run.state is RunState.SWEEPING:
                 await self.runs.move(run_id, RunState.ENDED)
                 await self.condemning.drop_condemned(run_id)
 
@@ -227,7 +225,7 @@ class SimCollector:
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is StoredState.SWEEPING:
+            if run.state is RunState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
     async def read_staging(self) -> set[str]:

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import RunId
-
-from .runs import RunKind
+from lakebed.base import RunId, RunKind
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
 LINEAGE_PREFIX: Final = "_lakefs/lineage/"
