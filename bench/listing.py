@@ -24,10 +24,13 @@ import obstore
 from obstore.store import S3Store
 
 from lakebed.base import slice_name, slice_number
-from lakebed.gc.files import Lake, ahead
-from lakebed.gc.read import Found, listing_into
+from lakebed.gc.engines import Task
+from lakebed.gc.files import Lake
+from lakebed.gc.listing import listing_into
+from lakebed.gc.protocol import Found
 from lakebed.gc.tables import SETTLED
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
+from lakebed.runtime import LiveTasks, live_ports
 
 from .harness import Bench, Pair, Work
 from .http import started
@@ -77,7 +80,8 @@ def ours(lake: Lake, slices: int, objects: int) -> Iterator[Work]:
 
     async def act() -> None:
         store = lake.open()
-        found = [rows async for rows in listing_into("_lakefs/listed/", {})(store, iter(numbers.to_batches()))]
+        task = Task(store=store, ports=live_ports())
+        found = [rows async for rows in listing_into("_lakefs/listed/", {})(task, numbers)]
         await store.close()
         notes = [msgspec.json.decode(note, type=Found) for rows in found for note in rows["note"].to_pylist()]
         assert sum(note.objects for note in notes) == slices * objects, notes
@@ -91,7 +95,7 @@ def bare(
 ) -> Iterator[Work]:
     async def act() -> None:
         store = lake.open()
-        found = [objects async for _, objects in ahead(names, lambda name: read(store, name))]
+        found = [objects async for _, objects in LiveTasks().ahead(names, lambda name: read(store, name))]
         await store.close()
         assert sum(found) == count, found
 

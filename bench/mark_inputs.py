@@ -34,12 +34,12 @@ import pyarrow.parquet as pq
 
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
 from lakebed.gc import protocol
+from lakebed.gc.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.files import Lake
-from lakebed.gc.keys import LISTED, KeyFile, KeyFiles, by_bucket, write_keys
+from lakebed.gc.kinds.old_layout import HELD_MAX
+from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.packing import pack_numbered
 from lakebed.gc.parts import encode
-from lakebed.gc.planning_old_layout import HELD_MAX
-from lakebed.gc.read.listing import UNREFERENCED
 from lakebed.gc.tables import CANDIDATES
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
@@ -68,7 +68,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     outside of them."""
 
     listed: protocol.Pieces
-    elsewhere: KeyFiles
+    elsewhere: Bucketed
     uncommitted: protocol.Manifest
     commits: protocol.Manifest
     garbage: int
@@ -81,7 +81,7 @@ class Made:
 
     parts: list[protocol.Part]
     ranges: list[RangeInfo]
-    keys: list[KeyFile]
+    keys: list[BucketFile]
 
 
 def lake_in(folder: Path) -> Lake:
@@ -106,7 +106,7 @@ def make(folder: Path, slices: int, *, foreign: bool) -> None:
         ranges_made = [info for future in made for info in future.result().ranges]
     inputs = Inputs(
         listed=protocol.Pieces(folder=listed_in, parts=listed_parts),
-        elsewhere=KeyFiles(folder=listed_in, files=listed_keys),
+        elsewhere=Bucketed(folder=listed_in, files=listed_keys),
         uncommitted=protocol.manifest_of(protocol.UNCOMMITTED, uncommitted_in, named_parts),
         commits=asyncio.run(_make_commits(folder, run, ranges_made)),
         garbage=slices * len(GARBAGE),
@@ -259,9 +259,9 @@ def _write_part(folder: Path, into: str, name: str, data: bytes, rows: int) -> p
     return protocol.part_of(name, data, rows=rows)
 
 
-async def _write_keys(folder: Path, into: str, rows: pa.Table) -> KeyFile:
+async def _write_keys(folder: Path, into: str, rows: pa.Table) -> BucketFile:
     store = lake_in(folder).open()
-    file = await write_keys(store, into, rows)
+    file = await write_bucketed(store, into, rows)
     await store.close()
     return file
 

@@ -2,8 +2,8 @@
 mark took.
 
 Both are whole planners with reasons and totals, on two cores; the server's answers and the listing are read from the
-files of `bench.mark_inputs`. *Numbered*: that of a clean run of uncommitted data (`gc.planning_uncommitted`), with what
-it keeps for the next run. *Foreign*: that of old layouts (`gc.planning_old_layout`), with keys in place of numbers. CPU
+files of `bench.mark_inputs`. *Numbered*: that of a clean run of uncommitted data (`gc.kinds.uncommitted`), with what
+it keeps for the next run. *Foreign*: that of old layouts (`gc.kinds.old_layout`), with keys in place of numbers. CPU
 is that of this process, the JVM and the Python workers together, from when the session stands.
 """
 
@@ -16,33 +16,43 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
-import pyarrow as pa
 
 from lakebed.base import RunId, slice_name
-from lakebed.gc import SessionOptions, local_session, planning_old_layout, planning_uncommitted, protocol
+from lakebed.gc import SessionOptions, flow, local_session, protocol
 from lakebed.gc.api import silent
-from lakebed.gc.files import Files
-from lakebed.gc.keys import KeyFiles
-from lakebed.gc.live_side import LiveSide
-from lakebed.gc.parts import rows_of_parts
+from lakebed.gc.bucketed import Bucketed
+from lakebed.gc.context import RunContext, folder_in
+from lakebed.gc.engines.spark import open_engine
+from lakebed.gc.files import Files, Lake
+from lakebed.gc.kinds.old_layout import OldLayout
+from lakebed.gc.kinds.uncommitted import Uncommitted
 from lakebed.gc.protocol import (
+    EngineName,
+    Found,
     Manifest,
     Mode,
+    Pieces,
+    Plan,
     PreparedCommits,
+    Requests,
     RunKind,
     RunState,
     RunView,
+    Service,
     StartedRun,
     UncommittedOptions,
 )
-from lakebed.gc.read import Found
-from lakebed.gc.runs import write_plan
-from lakebed.gc.workshop import Workshop
+from lakebed.objectstore import ObjectStore
+from lakebed.runtime import live_ports
 
 from .http import family, peak_mib
 from .mark_inputs import FIRST_SLICE, NOW_MS, Inputs, lake_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CORES = 2
 TASKS = SessionOptions(cores=CORES).tasks
@@ -56,75 +66,98 @@ class Took(msgspec.Struct, frozen=True, kw_only=True):
     peak_mib: float
 
 
-class Recorded(LiveSide):
-    """A server that has read everything already, and whose answers are files."""
+class Recorded(Service):
+    """A service that has read everything already, and whose answers are files."""
 
-    def __init__(self, inputs: Inputs) -> None:
-        self.repository = "bench"
-        self._inputs = inputs
+    def __init__(self, inputs: Inputs, run: StartedRun) -> None:
+        super().__init__(cast("Requests", None))
+        self._inputs, self._run = inputs, run
 
-    def uncommitted(self, run_id: str) -> Manifest:  # noqa: ARG002 - there is one run
+    async def start(self, kind: RunKind) -> StartedRun:  # noqa: ARG002 - there is one run
+        return self._run
+
+    async def uncommitted(self, run_id: str) -> Manifest:  # noqa: ARG002 - there is one run
         return self._inputs.uncommitted
 
-    def commits(self, run_id: str) -> PreparedCommits:
+    async def commits(self, run_id: str) -> PreparedCommits:
         refs = _nothing(protocol.REFS, run_id)
         return PreparedCommits(run_id=run_id, commits=self._inputs.commits, refs=refs, rules=None, rules_version=0)
 
-    def runs(self) -> tuple[RunView, ...]:
+    async def runs(self) -> tuple[RunView, ...]:
         return ()
 
-    def marked(self, run_id: str, plan: Manifest) -> RunView:
+    async def marked(self, run_id: str, plan: Manifest) -> RunView:
         kind, state = RunKind.UNCOMMITTED, RunState.MARKED
         return RunView(run_id=run_id, kind=kind, state=state, started_ms=NOW_MS, plan=plan.digest())
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a listing's job would return."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered(Uncommitted):
+    """A clean run that finds the listing done: its parts lie in the run's own folder."""
 
-    rows: pa.Table
+    inputs: Inputs
 
-    def toArrow(self) -> pa.Table:  # noqa: N802 - as a DataFrame has it
-        return self.rows
+    async def listing(self, context: RunContext, run: StartedRun, slices: Sequence[int]) -> tuple[Pieces, Found]:  # noqa: ARG002 - all of them
+        listed = self.inputs.listed
+        return Pieces(folder=folder_in(run, "listed"), parts=listed.parts), Found(
+            objects=sum(part.rows for part in listed.parts)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign(OldLayout):
+    inputs: Inputs
+
+    async def listing(self, context: RunContext, folder: str) -> tuple[Bucketed, Found]:  # noqa: ARG002 - done before
+        return self.inputs.elsewhere, Found(objects=self.inputs.elsewhere.rows)
 
 
 def _nothing(table: protocol.Table, run_id: str) -> Manifest:
     return protocol.manifest_of(table, protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), table.name), [])
 
 
-def plan(shop: Workshop, inputs: Inputs, run_id: str, mode: Mode) -> tuple[int, int]:
+def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreign: bool) -> tuple[int, int]:
     """The whole planner; rows and objects of its plan."""
     run = StartedRun(
         run_id=run_id,
         kind=RunKind.UNCOMMITTED,
         state=RunState.MARKING,
-        namespace=shop.lake.uri,
+        namespace=lake.uri,
         folder=protocol.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
         now_ms=NOW_MS,
         settled_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
         uploads=_nothing(protocol.UNCOMMITTED, f"{run_id}-uploads"),
     )
-    with Files(shop.lake) as files:
-        made = planning_uncommitted.plan_uncommitted(shop, run, files, UncommittedOptions(mode=mode))
-        write_plan(files, made)
+    options = UncommittedOptions(mode=Mode.CLEAN)
+    kind = (
+        Foreign(age_ms=options.old_layout_age_ms, inputs=inputs)
+        if foreign
+        else Numbered(options=options, inputs=inputs)
+    )
+
+    async def make(store: ObjectStore) -> Plan:
+        context = RunContext(
+            repository="bench",
+            service=Recorded(inputs, run),
+            engine=open_engine(EngineName.SPARK, lake, store, session=lambda: spark, tasks=TASKS),
+            store=store,
+            ports=live_ports(),
+            progress=silent,
+        )
+        return await flow.plan(context, kind)
+
+    with Files(lake) as files:
+        made = files.act(make)
     return made.doomed.rows, made.totals.all.objects
 
 
-def replace_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
-    """Let the planners' listings find what lies in the inputs, in slices as parts of each run's own folder."""
+def link_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
+    """Let the listing of slices lie in each run's own folder."""
     for run_id in run_ids:
         into = root / protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
         into.mkdir(parents=True)
         for part in inputs.listed.parts:
             (into / part.name).hardlink_to(root / inputs.listed.folder / part.name)
-    notes = [msgspec.json.encode(Found(objects=part.rows)) for part in inputs.listed.parts]
-    listing = Listing(rows_of_parts(inputs.listed.parts, notes=notes))
-    vars(planning_uncommitted)["list_slices"] = lambda *_, **__: listing
-
-    async def list_elsewhere(*_: object) -> tuple[KeyFiles, Found]:
-        return inputs.elsewhere, Found(objects=inputs.elsewhere.rows)
-
-    vars(planning_old_layout)["list_elsewhere"] = list_elsewhere
 
 
 def family_cpu_s() -> float:
@@ -141,14 +174,12 @@ def family_cpu_s() -> float:
 
 def main(folder: Path, *, foreign: bool) -> list[Took]:
     inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=Inputs)
-    lake, mode, took = lake_in(folder), Mode.OLD_LAYOUT if foreign else Mode.CLEAN, []
-    replace_listings(folder / "bench" / "mark", inputs, RUNS)
+    lake, took = lake_in(folder), []
+    link_listings(folder / "bench" / "mark", inputs, RUNS)
     with local_session(SessionOptions(cores=CORES), os.environ) as session:
-        live_side = Recorded(inputs)
-        shop = Workshop(session=lambda: session.spark, live_side=live_side, lake=lake, tasks=TASKS, progress=silent)
         for run_id in RUNS:
             cpu, wall = family_cpu_s(), time.perf_counter()
-            rows, objects = plan(shop, inputs, run_id, mode)
+            rows, objects = plan(session.spark, lake, inputs, run_id, foreign=foreign)
             cpu_s, wall_s = family_cpu_s() - cpu, time.perf_counter() - wall
             assert rows == objects == inputs.garbage, (rows, objects, inputs.garbage)
             peak = sum(peak_mib(pid) for pid in family(os.getpid()))

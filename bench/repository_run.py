@@ -17,7 +17,6 @@ import msgspec
 
 from lakebed.base import Entry, RepositoryUid
 from lakebed.gc import Collector, SessionOptions, local_session
-from lakebed.gc.files import ahead
 from lakebed.gc.protocol import (
     DATA_PREFIX,
     Apply,
@@ -34,7 +33,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.service import CollectionService
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
-from lakebed.runtime import live_ports
+from lakebed.runtime import LiveTasks, live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 
 from .http import family, peak_mib
@@ -228,7 +227,7 @@ async def floor(
         await asyncio.gather(*(spare.put(key, b"x") for key in keys[first : first + AT_ONCE]))
     slices = (await objectstore.level(DATA_PREFIX)).folders
     begin()
-    listed = [len(found) async for _, found in ahead(slices, lambda folder: _list(objectstore, folder))]
+    listed = [len(found) async for _, found in LiveTasks().ahead(slices, lambda folder: _list(objectstore, folder))]
     assert sum(listed), slices
     batches = iter([keys[first : first + DELETE_KEYS] for first in range(0, doomed, DELETE_KEYS)])
 

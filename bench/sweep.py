@@ -26,11 +26,14 @@ from obstore.store import S3Store
 
 from lakebed.base import RunId, slice_number
 from lakebed.gc import protocol
+from lakebed.gc.engines import Task
 from lakebed.gc.files import Lake
+from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import sweep_part
 from lakebed.gc.verdicts import ROWS_PER_PART
 from lakebed.objectstore import open_deleter
+from lakebed.runtime import live_ports
 
 from .harness import Bench, Figure, own_peak_mib
 from .listing import PREFIX, bare_client, names_of, s3_server
@@ -86,7 +89,8 @@ async def write_plan(lake: Lake, rows: pa.Table) -> protocol.Manifest:
 async def sweep(lake: Lake, plan: protocol.Manifest) -> None:
     store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
     deleter = open_deleter(lake.uri, lake.options)
-    swept = await asyncio.gather(*(sweep_part(store, deleter, plan, part, ledger) for part in plan.parts))
+    task, rule = Task(store=store, ports=live_ports()), Committed().rule
+    swept = await asyncio.gather(*(sweep_part(task, deleter, plan, part, ledger, rule=rule) for part in plan.parts))
     await store.close()
     assert sum(each.objects_deleted for each in swept) == plan.rows, swept
 

@@ -42,6 +42,8 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
 
 from .effects import effect
 from .ports import SimDeleter
@@ -115,12 +117,12 @@ class SimCollector:
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
-        runs = [run for _, run in await self.repo.retired.runs() if run.state is RunState.SWEEPING]
-        return {key for run in runs if run.kind is RunKind.COMMITTED for key in run.plan.split("|")[1].split()}
+        runs = [run for _, run in await self.repo.retired.runs() if run.state is StoredState.SWEEPING]
+        return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
     async def read_committed(self) -> set[str]:
         """Every address that a commit names. Where files are missing, again without the commits that are gone now
-        (gc/rereading.py)."""
+        (gc/context.py)."""
         snapshot = await self.look_again()
         while True:
             there = {id_: commit for id_, commit in snapshot.commits if id_ not in snapshot.swept}
@@ -174,7 +176,7 @@ class SimCollector:
         namespace = Namespace(uri=repo.objectstore.uri, settled=settled)
         doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
         plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
-        await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan_text), held)
+        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
         await self.sweep(run_id, plan_text, has_grace=has_grace)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
@@ -212,7 +214,7 @@ class SimCollector:
     async def end(self) -> None:
         """What somebody does by hand who takes runs that sweep for done."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is RunState.SWEEPING:
+            if run.state is StoredState.SWEEPING:
                 await self.runs.move(run_id, RunState.ENDED)
                 await self.condemning.drop_condemned(run_id)
 
@@ -225,7 +227,7 @@ class SimCollector:
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is RunState.SWEEPING:
+            if run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
     async def read_staging(self) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId, RunKind
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId
 from lakebed.gc.protocol import RunKind as HandoffKind
 from lakebed.gc.protocol import RunState, run_folder
 from lakebed.gc.service import ServiceOptions
@@ -26,7 +26,8 @@ from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import FileCorrupt, MetarangeCorrupt, RangeCorrupt, RangeInfo, metarange_key, range_key
-from lakebed.versions import Options, RefState, RunRecord, Salts, Versions, keys
+from lakebed.versions import Options, RefState, RunKind, RunRecord, Salts, Versions, keys
+from lakebed.versions import RunState as StoredState
 
 from .actors import Actor, Ending, Program, Scene, Violation
 from .checkers import ALWAYS
@@ -151,14 +152,14 @@ class SimMetadata:
         if not wanted:
             return
         record = RunRecord(
-            kind=RunKind.METADATA, state=RunState.CONDEMNING, started_ms=repo.ports.clock.now_ms(), listed="x"
+            kind=RunKind.METADATA, state=StoredState.CONDEMNING, started_ms=repo.ports.clock.now_ms(), listed="x"
         )
         held = await self.runs.write(run_id, record, None)
         await self.metadata.publish(run_id, files=wanted, runs=[])
         named = await self.named(await self.look_again())
         doomed = [files[id_] for id_ in wanted if id_ not in named]
         plan = f"|{' '.join(doomed)}"
-        await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan), held)
+        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan), held)
         await self.sweep(run_id, plan)
 
     async def look_again(self) -> Snapshot:
@@ -171,12 +172,12 @@ class SimMetadata:
     async def resume(self) -> None:
         """Carry on with what sweeps: what another apply of the same run does, too, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.kind is RunKind.METADATA and run.state is RunState.SWEEPING:
+            if run.kind is RunKind.METADATA and run.state is StoredState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
     async def apply_plan(self) -> None:
         """The beginning of `Condemning.condemn`: the record, then the look whether the plan was given up."""
-        record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+        record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=0)
         await self.runs.write(PLAN, record, None)
         await self.runs.check_not_given_up(PLAN)
 

@@ -33,6 +33,7 @@ from lakebed.objectstore import (
 from .effects import PAUSE, Mark, effect
 from .operations import Operation, Operations
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 DAWN_MS = 1_800_000_000_000
@@ -142,6 +143,14 @@ class SimTasks:
             if error is not None:
                 raise error
         return [value for _, value in outcomes]
+
+    async def ahead(
+        self, items: Sequence[A], read: Callable[[A], Awaitable[T]], *, most: int = 16
+    ) -> AsyncIterator[tuple[A, T]]:
+        """One at a time: reads of one actor do not race with each other, and the order between them is free."""
+        assert most > 0, most
+        for item in items:
+            yield item, await read(item)
 
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:

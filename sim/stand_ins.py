@@ -10,13 +10,14 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId, RunKind
+from lakebed.base import RunId
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service.commit_columns import CommitColumns
 from lakebed.gc.service.commits import Snapshot
 from lakebed.gc.service.records import records
-from lakebed.versions import Commit, RunRecord, SliceRecord, keys
+from lakebed.versions import Commit, RunKind, RunRecord, SliceRecord, keys
+from lakebed.versions import RunState as StoredState
 
 from .collecting import READERS, SimCollector
 from .effects import effect
@@ -180,7 +181,7 @@ _ALL: Final = tuple(dict.fromkeys(scene.name for scene, _, is_quick in metadata_
 
 async def _check_then_publish(self: SimMetadata) -> None:
     await self.runs.check_not_given_up(PLAN)
-    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+    record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=0)
     await self.runs.write(PLAN, record, None)
 
 

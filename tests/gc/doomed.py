@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
-from lakebed.base import FOREIGN_SLICE, parse_address
-from lakebed.gc import protocol
-from lakebed.gc.protocol import Quarantine
-from lakebed.gc.recording import Ledger
-from lakebed.objectstore import MemoryObjectStore, ObjectMissing, ObjectStat, ObjectStore, ObjectStoreUnavailable
+from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
+from lakebed.gc import protocol, sweep
+from lakebed.gc.context import RunContext
+from lakebed.gc.engines import LocalEngine, Task
+from lakebed.gc.kinds import SweepRule
+from lakebed.gc.kinds.committed import Committed
+from lakebed.gc.kinds.metadata import Metadata
+from lakebed.gc.kinds.old_layout import OldLayout
+from lakebed.gc.protocol import Quarantine, Service
+from lakebed.gc.recording import Ledger, Swept
+from lakebed.gc.rules import MetadataRule
+from lakebed.objectstore import (
+    Deleter,
+    MemoryObjectStore,
+    ObjectMissing,
+    ObjectStat,
+    ObjectStore,
+    ObjectStoreUnavailable,
+)
+from lakebed.runtime import live_ports
 
 FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
@@ -38,6 +54,45 @@ class Dated(MemoryObjectStore):
         if key in self.unknown:
             raise ObjectStoreUnavailable("gone fishing")
         return await super().stat(key)
+
+
+def task_of(store: ObjectStore) -> Task:
+    return Task(store=store, ports=live_ports())
+
+
+def context_of(store: ObjectStore, *, clock: Clock | None = None, deleter: Deleter | None = None) -> RunContext:
+    """Of a run that asks no service."""
+    live = live_ports()
+    ports = Ports(clock or live.clock, live.ids, live.tasks)
+    engine = LocalEngine(store, ports, open_deleter=lambda: deleter or pytest.fail("nothing is deleted here"))
+    no_service = cast("Service", None)
+    return RunContext(
+        repository="repo", service=no_service, engine=engine, store=store, ports=ports, progress=lambda _: None
+    )
+
+
+def rule_of(folder: str) -> SweepRule:
+    """That of the kind whose plans lie there."""
+    if folder.startswith("_lakefs/retention/gc/metadata/"):
+        return Metadata(MetadataRule()).rule
+    return OldLayout(age_ms=0).rule if folder.endswith(".elsewhere/") else Committed().rule
+
+
+async def sweep_part(
+    store: ObjectStore,
+    deleter: Deleter,
+    plan: protocol.Manifest,
+    part: protocol.Part,
+    ledger: Ledger,
+    quarantine: Quarantine | None = None,
+) -> Swept:
+    return await sweep.sweep_part(
+        task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder), quarantine=quarantine
+    )
+
+
+async def purge_part(store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+    return await sweep.purge_part(task_of(store), deleter, quarantine, part, now_ms=now_ms)
 
 
 async def plan_of(

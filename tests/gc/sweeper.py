@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from lakebed.gc import protocol
-from lakebed.gc.buckets import BUCKETS
+from lakebed.gc.bucketed import BUCKETS, NAMED, Share, read_bucketed
 from lakebed.gc.fencing import claim
-from lakebed.gc.files import Lake
-from lakebed.gc.keys import NAMED, Share, read_keys
+from lakebed.gc.named import deal_keys, from_tables
 from lakebed.gc.protocol import Quarantine
-from lakebed.gc.read import held_keys
 from lakebed.gc.recording import Ledger, Swept
-from lakebed.gc.sweep import purge_part, remove_with, sweep_part
+from lakebed.gc.sweep import remove_with
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
-from tests.gc.doomed import plan_of
+from lakebed.runtime import LiveClock
+from tests.gc.doomed import context_of, plan_of, purge_part, sweep_part, task_of
 
 ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
@@ -94,7 +93,7 @@ async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
 
 async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None) -> Swept:
     """What an apply does besides asking the server and starting Spark."""
-    fence, outdated = await claim(store, "r1")
+    fence, outdated = await claim(store, LiveClock(), "r1")
     await remove_with(deleter, outdated)
     swept = Swept()
     for plan in plans:
@@ -153,13 +152,13 @@ def states(root: Path, key: str) -> dict[str, str]:
 
 def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
     """What a run of uncommitted data does meanwhile: delete for good what no unfinished run holds."""
-    lake = Lake(uri="local://lake", options=options_of(folder))
-    no_spark: Any = None  # Small tables are read without it.
-    held = held_keys(no_spark, lake, plans, tasks=1, folder="_lakefs/held/")
 
     async def collect() -> None:
         store = opened(folder)
-        tables = await read_keys(store, held, Share(0, BUCKETS), NAMED)
+        source, rows, effort = from_tables(plans, protocol.DOOMED)
+        engine = context_of(store).engine
+        held = await deal_keys(engine, source, rows, uri=store.uri, folder="_lakefs/held/", effort=effort)
+        tables = await read_bucketed(task_of(store), held, Share(0, BUCKETS), NAMED)
         named = {KEPT, *(key for table in tables for key in table["key"].to_pylist())}
         listed = [stat.key async for page in store.list("data/") for stat in page]
         await opened_deleter(folder).delete([key for key in listed if key not in named])

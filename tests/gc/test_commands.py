@@ -11,8 +11,7 @@ from lakebed.cli.gc.session import objects_in
 from lakebed.cli.gc.text import open_text, plan_text
 from lakebed.gc import BadSessionOptions, NoRules, Plan, Total, Totals, protocol, session_options
 from lakebed.gc.__main__ import _print, _unknown_here, main
-from lakebed.gc.protocol import RunKind
-from lakebed.gc.runs import CommitCounts, RangeCounts
+from lakebed.gc.protocol import CommitCounts, RangeCounts, RunKind
 
 
 def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ def imports(name: str) -> set[str]:
         file = waiting.pop()
         froms = [node for node in ast.walk(ast.parse((FOLDER / file).read_text())) if isinstance(node, ast.ImportFrom)]
         for node in froms:
-            module = (node.module or "").removeprefix("lakebed.gc.").replace(".", "/")
-            base = Path(file).parent / module if node.level == 1 else Path(module)
-            for found_file in (f"{base}.py", f"{base}/__init__.py"):
-                if (FOLDER / found_file).exists() and found_file not in found:
-                    found.add(found_file)
-                    waiting.append(found_file)
+            above = Path(file).parents[node.level - 1] if node.level else Path()
+            module = above / (node.module or "").removeprefix("lakebed.gc.").replace(".", "/")
+            for base in (module, *(module / alias.name for alias in node.names)):
+                for found_file in (f"{base}.py", f"{base}/__init__.py"):
+                    if (FOLDER / found_file).exists() and found_file not in found:
+                        found.add(found_file)
+                        waiting.append(found_file)
     return found
 
 
@@ -44,6 +45,8 @@ def test_only_the_sweep_deletes() -> None:
 
 
 def test_planning_does_not_even_import_the_sweep() -> None:
-    assert "verdicts.py" in imports("planning.py")
-    assert "sweep.py" not in imports("planning.py")
-    assert "sweep.py" in imports("applying.py")
+    """A kind decides what goes, and cannot take it."""
+    for kind in ("uncommitted", "old_layout", "committed", "metadata"):
+        assert "verdicts.py" in imports(f"kinds/{kind}.py")
+        assert "sweep.py" not in imports(f"kinds/{kind}.py")
+    assert "sweep.py" in imports("flow.py")

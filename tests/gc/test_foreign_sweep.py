@@ -8,9 +8,8 @@ from lakebed.base import format_address
 from lakebed.gc import protocol
 from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
-from lakebed.gc.sweep import sweep_part
 from lakebed.objectstore import MemoryDeleter
-from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of
+from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of, sweep_part
 
 OURS = format_address(7, 1)
 KEYS = [OURS, "data/imported/a", "data/imported/b"]

@@ -6,6 +6,8 @@ import pytest
 
 from lakebed.gc import BadGrace
 from lakebed.gc.grace import SERVED_S, SIGNED_S, grace_s_of, let_readers_finish, remaining_ms
+from lakebed.runtime import LiveClock
+from tests.clocks import TurnableClock
 
 
 @pytest.mark.parametrize(
@@ -34,26 +36,45 @@ def test_what_has_passed_counts_and_a_clock_set_back_does_not(since_ms: int, now
     assert remaining_ms(since_ms, now_ms, 60) == left_ms
 
 
-def test_a_grace_that_is_over_is_not_waited_for() -> None:
+async def no_check() -> None:
+    """No other apply began."""
+
+
+async def test_a_grace_that_is_over_is_not_waited_for() -> None:
     told: list[str] = []
 
-    let_readers_finish(0, 60, check=lambda: None, progress=told.append)
+    await let_readers_finish(0, 60, clock=LiveClock(), check=no_check, progress=told.append)
 
     assert told == []
 
 
-def test_a_wait_is_announced_and_ends_with_an_error_where_another_apply_began() -> None:
+async def test_a_wait_takes_the_whole_grace_whatever_the_clock_does_meanwhile() -> None:
+    class Jumping(TurnableClock):
+        slept_s = 0.0
+
+        async def sleep(self, seconds: float) -> None:
+            self.slept_s += seconds
+            self.ms += 3_600_000
+
+    clock = Jumping()
+
+    await let_readers_finish(clock.ms, 60, clock=clock, check=no_check, progress=lambda _: None)
+
+    assert clock.slept_s == 60
+
+
+async def test_a_wait_is_announced_and_ends_with_an_error_where_another_apply_began() -> None:
     class Overtaken(Exception):
         pass
 
     told: list[str] = []
     checks = iter([False, False, True])
 
-    def check() -> None:
+    async def check() -> None:
         if next(checks):
             raise Overtaken
 
     with pytest.raises(Overtaken):
-        let_readers_finish(2**52, 7200, check=check, progress=told.append)
+        await let_readers_finish(2**52, 7200, clock=TurnableClock(), check=check, progress=told.append)
 
     assert told == ["waiting 7200 s for readers of what goes"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lakebed.base import slice_name
-from lakebed.gc import planning_old_layout
-from lakebed.gc.buckets import BUCKETS
-from lakebed.gc.keys import LISTED, Share, read_keys
-from lakebed.gc.planning_old_layout import NamespaceInside, list_elsewhere
+from lakebed.gc.bucketed import BUCKETS, LISTED, Share, read_bucketed
+from lakebed.gc.kinds import old_layout
+from lakebed.gc.kinds.old_layout import NamespaceInside, list_elsewhere
 from lakebed.objectstore import ObjectStat, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
+from tests.gc.doomed import task_of
 from tests.objectstore.s3_servers import make_bucket, serve_s3
 
 SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
@@ -43,7 +43,7 @@ async def fill(objectstore: ObjectStore, keys: Sequence[str]) -> None:
 
 async def listed(objectstore: ObjectStore) -> set[str]:
     files, found = await list_elsewhere(objectstore, FOLDER)
-    tables = await read_keys(objectstore, files, Share(0, BUCKETS), LISTED)
+    tables = await read_bucketed(task_of(objectstore), files, Share(0, BUCKETS), LISTED)
     keys = [key for table in tables for key in table["key"].to_pylist()]
     assert len(keys) == len(set(keys)) == found.objects
     assert found.size_bytes == 4 * found.objects
@@ -101,7 +101,7 @@ async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept
 
 
 async def test_many_are_written_down_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning_old_layout, "HELD_MAX", 10)
+    monkeypatch.setattr(old_layout, "HELD_MAX", 10)
     objectstore = MemoryObjectStore("mem://x")
     keys = {f"old/{number}" for number in range(35)}
     await fill(objectstore, sorted(keys))

@@ -8,9 +8,8 @@ from lakebed.base import slice_name
 from lakebed.gc import protocol
 from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
-from lakebed.gc.sweep import sweep_part
 from lakebed.objectstore import MemoryDeleter
-from tests.gc.doomed import ASIDE, LEDGER, PART, Dated, both_ways, plan_of
+from tests.gc.doomed import ASIDE, LEDGER, PART, Dated, both_ways, plan_of, sweep_part
 
 FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
 KEYS = ["data/flat", "t/a", "t/b"]

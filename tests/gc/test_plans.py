@@ -11,26 +11,27 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import Denied
-from lakebed.gc import Collector, NoRules, protocol
+from lakebed.gc import Collector, NoRules, context, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.live_side import LiveSide, UnknownAnswer
-from lakebed.gc.protocol import STRAYS_MAX, BadInput, Part, PlanRequest, Restore, RunKind, RunRequest
-from lakebed.gc.runs import (
-    TOTALS_MAX,
+from lakebed.gc.protocol import (
+    STRAYS_MAX,
+    BadInput,
     CommitCounts,
+    Part,
     Plan,
     PlanMissing,
+    PlanRequest,
     RangeCounts,
+    Restore,
+    RunKind,
+    RunRequest,
     Total,
     Totals,
-    list_plans,
-    read_plan,
-    sum_totals,
-    write_plan,
 )
 from lakebed.gc.strays import strays_among
 from lakebed.gc.tables import VERDICTS
-from lakebed.gc.verdicts import totals_of
+from lakebed.gc.verdicts import TOTALS_MAX, sum_totals, totals_of
 from lakebed.objectstore import ObjectStoreOptions
 
 PATH = "_lakefs/retention/gc/committed/r1/plan.json"
@@ -41,6 +42,14 @@ def files(tmp_path: Path) -> Any:
     lake = Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     with Files(lake) as found:
         yield found
+
+
+def write_plan(files: Files, plan: Plan) -> None:
+    files.act(lambda store: context.write_plan(store, plan))
+
+
+def read_plan(files: Files, run_id: str) -> Plan:
+    return files.act(lambda store: context.read_plan(store, run_id))
 
 
 def empty(table: protocol.Table) -> protocol.Manifest:
@@ -69,7 +78,7 @@ def test_a_plan_is_read_as_it_was_written(files: Files) -> None:
     write_plan(files, PLAN)
 
     assert read_plan(files, "r1") == PLAN
-    assert list_plans(files) == ["r1"]
+    assert files.act(context.list_plans) == ["r1"]
 
 
 def test_a_run_without_a_finished_plan_has_none(files: Files) -> None:

@@ -14,7 +14,6 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import Quarantine, decode_quarantine, encode_quarantine, quarantine_path, quarantined_run
 from lakebed.gc.quarantine import begin_quarantine
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.objectstore import (
     DeleteFailure,
     MemoryDeleter,
@@ -22,7 +21,8 @@ from lakebed.objectstore import (
     ObjectStoreOptions,
     ObjectStoreUnavailable,
 )
-from tests.gc.doomed import ASIDE, FOLDER, LEDGER, PART, plan_of
+from tests.clocks import TurnableClock
+from tests.gc.doomed import ASIDE, FOLDER, LEDGER, PART, context_of, plan_of, purge_part, sweep_part
 
 GARBAGE = ["data/a", "data/b", "data/c"]
 FAR_MS = 2**42
@@ -353,14 +353,16 @@ def files(tmp_path: Path) -> Iterator[Files]:
 
 def begun(files: Files, night: int, *, is_asked: bool = False) -> tuple[int, int]:
     """When all of it may be purged, and when what moves this night: in days since the first."""
-    found = begin_quarantine(
-        files,
-        "r1",
-        ledger_date="2026-11-21",
-        window="7d",
-        is_asked=is_asked,
-        doomed=DOOMED,
-        clock=lambda: FAR_MS + night * DAY_MS,
+    clock = TurnableClock(FAR_MS + night * DAY_MS)
+    found = files.act(
+        lambda store: begin_quarantine(
+            context_of(store, clock=clock),
+            "r1",
+            ledger_date="2026-11-21",
+            window="7d",
+            is_asked=is_asked,
+            doomed=DOOMED,
+        )
     )
     assert found is not None
     written, moving = found

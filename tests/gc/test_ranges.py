@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
+from lakebed.gc import named
+from lakebed.gc.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.packing import Cause
 from lakebed.gc.places import Namespace
-from lakebed.gc.read import ranges, reading_live
-from lakebed.gc.read.ranges import PREFIXES_MAX, _pack, _prefixes
-from lakebed.gc.tables import RANGES
+from lakebed.gc.ranges import PREFIXES_MAX, _pack, _prefixes, effort_of_ends, from_ranges
+from lakebed.gc.tables import LIVE, RANGES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows
+from tests.gc.doomed import context_of, task_of
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NAMESPACE = Namespace("local://lake/repo")
@@ -120,26 +122,27 @@ async def ranges_in(store: ObjectStore, entries: list[list[str]]) -> pa.Table:
     return pa.Table.from_pylist(rows, RANGES.schema)
 
 
-def held_by(tables: list[pa.Table]) -> list[list[str]]:
-    """Of each table the keys that are in its rows."""
-    return [[key for keys in table["addresses"].to_pylist() for key in keys] for table in tables]
-
-
-async def test_a_task_holds_no_more_keys_than_it_may_before_it_hands_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "HELD_MAX", 4)
+async def test_a_task_holds_no_more_keys_than_it_may_before_it_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "HELD_MAX", 4)
     store = open_objectstore("mem://lake/repo", ObjectStoreOptions())
     keys = [f"data/old/{number}" for number in range(10)]
-    named = [keys[start : start + 2] for start in range(0, 10, 2)]
+    in_ranges = [keys[start : start + 2] for start in range(0, 10, 2)]
     uris = [f"mem://lake/repo/{format_address(SLICE, number)}" for number in (3, 5)]
-    rows = await ranges_in(store, [*named, [*uris, "s3://elsewhere/x"]])
+    rows = await ranges_in(store, [*in_ranges, [*uris, "s3://elsewhere/x"]])
+    engine, task, effort = context_of(store).engine, task_of(store), effort_of_ends(rows)
 
-    found = [t async for t in reading_live(store.uri, with_keys=True)(store, iter(rows.to_batches()))]
-    bare = [t async for t in reading_live(store.uri, with_keys=False)(store, iter(rows.to_batches()))]
-    written = [t async for t in ranges._reading_keys(store.uri, "_lakefs/keys/")(store, iter(rows.to_batches()))]
+    sides = [
+        await named.deal_live(
+            engine, from_ranges, rows, uri=store.uri, folder=f"_lakefs/{with_keys}/", with_keys=with_keys, effort=effort
+        )
+        for with_keys in (True, False)
+    ]
+    dealt = await named.deal_keys(engine, from_ranges, rows, uri=store.uri, folder="_lakefs/keys/", effort=effort)
 
-    assert [sorted(held) for held in held_by(found)] == [keys[:4], keys[4:8], keys[8:]]
-    assert [len(held) for held in held_by(bare)] == [0]
-    for tables in (found, bare):
-        bitmaps = [row["bitmap"] for row in tables[-1].to_pylist() if row["bucket"] == SLICE]
-        assert bitmaps == [bytes([1 << 3 | 1 << 5])]
-    assert [table["rows"].to_pylist() for table in written] == [[4], [4], [2]]
+    for side, wanted, files in zip(sides, (keys, []), (3, 1), strict=True):
+        tables = await read_bucketed(task, side, Share(0, BUCKETS), LIVE)
+        found = [row for table in tables for row in table.to_pylist()]
+        assert len(side.files) == files
+        assert sorted(key for row in found for key in row["addresses"]) == wanted
+        assert [row["bitmap"] for row in found if row["bucket"] == SLICE] == [bytes([1 << 3 | 1 << 5])]
+    assert sorted(sum(part.rows for part in file.segments) for file in dealt.files) == [2, 4, 4]

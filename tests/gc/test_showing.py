@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from lakebed.cli.gc.report import plan_html
 from lakebed.cli.gc.show import commits_text, expiring_text, objects_text
-from lakebed.gc import protocol
+from lakebed.gc import context, protocol, showing
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     BadInput,
@@ -25,9 +26,8 @@ from lakebed.gc.protocol import (
     Totals,
 )
 from lakebed.gc.rules import DAY_MS, BranchRule, Rules
-from lakebed.gc.showing import expiring_of, objects_of
-from lakebed.gc.workshop import write_input
 from lakebed.objectstore import ObjectStoreOptions
+from lakebed.runtime import LiveTasks
 
 FOLDER = "_lakefs/retention/gc/committed/r1/"
 NOW = 1_790_000_000_000
@@ -56,6 +56,18 @@ def doomed(*objects: tuple[str, str]) -> pa.Table:
         for address, path in objects
     ]
     return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.DOOMED))
+
+
+def write_input(files: Files, folder: str, table: protocol.Table, rows: pa.Table) -> protocol.Manifest:
+    return files.act(lambda store: context.write_input(store, folder, table, rows))
+
+
+def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[protocol.DoomedObject]:
+    return files.each(lambda store: showing.objects_of(store, plan, prefix=prefix))
+
+
+def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[protocol.ExpiringCommit]:
+    return files.act(lambda store: showing.expiring_of(store, LiveTasks(), plan, limit=limit))
 
 
 def written(files: Files) -> Plan:

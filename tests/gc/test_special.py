@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pyarrow as pa
 import pytest
 
-from lakebed.gc.planning_metadata import read_special, without_ids
+from lakebed.gc.kinds.metadata import read_special, without_ids
 from lakebed.gc.protocol import GC_PREFIX, QUARANTINE_PREFIX, quarantine_path
 from lakebed.objectstore import MemoryObjectStore, ObjectStat
 

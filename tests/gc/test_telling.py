@@ -29,7 +29,7 @@ from lakebed.cli.gc.text import (
 from lakebed.cli.gc.why import why_text
 from lakebed.cli.output import human_time
 from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, protocol, standing_by_record, unforeseen
-from lakebed.gc.admitting import state_to_apply
+from lakebed.gc.preflight import state_to_apply
 from lakebed.gc.protocol import (
     CommitCounts,
     CommitsDiffer,

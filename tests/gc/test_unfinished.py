@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError, RunId, Unavailable
-from lakebed.gc import PurgeReport
+from lakebed.gc import PurgeReport, resume
 from lakebed.gc.api import silent, then_purge
-from lakebed.gc.failures import TaskStopped
+from lakebed.gc.context import write_plan
+from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.finishing import NotFinished, finish_each, left_off
 from lakebed.gc.live_side import RunAbandoned
 from lakebed.gc.protocol import (
     BadInput,
@@ -31,11 +31,12 @@ from lakebed.gc.protocol import (
     quarantine_path,
     run_folder,
 )
-from lakebed.gc.runs import write_plan
+from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each
 from lakebed.gc.service import RulesChanged
-from lakebed.gc.standing import Standing
-from lakebed.gc.unfinished import OtherUnfinished, UnfinishedRun, begin, check_beside, unfinished_runs
+from lakebed.gc.status import Standing, left_off
 from lakebed.objectstore import ObjectStoreOptions
+from lakebed.runtime import LiveTasks
+from tests.gc.doomed import context_of
 from tests.gc.test_telling import plan
 
 NOW = 1_790_000_000_000
@@ -47,6 +48,18 @@ def files(tmp_path: Path) -> Iterator[Files]:
     lake = Lake(uri="local://lake/repo", options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     with Files(lake) as opened:
         yield opened
+
+
+def begin(files: Files, plan: Plan, window: str | None) -> str | None:
+    return files.act(lambda store: resume.begin(context_of(store), plan, window))
+
+
+def unfinished_runs(files: Files, views: list[RunView]) -> list[UnfinishedRun]:
+    return files.act(lambda store: resume.unfinished_runs(store, LiveTasks(), views))
+
+
+def check_beside(files: Files, views: list[RunView], plan: Plan, window: str | None) -> None:
+    files.act(lambda store: resume.check_beside(context_of(store), views, plan, window))
 
 
 def view(run_id: str, state: RunState = RunState.MARKED, kind: RunKind = RunKind.UNCOMMITTED) -> RunView:
@@ -151,7 +164,7 @@ def test_who_is_overtaken_finishes_nothing_more(error: Exception) -> None:
 
 def test_two_plans_are_apart_if_either_was_made_knowing_the_other(files: Files) -> None:
     first, second, third = uncommitted("a1", beside=("b1",)), uncommitted("b1"), uncommitted("c1")
-    write_plan(files, first)
+    files.act(lambda store: write_plan(store, first))
     begin(files, first, "7d")
     views = [view("a1"), view("b1"), view("c1")]
 

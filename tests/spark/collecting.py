@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.gc import Collector, Plan, PurgeReport
 from lakebed.gc.api import silent
+from lakebed.gc.context import Progress
 from lakebed.gc.http_requests import Caller
 from lakebed.gc.protocol import (
     ApplyRequest,
@@ -20,7 +21,6 @@ from lakebed.gc.protocol import (
     RunRequest,
 )
 from lakebed.gc.rules import MetadataRule, Rules
-from lakebed.gc.runs import Progress
 from lakebed.objectstore import ObjectStoreOptions
 
 if TYPE_CHECKING:

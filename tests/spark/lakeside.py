@@ -7,6 +7,7 @@ here objectstore: tests of Spark jobs are told in plain steps.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -18,15 +19,18 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, parse_address
 from lakebed.gc import LiveSide, Plan, Totals, protocol
+from lakebed.gc.context import write_input, write_plan
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     Apply,
+    CommitCounts,
     Condemn,
     End,
     GiveUp,
     Mark,
     PrepareCommits,
     Question,
+    RangeCounts,
     ReadUncommitted,
     Restore,
     RunKind,
@@ -34,9 +38,7 @@ from lakebed.gc.protocol import (
     Sweep,
 )
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.gc.runs import CommitCounts, RangeCounts, write_plan
 from lakebed.gc.service import CollectionService, Restoring, Searches
-from lakebed.gc.workshop import write_input
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
@@ -69,7 +71,10 @@ class Lakeside:
         self.options = options or ObjectStoreOptions(local_root=folder, local_durable=False)
         self.clock = Clock()
         self.before: dict[str, Callable[[], object]] = {}
-        self._runner = asyncio.Runner()
+        # Of its own thread: collectors call it from within an event loop.
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self._live = live_ports()
         self.objectstore = open_objectstore(uri, self.options)
         self._ports = Ports(self.clock, self._live.ids, self._live.tasks)
@@ -90,10 +95,12 @@ class Lakeside:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.wait(self.objectstore.close())
-        self._runner.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
     def collector(self) -> Collecting:
@@ -169,7 +176,7 @@ class Lakeside:
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
             table = pa.table(rows, protocol.arrow_schema(protocol.DOOMED))
-            doomed = write_input(files, run.folder + "doomed/", protocol.DOOMED, table)
+            doomed = files.act(lambda store: write_input(store, run.folder + "doomed/", protocol.DOOMED, table))
             side.marked(run.run_id, doomed)
             plan = Plan(
                 run_id=run.run_id,
@@ -187,7 +194,7 @@ class Lakeside:
                 doomed=doomed,
                 totals=Totals(),
             )
-            write_plan(files, plan)
+            files.act(lambda store: write_plan(store, plan))
         return plan
 
     def ledger(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The DataFrames agree with the plain functions of `lakebed.gc.rules`, which are the specification.
+"""Both engines agree with the plain functions of `lakebed.gc.rules`, which are the specification.
 
 Worlds are small and drawn at random: a few commits over a few ranges, foreign and absolute addresses among them, some
 slices settled and some not. Each ports is written with the real codecs and read by the real readers.
@@ -7,20 +7,21 @@ slices settled and some not. Each ports is written with the real codecs and read
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import (
     CommitId,
+    Corrupt,
     Entry,
     LakebedError,
     MetarangeId,
@@ -32,28 +33,19 @@ from lakebed.base import (
     to_row,
 )
 from lakebed.gc import protocol
+from lakebed.gc.bucketed import Dealer
+from lakebed.gc.engines import Engine, LocalEngine
+from lakebed.gc.engines.spark import SparkEngine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
-from lakebed.gc.mark import Live, Marked, Places, mark_expired, mark_foreign, mark_unreferenced
+from lakebed.gc.kinds.old_layout import list_elsewhere
+from lakebed.gc.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
+from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
+from lakebed.gc.named import Source, deal_keys, deal_live, from_tables, merge_live
 from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
-from lakebed.gc.parts import decode, encode, parts_of, rows_of_parts
-from lakebed.gc.planning_old_layout import list_elsewhere
-from lakebed.gc.protocol import Pieces
-from lakebed.gc.read import (
-    SIZE_UNKNOWN,
-    UNREFERENCED,
-    expired_objects,
-    gather_live,
-    list_slices,
-    live_objects,
-    named_keys,
-    named_ranges,
-    reading_live,
-    reading_uncommitted,
-    uncommitted_keys,
-    uncommitted_objects,
-    write_live,
-)
+from lakebed.gc.parts import decode, encode
+from lakebed.gc.protocol import BadInput, Pieces
+from lakebed.gc.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import (
     DAY_MS,
     CommitFacts,
@@ -66,14 +58,15 @@ from lakebed.gc.rules import (
     doomed_addresses,
     judge_commits,
 )
-from lakebed.gc.tables import CANDIDATES, LIVE, PARTS, RANGES, SETTLED, SchemaMismatch
-from lakebed.gc.verdicts import doomed_objects
-from lakebed.objectstore import ObjectStoreOptions
+from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.runtime import live_ports
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 URI = "local://lake/repo"
 NOW_MS = 1_790_000_000_000
 SLICES = [slice_number(opened_at_ms=NOW_MS, random_bits=bits) for bits in (1, 2, 3)]
@@ -91,7 +84,7 @@ OTHERS = [
 ]
 ADDRESSES = [*NUMBERED, *OTHERS]
 ELSEWHERE = {"data/old/1", "data/old/2", "data/old/3", "old/1", "old/2"}
-INTO = Places(doomed="_lakefs/doomed/", kept="_lakefs/kept/")
+DOOMED, KEPT = "_lakefs/doomed/", "_lakefs/kept/"
 NOTHING = Pieces(folder="_lakefs/nothing/")
 
 ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=5), min_size=1, max_size=4)
@@ -222,114 +215,141 @@ def outcome(run: Callable[[], set[str]]) -> set[str] | str:
         return type(error).__name__
 
 
-few = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Runs what a test does on one engine. Spark gets a job for every step, however small."""
+
+    session: Callable[[], SparkSession] | None
+
+    def act(self, lake: Lake, work: Callable[[Engine, ObjectStore], Coroutine[Any, Any, T]]) -> T:
+        with Files(lake) as files:
+            return files.act(lambda store: work(self._engine(lake, store), store))
+
+    def _engine(self, lake: Lake, store: ObjectStore) -> Engine:
+        local = LocalEngine(store, live_ports(), open_deleter=lambda: pytest.fail("a mark deletes nothing"), shares=2)
+        if self.session is None:
+            return local
+        return SparkEngine(self.session, lake, local, tasks=2, job_s=-1, start_s=-1)
 
 
-@few
-@given(ports=worlds())
-def test_the_committed_mark_equals_its_specification(
-    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
-) -> None:
-    built = build(ports)
-    rules = days_rules(ports.default_days)
-
-    def specified() -> set[str]:
-        verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
-        return doomed_addresses(
-            built.history, verdict, built.trees, uncommitted=ports.uncommitted, namespace=built.namespace
-        )
-
-    def marked() -> set[str]:
-        refs = pa.Table.from_pylist(
-            [{"kind": "branch", "name": "main", "commit_id": f"c{ports.head}", "state": "active"}],
-            protocol.arrow_schema(protocol.REFS),
-        )
-        judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
-        ranges = named_ranges(spark, built.lake, judged.metaranges, tasks=2).toArrow()
-        verdicts = mark_expired(
-            expired_objects(spark, built.lake, ranges.filter(pc.invert(ranges["is_live"])), tasks=2),
-            live_objects(spark, built.lake, ranges.filter(ranges["is_live"]), tasks=2, with_keys=True),
-            uncommitted_objects(spark, built.lake, built.uncommitted, tasks=1, with_keys=True),
-            spark.createDataFrame(SETTLED.rows({"bucket": sorted(ports.settled)}), SETTLED.spark),
-        )
-        return addresses_of(verdicts)
-
-    assert outcome(marked) == outcome(specified)
+@pytest.fixture(params=["local", "spark"])
+def engines(request: pytest.FixtureRequest) -> Engines:
+    return Engines(None if request.param == "local" else lambda: request.getfixturevalue("spark"))
 
 
-@few
-@given(ports=worlds())
-def test_the_uncommitted_mark_equals_its_specification(
-    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
-) -> None:
-    built = build(ports)
-
-    committed = committed_addresses(built.history, built.trees)
-    specified = clean_run(
-        NUMBERED, committed=committed, uncommitted=ports.uncommitted, namespace=built.namespace
-    ).doomed
-    listing = list_slices(spark, built.lake, sorted(ports.settled), folder="_lakefs/listed/", tasks=2).toArrow()
-    ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
-    # What the tasks found is put together once by a shuffle, once by the driver.
-    uri = built.lake.uri
-    works = [
-        reading_live(uri, with_keys=False),
-        reading_uncommitted(built.uncommitted, uri, with_keys=False),
-    ]
-    inputs = [(ranges, RANGES), (rows_of_parts(built.uncommitted.parts), PARTS)]
-    committed_live, uncommitted_live = (
-        gather_live(spark, built.lake, work, *rows, folder=f"_lakefs/live-{most}/", tasks=2, bytes_here=most)
-        for work, rows, most in zip(works, inputs, (0, 1 << 20), strict=True)
-    )
-    marked = mark_unreferenced(
-        spark,
-        built.lake,
-        candidates=[Pieces(folder="_lakefs/listed/", parts=tuple(parts_of(listing)))],
-        live=Live(committed=committed_live, uncommitted=uncommitted_live),
-        into=INTO,
-        tasks=2,
-        now_ms=0,
-    )
-
-    assert addresses_of(doomed_objects(spark, built.lake, marked.doomed, tasks=2)) == specified
-    assert marked.totals.all.objects == marked.doomed.rows == len(specified)
-    assert kept_in(built.lake, marked) == {
-        key for key in NUMBERED if built.namespace.may_take(key)
-    } - specified - built.namespace.keys_of(committed)
+def examples(engines: Engines, ports: st.SearchStrategy[Ports], check: Callable[[Ports], None]) -> None:
+    """Check histories drawn at random: many on the local engine, few on Spark."""
+    given(ports)(settings(max_examples=40 if engines.session is None else 6, deadline=None)(check))()
 
 
-@settings(few, max_examples=4)
-@given(ports=worlds())
-def test_the_mark_of_an_old_layout_equals_its_specification(
-    spark: SparkSession, build: Callable[[Ports], Built], ports: Ports
-) -> None:
-    built, folder = build(ports), "_lakefs/keys/"
-    with Files(built.lake) as files:
-        for key in ELSEWHERE:
-            files.write(key, b"1234")
-        listed, _ = files.act(lambda store: list_elsewhere(store, folder))
-    ranges = named_ranges(spark, built.lake, metaranges_of_all(built.commits), tasks=2).toArrow()
+def addresses_of(lake: Lake, doomed: protocol.Manifest) -> set[str]:
+    """Those of a plan's table, each of which must be there once."""
+    with Files(lake) as files:
+        tables = [
+            protocol.read_part(doomed, protocol.DOOMED, part, files.read(doomed.folder + part.name))
+            for part in doomed.parts
+        ]
+    found = [address for table in tables for address in table["address"].to_pylist()]
+    assert len(found) == len(set(found)), "each object once"
+    return set(found)
 
-    doomed, _ = mark_foreign(
-        spark,
-        built.lake,
-        listed=listed,
-        named=[
-            named_keys(spark, built.lake, ranges, tasks=2, folder=folder),
-            uncommitted_keys(spark, built.lake, built.uncommitted, tasks=1, folder=folder),
-        ],
-        into="_lakefs/doomed.elsewhere/",
-        cause=Cause(reason="x"),
-        tasks=2,
-        now_ms=0,
-    )
 
-    named = [*committed_addresses(built.history, built.trees), *ports.uncommitted]
-    assert addresses_of(doomed_objects(spark, built.lake, doomed, tasks=2)) == ELSEWHERE - built.namespace.keys_of(
-        named
-    )
+async def live_of(engine: Engine, source: Source, rows: pa.Table, name: str) -> Pieces:
+    effort = effort_of_ends(rows)
+    folder = f"_lakefs/{name}.tasks/"
+    dealt = await deal_live(engine, source, rows, uri=URI, folder=folder, with_keys=False, effort=effort)
+    return await merge_live(engine, dealt, folder=f"_lakefs/{name}/")
+
+
+def test_the_committed_mark_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
+    def check(ports: Ports) -> None:
+        built = build(ports)
+        rules = days_rules(ports.default_days)
+
+        def specified() -> set[str]:
+            verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
+            return doomed_addresses(
+                built.history, verdict, built.trees, uncommitted=ports.uncommitted, namespace=built.namespace
+            )
+
+        async def mark(engine: Engine, _: ObjectStore) -> protocol.Manifest:
+            refs = pa.Table.from_pylist(
+                [{"kind": "branch", "name": "main", "commit_id": f"c{ports.head}", "state": "active"}],
+                protocol.arrow_schema(protocol.REFS),
+            )
+            judged = judge(built.commits, refs, rules, now_ms=NOW_MS)
+            ranges = await read_ranges(engine, judged.metaranges, folder="_lakefs/ranges/")
+            live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
+            candidates = await deal_expired(
+                engine, expired, uri=URI, folder="_lakefs/expired/", settled=sorted(ports.settled)
+            )
+            staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            sides = [
+                await deal_live(engine, source, named, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort)
+                for source, named in ((from_ranges, live), (staged, rows))
+            ]
+            return (await mark_expired(engine, candidates, sides, into=DOOMED, now_ms=NOW_MS))[0]
+
+        def marked() -> set[str]:
+            return addresses_of(built.lake, engines.act(built.lake, mark))
+
+        assert outcome(marked) == outcome(specified)
+
+    examples(engines, worlds(), check)
+
+
+def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
+    def check(ports: Ports) -> None:
+        built = build(ports)
+        committed = committed_addresses(built.history, built.trees)
+        specified = clean_run(
+            NUMBERED, committed=committed, uncommitted=ports.uncommitted, namespace=built.namespace
+        ).doomed
+
+        async def mark(engine: Engine, _: ObjectStore) -> Marked:
+            listed, _found = await list_slices(engine, sorted(ports.settled), folder="_lakefs/listed/")
+            ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
+            staged, rows, _effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            live = Live(
+                committed=await live_of(engine, from_ranges, ranges, "committed"),
+                uncommitted=await live_of(engine, staged, rows, "uncommitted"),
+            )
+            return await mark_listed(engine, [listed], live, into=DOOMED, kept_into=KEPT, now_ms=0)
+
+        marked = engines.act(built.lake, mark)
+
+        assert addresses_of(built.lake, marked.doomed) == specified
+        assert marked.totals.all.objects == marked.doomed.rows == len(specified)
+        assert kept_in(built.lake, marked) == {
+            key for key in NUMBERED if built.namespace.may_take(key)
+        } - specified - built.namespace.keys_of(committed)
+
+    examples(engines, worlds(), check)
+
+
+def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, build: Callable[[Ports], Built]) -> None:
+    def check(ports: Ports) -> None:
+        built, folder = build(ports), "_lakefs/keys/"
+        with Files(built.lake) as files:
+            for key in ELSEWHERE:
+                files.write(key, b"1234")
+
+        async def mark(engine: Engine, store: ObjectStore) -> protocol.Manifest:
+            listed, _ = await list_elsewhere(store, folder)
+            ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
+            staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
+            named = [
+                await deal_keys(engine, source, some, uri=URI, folder=folder, effort=effort)
+                for source, some in ((from_ranges, ranges), (staged, rows))
+            ]
+            cause = Cause(reason="x")
+            return (await mark_keys(engine, listed, named, into=DOOMED, cause=cause, now_ms=0))[0]
+
+        named = [*committed_addresses(built.history, built.trees), *ports.uncommitted]
+        found = addresses_of(built.lake, engines.act(built.lake, mark))
+        assert found == ELSEWHERE - built.namespace.keys_of(named)
+
+    examples(engines, worlds(), check)
 
 
 def kept_in(lake: Lake, marked: Marked) -> set[str]:
@@ -343,17 +363,9 @@ def kept_in(lake: Lake, marked: Marked) -> set[str]:
     }
 
 
-def addresses_of(verdicts: DataFrame) -> set[str]:
-    found = verdicts.select("address").toArrow()["address"].to_pylist()
-    assert len(found) == len(set(found)), "each object once"
-    return set(found)
-
-
-def test_a_table_without_the_declared_columns_is_refused_before_a_row_is_read(spark: SparkSession) -> None:
-    live = spark.createDataFrame(LIVE.schema.empty_table(), LIVE.spark)
-
-    with pytest.raises(SchemaMismatch, match="sequences"):
-        mark_expired(live, live, live, spark.createDataFrame(SETTLED.schema.empty_table(), SETTLED.spark))
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
 
 
 def some_candidates() -> pa.Table:
@@ -361,114 +373,82 @@ def some_candidates() -> pa.Table:
     return pack_numbered(slices, sequences, sizes, seen_ms, Cause(reason="x"))
 
 
-def test_a_null_bucket_among_the_live_stops_the_job_instead_of_dooming_what_it_named(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    candidates = spark.createDataFrame(some_candidates(), CANDIDATES.spark)
-    settled = spark.createDataFrame(SETTLED.rows({"bucket": SLICES}), SETTLED.spark)
-    broken = spark.createDataFrame([(None, b"\x02", [])], "bucket long, bitmap binary, addresses array<string>")
-    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
-
-    with pytest.raises(Exception, match="null in column bucket"):
-        mark_expired(candidates, broken, broken, settled).toArrow()
-    with pytest.raises(Exception, match="null in column bucket"):
-        write_live(broken, lake, folder="_lakefs/live/")
-
-
-def test_a_candidate_that_is_in_no_slice_stops_the_mark(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
-    data = encode(CANDIDATES, pack_foreign(["old/1"], [1], [0], Cause(reason="x")))
-    part = protocol.part_of("some.parquet", data, rows=1)
+def written(lake: Lake, candidates: pa.Table) -> Pieces:
+    """CANDIDATES as a listing writes them."""
+    data = encode(CANDIDATES, candidates)
     with Files(lake) as files:
         files.write("_lakefs/listed/some.parquet", data)
-    nothing = Pieces(folder="_lakefs/live/")
+    part = protocol.part_of("some.parquet", data, rows=candidates.num_rows)
+    return Pieces(folder="_lakefs/listed/", parts=(part,))
 
-    with pytest.raises(Exception, match=r"some\.parquet holds objects that are in no slice"):
-        mark_unreferenced(
-            spark,
-            lake,
-            candidates=[Pieces(folder="_lakefs/listed/", parts=(part,))],
-            live=Live(committed=nothing, uncommitted=nothing),
-            into=INTO,
-            tasks=1,
-            now_ms=0,
+
+def marked_with(
+    engines: Engines, lake: Lake, listed: Pieces, *, committed: Pieces = NOTHING, young_since_ms: int | None = None
+) -> Marked:
+    live = Live(committed=committed, uncommitted=NOTHING)
+
+    async def mark(engine: Engine, _: ObjectStore) -> Marked:
+        return await mark_listed(
+            engine, [listed], live, into=DOOMED, kept_into=KEPT, now_ms=NOW_MS, young_since_ms=young_since_ms
         )
+
+    return engines.act(lake, mark)
+
+
+async def test_a_null_bucket_among_the_live_stops_the_run_instead_of_taking_what_it_named() -> None:
+    dealer = Dealer(LIVE)
+    dealer.add(LIVE.rows({"bucket": [None], "bitmap": [b"\x02"], "addresses": [[]]}))
+
+    with pytest.raises(BadInput, match="null in column bucket"):
+        await dealer.write(MemoryObjectStore(), "_lakefs/live/")
+
+
+def test_a_candidate_that_is_in_no_slice_stops_the_mark(engines: Engines, lake: Lake) -> None:
+    listed = written(lake, pack_foreign(["old/1"], [1], [0], Cause(reason="x")))
+
+    with pytest.raises(Corrupt, match=r"some\.parquet holds objects that are in no slice"):
+        marked_with(engines, lake, listed)
 
 
 @pytest.mark.parametrize("doomed", [{NUMBERED[0]}, set()])
 def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_its_address(
-    spark: SparkSession, tmp_path: Path, doomed: set[str]
+    engines: Engines, lake: Lake, doomed: set[str]
 ) -> None:
-    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
     slices, sequences, unknown, long_ago = (
         np.array(column, np.int64) for column in ([SLICES[0]] * 2, [0, 1], [SIZE_UNKNOWN] * 2, [0, 0])
     )
-    data = encode(CANDIDATES, pack_numbered(slices, sequences, unknown, long_ago, UNREFERENCED))
+    listed = written(lake, pack_numbered(slices, sequences, unknown, long_ago, UNREFERENCED))
     with Files(lake) as files:
-        files.write("_lakefs/listed/some.parquet", data)
         files.write(NUMBERED[0], b"bytes")
         written_ms = files.act(lambda store: store.stat(NUMBERED[0])).modified_ms
-    listed = Pieces(folder="_lakefs/listed/", parts=(protocol.part_of("some.parquet", data, rows=1),))
-    nothing = Pieces(folder="_lakefs/live/")
 
-    marked = mark_unreferenced(
-        spark,
-        lake,
-        candidates=[listed],
-        live=Live(committed=nothing, uncommitted=nothing),
-        into=Places(doomed="_lakefs/doomed/", kept="_lakefs/kept/", bytes_here=1 << 20),
-        tasks=1,
-        now_ms=NOW_MS,
-        young_since_ms=written_ms + 1 if doomed else written_ms,
-    )
+    marked = marked_with(engines, lake, listed, young_since_ms=written_ms + 1 if doomed else written_ms)
 
-    assert addresses_of(doomed_objects(spark, lake, marked.doomed, tasks=1)) == doomed
+    assert addresses_of(lake, marked.doomed) == doomed
     assert marked.totals.all.size_bytes == 5 * len(doomed)
     assert kept_in(lake, marked) == {NUMBERED[0]} - doomed, "a later run looks again at what is young"
 
 
 @pytest.mark.parametrize("broken", ["listed", "live"])
-def test_a_part_that_is_missing_stops_the_mark_and_is_named(spark: SparkSession, tmp_path: Path, broken: str) -> None:
-    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
+def test_a_part_that_is_missing_stops_the_mark_and_is_named(engines: Engines, lake: Lake, broken: str) -> None:
     data = {"listed": encode(CANDIDATES, some_candidates()), "live": encode(LIVE, LIVE.schema.empty_table())}
-    written = {}
+    pieces = {}
     with Files(lake) as files:
         for name, bytes_ in data.items():
             if name != broken:
                 files.write(f"_lakefs/{name}/some.parquet", bytes_)
             part = protocol.part_of("some.parquet", bytes_, rows=int(name == "listed"))
-            written[name] = Pieces(folder=f"_lakefs/{name}/", parts=(part,))
+            pieces[name] = Pieces(folder=f"_lakefs/{name}/", parts=(part,))
 
-    with pytest.raises(Exception, match=f"_lakefs/{broken}/some.parquet is missing"):
-        mark_unreferenced(
-            spark,
-            lake,
-            candidates=[written["listed"]],
-            live=Live(committed=written["live"], uncommitted=NOTHING),
-            into=INTO,
-            tasks=1,
-            now_ms=0,
-        )
+    with pytest.raises(Corrupt, match=f"_lakefs/{broken}/some.parquet is missing"):
+        marked_with(engines, lake, pieces["listed"], committed=pieces["live"])
 
 
-def test_what_is_too_young_stays(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=tmp_path, local_durable=False))
+def test_what_is_too_young_stays(engines: Engines, lake: Lake) -> None:
     slices, sequences, sizes = np.full(3, SLICES[0]), np.arange(3), np.full(3, 4)
-    data = encode(CANDIDATES, pack_numbered(slices, sequences, sizes, np.array([9, 10, 11]), Cause(reason="x")))
-    with Files(lake) as files:
-        files.write("_lakefs/listed/some.parquet", data)
-    listed = Pieces(folder="_lakefs/listed/", parts=(protocol.part_of("some.parquet", data, rows=1),))
+    listed = written(lake, pack_numbered(slices, sequences, sizes, np.array([9, 10, 11]), Cause(reason="x")))
 
-    marked = mark_unreferenced(
-        spark,
-        lake,
-        candidates=[listed],
-        live=Live(committed=NOTHING, uncommitted=NOTHING),
-        into=INTO,
-        tasks=1,
-        now_ms=0,
-        young_since_ms=10,
-    )
+    marked = marked_with(engines, lake, listed, young_since_ms=10)
 
-    assert addresses_of(doomed_objects(spark, lake, marked.doomed, tasks=1)) == {format_address(SLICES[0], 0)}
+    assert addresses_of(lake, marked.doomed) == {format_address(SLICES[0], 0)}
     assert kept_in(lake, marked) == {format_address(SLICES[0], 1), format_address(SLICES[0], 2)}

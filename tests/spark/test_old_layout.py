@@ -10,8 +10,8 @@ import pytest
 
 from lakebed.base import Entry, format_address, to_row
 from lakebed.gc import Mode
+from lakebed.gc.kinds.old_layout import NamespaceInside
 from lakebed.gc.places import is_elsewhere
-from lakebed.gc.planning_old_layout import NamespaceInside
 from lakebed.gc.protocol import RunKind, RunMode, RunState
 from lakebed.gc.rules import DAY_MS
 from tests.spark.lakeside import URI, Lakeside

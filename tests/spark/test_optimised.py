@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.base import Entry, NotFound, RepositoryUid, to_row
-from lakebed.gc import Mode, NoSavedState, planning_uncommitted
+from lakebed.gc import Mode, NoSavedState
+from lakebed.gc.context import RunContext
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.modes import Choice, choose
+from lakebed.gc.kinds.saving import save
+from lakebed.gc.kinds.uncommitted import Choice, choose
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign
 from lakebed.gc.parts import encode
 from lakebed.gc.protocol import (
@@ -31,7 +33,6 @@ from lakebed.gc.protocol import (
     part_of,
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
-from lakebed.gc.saving import save
 from lakebed.gc.service import CollectionService
 from lakebed.gc.service import Collector as PlainCollector
 from lakebed.gc.tables import CANDIDATES, LIVE
@@ -109,13 +110,11 @@ def imported(lakeside: Lakeside, path: str, address: str) -> None:
     lakeside.wait(lakeside.versions.staging.write("main", path.encode(), 0, to_row(path.encode(), entry)))
 
 
-@pytest.mark.parametrize("here_max", [0, 1 << 20], ids=["jobs", "here"])
+@pytest.mark.parametrize("job_s", [-1, 60], ids=["jobs", "driver"])
 def test_foreign_keys_are_nowhere_in_a_run_and_full_uris_of_slices_count(
-    spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch, here_max: int
+    spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch, job_s: int
 ) -> None:
-    for most in ("SLICES_HERE", "RANGES_HERE"):
-        monkeypatch.setattr(planning_uncommitted, most, here_max)
-    monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", here_max)
+    monkeypatch.setattr("lakebed.gc.engines.spark.JOB_S", job_s)
     in_commit, staged, by_number = (lakeside.upload(path) for path in ("a/1", "a/2", "a/3"))
     kept = {in_commit, staged, by_number}
     for path in ("a/1", "a/2"):
@@ -165,9 +164,7 @@ class Both:
 def test_a_share_too_large_for_the_driver_is_a_job_s_and_found_alike(
     spark: SparkSession, lakeside: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for most in ("SLICES_HERE", "RANGES_HERE"):
-        monkeypatch.setattr(planning_uncommitted, most, 0)
-    monkeypatch.setattr(planning_uncommitted, "BYTES_HERE", 0)
+    monkeypatch.setattr("lakebed.gc.engines.spark.JOB_S", -1)
     both, late = Both(spark, lakeside), issue(lakeside)
     lakeside.upload("a/1")
     lakeside.commit()
@@ -234,14 +231,15 @@ def test_over_random_histories_runs_find_what_the_specification_does(
 
 def choice(lakeside: Lakeside, options: UncommittedOptions | None = None) -> Choice:
     """How the next run would be made."""
-    collector = lakeside.collector
-    shop = collector.on(None)._shop(PurgeRequest())
-    run = shop.live_side.start(RunKind.UNCOMMITTED)
-    with Files(shop.lake) as files:
+
+    async def asked(context: RunContext) -> Choice:
+        run = await context.service.start(RunKind.UNCOMMITTED)
         try:
-            return choose(shop, files, run, options or UncommittedOptions())
+            return await choose(context, run, options or UncommittedOptions())
         finally:
-            shop.live_side.abandoned(run.run_id)
+            await context.service.abandoned(run.run_id)
+
+    return lakeside.collector.on(None)._act(PurgeRequest(), asked)
 
 
 def cut(file: Path) -> None:
@@ -390,7 +388,7 @@ def test_what_could_not_be_deleted_stays_a_candidate(spark: SparkSession, lakesi
     ledgers = lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet")
     with Files(Lake(uri=URI, options=lakeside.options)) as files:
         keys = [ledger.relative_to(lakeside.folder).as_posix() for ledger in ledgers]
-        save(files, plan, keys, objects_failed=1)
+        files.act(lambda store: save(store, plan, keys, objects_failed=1))
 
     next_plan, report = collect(spark, lakeside, Mode.OPTIMISED)
 

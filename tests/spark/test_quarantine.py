@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, Ports
 from lakebed.gc import BadWindow, LedgerQuery, Overtaken, TaskStopped
 from lakebed.gc.protocol import LedgerState, PurgeRequest, RunKind, RunState, quarantine_path
-from lakebed.gc.quarantine import purge_quarantines
+from lakebed.gc.quarantine import PurgeReport, purge_quarantines
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.workshop import Workshop
+from lakebed.runtime import live_ports
 from lakebed.versions.keys import RUN
+from tests.clocks import TurnableClock
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -40,15 +41,10 @@ def expire(lakeside: Lakeside, *paths: str) -> set[str]:
     return gone
 
 
-def workshop(spark: SparkSession, lakeside: Lakeside, said: list[str]) -> Workshop:
-    collector = replace(lakeside.collector, progress=said.append)
-    return collector.on(spark)._shop(PurgeRequest())
-
-
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan counts as large, and is swept by tasks."""
-    monkeypatch.setattr("lakebed.gc.sweep.OBJECTS_HERE", 0)
+    monkeypatch.setattr("lakebed.gc.engines.spark.JOB_S", -1)
 
 
 @pytest.mark.usefixtures("large")
@@ -185,10 +181,17 @@ def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither
     until_ms = report.quarantined_until_ms
     assert until_ms is not None
     said: list[str] = []
-    shop = workshop(spark, lakeside, said)
+    collector = replace(lakeside.collector, progress=said.append)
 
-    ahead = purge_quarantines(shop, clock=lambda: until_ms + 30 * DAY_MS)
-    behind = purge_quarantines(shop, clock=lambda: until_ms - 30 * DAY_MS)
+    def purge_at(ms: int) -> PurgeReport:
+        live = live_ports()
+        ports = Ports(TurnableClock(ms), live.ids, live.tasks)
+        return collector.on(spark)._act(
+            PurgeRequest(), lambda context: purge_quarantines(replace(context, ports=ports))
+        )
+
+    ahead = purge_at(until_ms + 30 * DAY_MS)
+    behind = purge_at(until_ms - 30 * DAY_MS)
 
     assert ahead.purged == behind.purged == ()
     assert "by the object store's clock the window" in said[0]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
+from lakebed.base import Entry, OutcomeUnknown, RunId
 from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import (
@@ -17,7 +17,9 @@ from lakebed.versions import (
     CopyState,
     PathExists,
     PathNotFound,
+    RunKind,
     RunRecord,
+    RunState,
     SliceRecord,
     SliceState,
     UncommittedChanges,

@@ -9,7 +9,7 @@ from enum import StrEnum
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, RunKind, RunState, parse_address, slice_name, to_row
+from lakebed.base import Entry, parse_address, slice_name, to_row
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.versions import (
@@ -18,7 +18,9 @@ from lakebed.versions import (
     BranchNotFound,
     CopyRecord,
     CopyState,
+    RunKind,
     RunRecord,
+    RunState,
     SliceRecord,
     SliceState,
     UploadRecord,

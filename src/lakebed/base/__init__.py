@@ -1,4 +1,4 @@
-"""Words that every part uses: ids, addresses, entries, names, amounts, errors, run states, ports."""
+"""Words everybody uses: ids, addresses, entries, names, amounts, errors, and the ports to time, names and company."""
 
 from .addresses import (
     FOREIGN_SLICE,
@@ -54,7 +54,6 @@ from .ids import (
 )
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
 from .ports import Clock, Event, Ids, Ports, Tasks
-from .runs import RUN_MOVES, RunKind, RunState
 
 __all__ = [
     "DATE_MS_MAX",
@@ -63,7 +62,6 @@ __all__ = [
     "FOREIGN_SLICE",
     "KEY_BYTES_MAX",
     "ROW_FIELDS",
-    "RUN_MOVES",
     "SEQUENCE_MAX",
     "SIZE_UNITS",
     "AlreadyExists",
@@ -90,8 +88,6 @@ __all__ = [
     "RepositoryUid",
     "Row",
     "RunId",
-    "RunKind",
-    "RunState",
     "StagingToken",
     "TagName",
     "Tasks",

@@ -7,9 +7,10 @@ code by hand, one effect at a time (`sim`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -48,6 +49,15 @@ class Tasks(Protocol):
 
     async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
         """Run all at once; results in order. The first error is raised after all have ended."""
+        ...
+
+    def ahead(
+        self, items: Sequence[A], read: Callable[[A], Awaitable[T]], *, most: int = 16
+    ) -> AsyncIterator[tuple[A, T]]:
+        """Yield each item with what `read` returned for it, in order, with up to `most` reads under way.
+
+        The first error ends it. Reads that are under way then are cancelled.
+        """
         ...
 
 

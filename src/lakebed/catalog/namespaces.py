@@ -6,7 +6,7 @@ use from its marker object on, for ever, and so is everything inside it.
 The records tell of the repositories that there are here; markers also of deleted ones and of other installations. Those
 around a namespace lie under a few names that are known. For those inside it one has to look around, and that has an
 end: level by level, LOOKS_MAX requests. Not seen is what lies behind so many, or is made inside at the same moment; a
-collector that could take anything of it looks for itself, at every key (gc/planning_old_layout.py).
+collector that could take anything of it looks for itself, at every key (gc/kinds/old_layout.py).
 
 For the same reason nobody stages an address that lies in a namespace: its collector would take what another repository
 names, and whoever may read that repository would read this one.

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
         InvalidRequest,
         LedgerQuery,
         Mode,
+        Plan,
+        PlanMissing,
         PlanRequest,
         PurgeRequest,
         RunRequest,
+        Total,
+        Totals,
         UnknownChoice,
     )
 
-    from .admitting import RunNotReady
     from .api import TASKS, Collector, NamespaceMissing, NoSession
-    from .failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
+    from .engines.failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
     from .fencing import Overtaken
     from .files import Lake
-    from .finishing import NotFinished, go_on_command
     from .functions import (
         Planned,
         Where,
@@ -45,13 +47,13 @@ if TYPE_CHECKING:
     )
     from .http_requests import HttpRequests
     from .java import Java, NoJava, find_java
-    from .listed import ListedRun
+    from .kinds.committed import NoRules
+    from .kinds.saving import NoSavedState
     from .live_side import LiveSide, RunAbandoned, UnknownAnswer
-    from .planning_committed import NoRules
+    from .preflight import RunNotReady
     from .quarantine import PurgeReport
     from .restoring import RestoreReport
-    from .runs import Plan, PlanMissing, Total, Totals
-    from .saving import NoSavedState
+    from .resume import NotFinished, OtherUnfinished, UnfinishedRun
     from .session import (
         BadSessionOptions,
         LocalSession,
@@ -64,11 +66,9 @@ if TYPE_CHECKING:
         session_on_demand,
         session_options,
     )
-    from .standing import Standing, standing_by_record
-    from .supposing import NotTheRules
-    from .tables import SchemaMismatch
+    from .status import ListedRun, Standing, go_on_command, standing_by_record
     from .unexpected import SparkFailed, unforeseen
-    from .unfinished import OtherUnfinished, UnfinishedRun
+    from .what_if import NotTheRules
 
 __all__ = [
     "TASKS",
@@ -107,7 +107,6 @@ __all__ = [
     "RunAbandoned",
     "RunNotReady",
     "RunRequest",
-    "SchemaMismatch",
     "SessionOptions",
     "SessionRunning",
     "SparkDidNotStart",
@@ -154,44 +153,43 @@ _HOME: Final = {
     "Java": ".java",
     "Lake": ".files",
     "LedgerQuery": "lakebed.gc.protocol",
-    "ListedRun": ".listed",
+    "ListedRun": ".status",
     "LiveSide": ".live_side",
     "LocalSession": ".session",
     "Mode": "lakebed.gc.protocol",
     "NamespaceMissing": ".api",
     "NoJava": ".java",
-    "NoRules": ".planning_committed",
-    "NoSavedState": ".saving",
+    "NoRules": ".kinds.committed",
+    "NoSavedState": ".kinds.saving",
     "NoSession": ".api",
     "NoSpark": ".session",
-    "NotFinished": ".finishing",
-    "NotTheRules": ".supposing",
-    "OtherUnfinished": ".unfinished",
+    "NotFinished": ".resume",
+    "NotTheRules": ".what_if",
+    "OtherUnfinished": ".resume",
     "Overtaken": ".fencing",
-    "Plan": ".runs",
-    "PlanMissing": ".runs",
+    "Plan": "lakebed.gc.protocol",
+    "PlanMissing": "lakebed.gc.protocol",
     "PlanRequest": "lakebed.gc.protocol",
     "Planned": ".functions",
     "PurgeReport": ".quarantine",
     "PurgeRequest": "lakebed.gc.protocol",
     "RestoreReport": ".restoring",
     "RunAbandoned": ".live_side",
-    "RunNotReady": ".admitting",
+    "RunNotReady": ".preflight",
     "RunRequest": "lakebed.gc.protocol",
-    "SchemaMismatch": ".tables",
     "SessionOptions": ".session",
     "SessionRunning": ".session",
     "SparkDidNotStart": ".session",
     "SparkFailed": ".unexpected",
-    "Standing": ".standing",
+    "Standing": ".status",
     "TASKS": ".api",
-    "TaskCorrupt": ".failures",
-    "TaskFailed": ".failures",
-    "TaskStopped": ".failures",
-    "TaskUnavailable": ".failures",
-    "Total": ".runs",
-    "Totals": ".runs",
-    "UnfinishedRun": ".unfinished",
+    "TaskCorrupt": ".engines.failures",
+    "TaskFailed": ".engines.failures",
+    "TaskStopped": ".engines.failures",
+    "TaskUnavailable": ".engines.failures",
+    "Total": "lakebed.gc.protocol",
+    "Totals": "lakebed.gc.protocol",
+    "UnfinishedRun": ".resume",
     "UnknownAnswer": ".live_side",
     "UnknownChoice": "lakebed.gc.protocol",
     "Where": ".functions",
@@ -199,7 +197,7 @@ _HOME: Final = {
     "check_spark": ".session",
     "diff": ".functions",
     "find_java": ".java",
-    "go_on_command": ".finishing",
+    "go_on_command": ".status",
     "ledger": ".functions",
     "local_session": ".session",
     "plan": ".functions",
@@ -209,7 +207,7 @@ _HOME: Final = {
     "session_on_demand": ".session",
     "session_options": ".session",
     "show": ".functions",
-    "standing_by_record": ".standing",
+    "standing_by_record": ".status",
     "unforeseen": ".unexpected",
     "why": ".functions",
 }

@@ -14,9 +14,9 @@ says how the storage namespace is reached from where the tasks run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +30,7 @@ from lakebed.gc.protocol import (
     EngineName,
     ExpiringCommit,
     LedgerQuery,
+    Plan,
     PlanDiff,
     PlanRequest,
     PurgeRequest,
@@ -40,6 +41,7 @@ from lakebed.gc.protocol import (
     RunRequest,
     RunState,
     RunView,
+    Service,
     WhyAnswer,
     check_run_id,
     decode_report,
@@ -48,32 +50,42 @@ from lakebed.gc.protocol import (
     report_path,
 )
 from lakebed.gc.rules import MetadataRule
-from lakebed.objectstore import ObjectStoreOptions
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions
+from lakebed.runtime import LiveTasks, live_ports
 
-from .admitting import RunNotReady, check_apply, check_how, check_planning
-from .applying import apply_run
-from .files import Files, Lake
-from .finishing import NotFinished, finish_each, go_on_command, telling_where
-from .http_requests import Caller, HttpRequests
-from .ledger_query import ledger_frame, ledger_rows_of
-from .listed import ListedRun, ended_without_deleting, list_runs
+from . import flow
+from .context import Progress, RunContext, list_plans, read_input, read_plan
+from .engines.spark import frame, open_engine
+from .files import Files, Lake, find
+from .grace import grace_s_of
+from .http_requests import Caller, HttpRequests, finish
+from .kinds import kind_to_plan
+from .kinds.committed import NoRules
+from .ledger_query import ledger_parts, ledger_rows_of, reading_ledger
 from .live_side import LiveSide
+from .parts import rows_of_parts
 from .patience import Patient
-from .planning import plan_run
-from .planning_committed import NoRules
+from .preflight import RunNotReady, check_apply, check_planning
 from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
-from .runs import Plan, Progress, list_plans, read_plan
+from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, objects_of
-from .standing import Standing, standing_of
-from .supposing import Supposing
-from .unfinished import OtherUnfinished, UnfinishedRun, unfinished_runs
-from .verdicts import doomed_objects
-from .workshop import Workshop, read_input
+from .status import (
+    ListedRun,
+    Standing,
+    ended_without_deleting,
+    go_on_command,
+    list_runs,
+    standing_of,
+    telling_where,
+)
+from .tables import DOOMED, LEDGER
+from .verdicts import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 TASKS: Final = 16
 """For a session of which nothing is known. Of one on this machine: `SessionOptions.tasks`."""
 ROWS_SHOWN: Final = 1000
@@ -132,7 +144,7 @@ class Collector:
         """
         lake = self._lake()
         with Files(lake) as files:
-            if files.find(MARKER) is None:
+            if files.act(lambda store: find(store, MARKER)) is None:
                 root = self.objectstore.local_root
                 where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
                 raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
@@ -147,25 +159,26 @@ class Collector:
             PlanMissing, RunNotReady, NotTheRules: the run cannot be applied.
         """
         request.check()
-        live_side = self._live_side()
+        service = self._service()
         match request:
             case PlanRequest():
-                check_planning(live_side, request.kinds, request.rules)
-            case ApplyRequest():
-                grace_s = _grace_s(request)
-                check_apply(live_side, self._lake(), request.run_id, window=request.quarantine, grace_s=grace_s)
+                finish(check_planning(service, request.kinds, request.rules))
+            case ApplyRequest(run_id=run_id):
+                grace_s_of(self._lake().uri, _grace_s(request))
+                with Files(self._lake()) as files:
+                    files.act(lambda store: check_apply(service, store, run_id))
             case RunRequest():
-                check_how(self._lake(), window=request.quarantine, grace_s=_grace_s(request))
-                check_planning(live_side, request.kinds, None)
-                live_side.purging()
+                grace_s_of(self._lake().uri, _grace_s(request))
+                finish(check_planning(service, request.kinds, None))
+                finish(service.purging())
             case PurgeRequest():
-                live_side.purging()
+                finish(service.purging())
 
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
         """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
 
         Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
-        metadata is left out, and the plans are ones to look at (supposing.py): of committed data one may be applied
+        metadata is left out, and the plans are ones to look at (what_if.py): of committed data one may be applied
         once these are the repository's rules, of uncommitted data never.
 
         Raises:
@@ -194,8 +207,8 @@ class Collector:
         run_id = request.run_id
         command = go_on_command(self.repository, run_id)
         with telling_where(run_id, lambda: self.standing(run_id), command, self.progress):
-            shop = self._shop(request)
-            return apply_run(shop, run_id, window=request.quarantine, grace_s=_grace_s(request))
+            window, grace_s = request.quarantine, _grace_s(request)
+            return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
     def run(self, request: RunRequest) -> Iterator[RunReport | PurgeReport]:
         """Finish what is unfinished, each run as it was begun, or moving aside if the request asks for it; then plan
@@ -215,17 +228,13 @@ class Collector:
         Raises:
             BadInput, TaskCorrupt: a quarantine's record or ledger is unreadable: nothing of that run was purged.
         """
-        return purge_quarantines(self._shop(request))
+        return self._act(request, purge_quarantines)
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
         rules = request.rules if isinstance(request, PlanRequest) else None
-        shop = self._shop(request)
-        if rules is not None:
-            caller = Patient(self.client, self.progress)
-            service = Supposing(HttpRequests(caller, self.repository), rules)
-            shop = replace(shop, live_side=LiveSide(caller, self.repository, service))
+        of_kind = kind_to_plan(kind, request.uncommitted(), self.metadata)
         try:
-            return plan_run(shop, kind, request.uncommitted())
+            return self._act(request, lambda context: flow.plan(context, of_kind, rules=rules))
         except NoRules as error:
             if request.kinds:
                 raise
@@ -282,7 +291,10 @@ class Collector:
 
     def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
         """LEDGER: one row for each object and what a run did with it."""
-        return ledger_frame(self.session(), self._lake(), query, tasks=self.tasks)
+        lake = self._lake()
+        with Files(lake) as files:
+            parts = files.act(lambda store: ledger_parts(store, query))
+        return frame(self.session(), lake, reading_ledger(query), parts, LEDGER, tasks=self.tasks)
 
     def ledger_rows(
         self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
@@ -293,7 +305,7 @@ class Collector:
             BadInput: a file of the ledger is unreadable.
         """
         with Files(self._lake()) as files:
-            yield from ledger_rows_of(files, query, newest_first=newest_first)
+            yield from files.each(lambda store: ledger_rows_of(store, LiveTasks(), query, newest_first=newest_first))
 
     def show(self, run_id: str) -> Plan:
         """
@@ -302,7 +314,7 @@ class Collector:
         """
         check_run_id(run_id)
         with Files(self._lake()) as files:
-            return read_plan(files, run_id)
+            return files.act(lambda store: read_plan(store, run_id))
 
     def objects(self, run_id: str, *, prefix: str = "") -> Iterator[DoomedObject]:
         """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
@@ -312,7 +324,7 @@ class Collector:
         """
         plan = self.show(run_id)
         with Files(self._lake()) as files:
-            yield from objects_of(files, plan, prefix=prefix)
+            yield from files.each(lambda store: objects_of(store, plan, prefix=prefix))
 
     def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
         """The commits whose data a plan gives up, the newest first; none for uncommitted data. Without Spark: reads the
@@ -323,12 +335,14 @@ class Collector:
         """
         plan = self.show(run_id)
         with Files(self._lake()) as files:
-            found = expiring_of(files, plan, limit=limit)
+            found = files.act(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
         return [msgspec.structs.replace(commit, message=self._message(commit.id)) for commit in found]
 
     def doomed(self, run_id: str) -> DataFrame:
         """DOOMED: the objects of a plan, one row each."""
-        return doomed_objects(self.session(), self._lake(), self.show(run_id).doomed, tasks=self.tasks)
+        garbage = self.show(run_id).doomed
+        rows = rows_of_parts(garbage.parts)
+        return frame(self.session(), self._lake(), read_rows(garbage), rows, DOOMED, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
         """What came of a plan, and the state of its run; None where it was not applied.
@@ -338,7 +352,7 @@ class Collector:
         """
         name = report_path(self.show(run_id).kind, check_run_id(run_id))
         with Files(self._lake()) as files:
-            data = files.find(name)
+            data = files.act(lambda store: find(store, name))
         view = None if data is None else self.status(run_id)
         if data is None or view is None:
             return None
@@ -398,7 +412,8 @@ class Collector:
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
         """Runs and plans with what they take, the newest first."""
         with Files(self._lake()) as files:
-            return list_runs(files, self.runs(), limit=limit)
+            views = self.runs()
+            return files.act(lambda store: list_runs(store, LiveTasks(), views, limit=limit))
 
     def _message(self, commit: str) -> str:
         try:
@@ -408,18 +423,19 @@ class Collector:
 
     def _objects_of(self, plan: Plan) -> pa.Table:
         with Files(self._lake()) as files:
-            return read_input(files, plan.doomed, protocol.DOOMED)
+            return files.act(lambda store: read_input(store, LiveTasks(), plan.doomed, protocol.DOOMED))
 
     def _commits_of(self, plan: Plan) -> pa.Table:
-        if plan.condemned is None:
+        condemned = plan.condemned
+        if condemned is None:
             return protocol.arrow_schema(protocol.CONDEMNED).empty_table()
         with Files(self._lake()) as files:
-            return read_input(files, plan.condemned, protocol.CONDEMNED)
+            return files.act(lambda store: read_input(store, LiveTasks(), condemned, protocol.CONDEMNED))
 
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""
         with Files(self._lake()) as files:
-            return list_plans(files)
+            return files.act(list_plans)
 
     def runs(self) -> tuple[RunView, ...]:
         """The runs that the server knows, newest first. A committed run is not among them before it is applied."""
@@ -432,7 +448,8 @@ class Collector:
     def unfinished(self) -> list[UnfinishedRun]:
         """Runs whose deletes may have begun and that have not ended. Somebody may be applying one just now."""
         with Files(self._lake()) as files:
-            return unfinished_runs(files, self.runs())
+            views = self.runs()
+            return files.act(lambda store: unfinished_runs(store, LiveTasks(), views))
 
     def standing(self, run_id: str) -> Standing:
         """How far a run has come.
@@ -443,7 +460,7 @@ class Collector:
         """
         view = self.status(run_id)
         with Files(self._lake()) as files:
-            return standing_of(files, run_id, view)
+            return files.act(lambda store: standing_of(store, LiveTasks(), run_id, view))
 
     def abandon(self, run_id: str) -> RunView:
         """End a run that was left behind before its deletes began; it can never be applied.
@@ -458,16 +475,29 @@ class Collector:
         """Let this installation collect again after another one was seen in the namespace; that one then stops."""
         return self._live_side().adopting()
 
-    def _shop(self, request: Request) -> Workshop:
-        live_side = LiveSide(Patient(self.client, self.progress), self.repository)
-        return Workshop(
-            session=self.session,
-            live_side=live_side,
-            lake=Lake(uri=live_side.namespace(), options=self.objectstore),
-            tasks=request.tasks or self.tasks,
-            progress=self.progress,
-            metadata=self.metadata,
-        )
+    def _act(self, request: Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
+        """Run a flow to its end, in this thread."""
+        lake = self._lake()
+
+        def with_store(store: ObjectStore) -> Coroutine[Any, Any, T]:
+            engine = open_engine(
+                self.engine_of(request), lake, store, session=self.session, tasks=request.tasks or self.tasks
+            )
+            context = RunContext(
+                repository=self.repository,
+                service=Service(HttpRequests(Patient(self.client, self.progress), self.repository)),
+                engine=engine,
+                store=store,
+                ports=live_ports(),
+                progress=self.progress,
+            )
+            return work(context)
+
+        with Files(lake) as files:
+            return files.act(with_store)
+
+    def _service(self) -> Service:
+        return Service(HttpRequests(self.client, self.repository))
 
     def _live_side(self) -> LiveSide:
         return LiveSide(self.client, self.repository)

@@ -19,11 +19,9 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import Conflict
+from lakebed.base import Clock, Conflict
 from lakebed.gc.protocol import GC_PREFIX
 from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknown, ObjectStore
-
-from .clocks import wall_clock_ms
 
 APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
 ATTEMPTS_MAX: Final = 100
@@ -69,13 +67,13 @@ class Fence:
         return [key for key in claims if key < self.key]
 
 
-async def claim(store: ObjectStore, run_id: str) -> tuple[Fence, list[str]]:
+async def claim(store: ObjectStore, clock: Clock, run_id: str) -> tuple[Fence, list[str]]:
     """From now on every other apply of the repository stops; and the files of those before, which may be removed.
 
     Raises:
         Overtaken: others began without end, or somebody left the last number there is.
     """
-    data = msgspec.json.encode(Claim(run_id=run_id, started_ms=wall_clock_ms()))
+    data = msgspec.json.encode(Claim(run_id=run_id, started_ms=clock.now_ms()))
     for _ in range(ATTEMPTS_MAX):
         there = await _claims(store)
         number = _number(there[-1]) + 1 if there else 1

@@ -21,10 +21,11 @@ from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
 from .api import TASKS, Collector, active_session, silent
+from .context import Progress
 from .http_requests import Caller
 from .quarantine import PurgeReport
 from .restoring import RestoreReport
-from .runs import WAYS, Progress
+from .verdicts import WAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

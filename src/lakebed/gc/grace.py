@@ -13,14 +13,12 @@ that is still named. One that was set back makes the whole grace be waited for a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+from lakebed.base import Clock
 from lakebed.gc.protocol import BadGrace
-
-from .clocks import wall_clock_ms
-from .runs import Progress
 
 SIGNED_S: Final = 15 * 60
 """Where clients read by themselves: as long as the URLs last that the server signs."""
@@ -50,15 +48,22 @@ def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
     return max(0, grace_s * 1000 - max(passed_ms, 0))
 
 
-def let_readers_finish(since_ms: int, grace_s: int, *, check: Callable[[], None], progress: Progress) -> None:
+async def let_readers_finish(
+    since_ms: int,
+    grace_s: int,
+    *,
+    clock: Clock,
+    check: Callable[[], Awaitable[None]],
+    progress: Callable[[str], None],
+) -> None:
     """Wait until the grace is over. `check` is called before and now and then, and may end it by an error."""
-    check()
-    left_ms = remaining_ms(since_ms, wall_clock_ms(), grace_s)
-    if not left_ms:
-        return
-    progress(f"waiting {-(-left_ms // 1000)} s for readers of what goes")
-    # By a clock that nobody sets: a wait once begun takes as long as it was said to.
-    end_s = time.monotonic() + left_ms / 1000
-    while (left_s := end_s - time.monotonic()) > 0:
-        time.sleep(min(_NAP_S, left_s))
-        check()
+    await check()
+    left_s = remaining_ms(since_ms, clock.now_ms(), grace_s) / 1000
+    if left_s:
+        progress(f"waiting {math.ceil(left_s)} s for readers of what goes")
+    # Counted in naps: a clock that is set meanwhile neither shortens the wait nor makes it longer.
+    while left_s > 0:
+        nap_s = min(_NAP_S, left_s)
+        await clock.sleep(nap_s)
+        left_s -= nap_s
+        await check()

@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import NotFound
 from lakebed.gc import protocol
@@ -96,9 +95,3 @@ def rows_by_key(tables: Iterable[protocol.Manifest | protocol.Pieces]) -> pa.Tab
 def parts_of(rows: pa.Table) -> list[protocol.Part]:
     columns = rows.select(["name", "rows", "size_bytes", "sha256"]).to_pylist()
     return [protocol.Part(**row) for row in columns]
-
-
-def spread(spark: SparkSession, table: Table, rows: pa.Table, *, tasks: int) -> DataFrame:
-    """Rows that each stand for a file or a folder, dealt out to at most `tasks` tasks."""
-    df = spark.createDataFrame(rows.select(table.schema.names), table.spark)
-    return df.repartition(max(1, min(tasks, rows.num_rows)))

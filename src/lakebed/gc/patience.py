@@ -13,8 +13,8 @@ from typing import Final
 
 from lakebed.base import OutcomeUnknown, Unavailable
 
+from .context import Progress
 from .live_side import Caller
-from .runs import Progress
 
 PATIENCE_S: Final = 120.0
 _NAP_MIN_S: Final = 0.5

@@ -28,9 +28,6 @@ _NUMBERED_END: Final = r"data/[0-9a-v]{13}/[0-9]{8}\z"
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
 """Schemes under which other tools write addresses of the same store."""
 
-DOOMED_ELSEWHERE: Final = "doomed.elsewhere"
-"""The folder of a plan's table that may hold keys of an old layout, and nothing else."""
-
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
@@ -94,9 +91,14 @@ def may_be_deleted(key: str) -> bool:
     return _is_plain(key) and not is_special(key) and inner_namespace(key) is None
 
 
+def may_be_swept(key: str) -> bool:
+    """Whether a plan of users' bytes may delete this key."""
+    return may_be_deleted(key) and is_object_key(key)
+
+
 def is_elsewhere(key: str) -> bool:
     """Whether this key is one of an old layout: in no slice, in none of our own folders, and in no namespace inside
-    this one. Only plans that were made for such keys may delete them (planning_old_layout.py).
+    this one. Only plans that were made for such keys may delete them (kinds/old_layout.py).
     """
     is_ours = slice_of(key) is not None or key.startswith("_lakefs") or inner_namespace(key) is not None
     return _is_plain(key) and is_object_key(key) and not is_ours

@@ -21,10 +21,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import NotFound
 from lakebed.gc import protocol
-from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState
+from lakebed.gc.protocol import LEDGER_PREFIX, LedgerState, Total
 from lakebed.objectstore import ObjectStore
-
-from .runs import Total
 
 ERRORS_SHOWN: Final = 20
 

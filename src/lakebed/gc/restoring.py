@@ -9,8 +9,8 @@ import msgspec
 from lakebed.base import count_of
 from lakebed.gc.protocol import Restore, RestoreFailure
 
+from .context import Progress
 from .live_side import LiveSide
-from .runs import Progress
 
 FAILURES_SHOWN: Final = 1000
 

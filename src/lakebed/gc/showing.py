@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
+from lakebed.base import Tasks
 from lakebed.gc import protocol
-from lakebed.gc.protocol import BadInput, DoomedObject, ExpiringCommit, Plan, below, doomed_rows, read_part
+from lakebed.gc.protocol import DoomedObject, ExpiringCommit, Plan, below, doomed_rows
 from lakebed.gc.rules import check_rules
+from lakebed.objectstore import ObjectStore
 
-from .files import Files
+from .context import read_garbage, read_input
 from .history import expiring, judge
-from .read import check_table
-from .workshop import read_input
+from .named import check_table
 
 
-def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[DoomedObject]:
+async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[DoomedObject]:
     """The objects whose path or address begins with `prefix`, in the plan's order; one part of it in memory at a time.
 
     Raises:
@@ -22,13 +23,11 @@ def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[Doomed
     """
     check_table(plan.doomed, protocol.DOOMED)
     for part in plan.doomed.parts:
-        data = files.find(plan.doomed.folder + part.name)
-        if data is None:
-            raise BadInput(f"{plan.doomed.folder}{part.name} is missing", part=part.name)
-        yield from doomed_rows(below(read_part(plan.doomed, protocol.DOOMED, part, data), prefix))
+        for row in doomed_rows(below(await read_garbage(store, plan, part), prefix)):
+            yield row
 
 
-def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
+async def expiring_of(store: ObjectStore, tasks: Tasks, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
     """The commits whose data a plan gives up, the newest first, without their messages: those of the verdict that the
     plan was made by, made again from what it rests on. Costs what that did (bench `active`, for a million commits).
 
@@ -37,6 +36,6 @@ def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[ExpiringCommit]
     """
     if plan.condemned is None or not plan.condemned.rows or plan.rules is None:
         return []
-    commits = read_input(files, plan.commits, protocol.COMMITS)
-    refs = read_input(files, plan.refs, protocol.REFS)
+    commits = await read_input(store, tasks, plan.commits, protocol.COMMITS)
+    refs = await read_input(store, tasks, plan.refs, protocol.REFS)
     return expiring(judge(commits, refs, check_rules(plan.rules), now_ms=plan.now_ms), limit=limit)

@@ -17,7 +17,7 @@ from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, LINEAGE_MARK, QUARANTINE
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
-from .files import Files, listed
+from .files import listed
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 
@@ -53,9 +53,14 @@ def run_file(key: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
+def is_metadata(key: str) -> bool:
+    """Whether a plan of metadata may delete this key."""
+    return bool(tree_file(key) or run_file(key))
+
+
 def is_special_file(key: str) -> bool:
     """Whether a part of Lakebed writes files of this name below SPECIAL_PREFIX."""
-    return bool(tree_file(key) or run_file(key) or _OTHER.fullmatch(key))
+    return is_metadata(key) or bool(_OTHER.fullmatch(key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +89,20 @@ def strays_among(keys: Iterable[str]) -> Strays:
     return _strays(sorted(key for key in keys if not is_special_file(key)))
 
 
-def find_strays(files: Files) -> Strays:
+async def find_strays(store: ObjectStore) -> Strays:
     """In the special folders, which are small beside `data/`, and around the slices: one listing of the former, and one
     level of the root and of `data/`. What lies inside a slice is found by who lists it, and what lies in quarantine may
     be a lot, and is not listed.
     """
-    return find_strays_around(files).plus(files.act(_find_special))
-
-
-async def _find_special(store: ObjectStore) -> Strays:
-    found = Strays()
+    found = await find_strays_around(store)
     async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
         found = found.plus(strays_among(stat.key for stat in page))
     return found
 
 
-def find_strays_around(files: Files) -> Strays:
+async def find_strays_around(store: ObjectStore) -> Strays:
     """At the root of the namespace, and directly in `data/`."""
-    root, data = files.act(lambda store: store.level()), files.act(lambda store: store.level(DATA_PREFIX))
+    root, data = await store.level(), await store.level(DATA_PREFIX)
     beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
     no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]
     return _strays(sorted([*root.keys, *beside, *data.keys, *no_slices]))

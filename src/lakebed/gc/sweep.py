@@ -22,57 +22,57 @@ who writes there just then loses what he wrote, so nobody should (docs/guide/ret
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.gc import protocol
-from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part, Quarantine, RunKind
-from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, is_object_key, open_deleter
+from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part, Quarantine
+from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, is_object_key
 
-from .clocks import wall_clock_ms
+from .engines import Effort, Engine, Task
 from .fencing import Fence
-from .files import PARALLEL, Lake, in_tasks, whole
-from .here import run_here
-from .parts import parts_of, read_part, rows_of_parts, spread
-from .places import DOOMED_ELSEWHERE, is_elsewhere, may_be_deleted
+from .kinds import Look, SweepRule
+from .parts import parts_of, read_part, rows_of_parts
+from .places import may_be_swept
 from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
-from .strays import run_file, tree_file
 from .tables import PARTS
 from .unrecorded import moved_unrecorded, rows_before
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
 
-OBJECTS_HERE: Final = 10_000
-"""So many are not worth a job: ten bulk deletes, all at once."""
+BATCHES: Final = 16
+"""How many batches a task has under way."""
 
-COPIES_AT_ONCE: Final = 64
-"""A copy, or a look, is one small request for one object; a task has so many under way."""
+BATCHES_BY_KEY: Final = 4
+"""The same where keys are copied or looked at, each by a small request of its own."""
+
+AT_ONCE: Final = 16
+"""How many such requests each batch has under way."""
+
+OBJECTS_UNKNOWN: Final = 100_000
+"""What a part of an old quarantine may hold, of which no record says how much."""
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
 
-_METADATA_PLANS: Final = f"{GC_PREFIX}{RunKind.METADATA.value}/"
-_UNCOMMITTED_PLANS: Final = f"{GC_PREFIX}{RunKind.UNCOMMITTED.value}/"
 _REFUSED: Final = "not an object that may be deleted"
 
 Act = Callable[[list[str]], Awaitable[Outcomes]]
 
 
-def sweep(
-    spark: SparkSession,
-    lake: Lake,
+async def sweep(
+    engine: Engine,
     plan: Manifest,
     ledger: Ledger,
     *,
-    tasks: int,
+    rule: SweepRule,
     fence: Fence,
     quarantine: Quarantine | None,
 ) -> Swept:
@@ -84,53 +84,43 @@ def sweep(
     """
     protocol.check_manifest(plan, name=plan.folder)
 
-    async def one(store: ObjectStore, deleter: Deleter, part: Part) -> Swept:
-        await fence.check(store)
-        return await sweep_part(store, deleter, plan, part, ledger, quarantine)
+    async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
+        await fence.check(task.store)
+        return await sweep_part(task, deleter, plan, part, ledger, rule=rule, quarantine=quarantine)
 
-    swept = _in_parts(spark, lake, plan.parts, one, tasks=tasks, is_small=plan.rows <= OBJECTS_HERE)
+    swept = await _in_parts(engine, plan.parts, one, effort=_effort_of(plan.rows))
     protocol.check_rows(plan, swept.all.objects)
     return swept
 
 
-def purge(
-    spark: SparkSession, lake: Lake, quarantine: Quarantine, parts: Sequence[str], *, tasks: int, now_ms: int
-) -> Swept:
+async def purge(engine: Engine, quarantine: Quarantine, parts: Sequence[str], *, now_ms: int) -> Swept:
     """Delete for good what the ledger says lies in quarantine. `parts` are the names of the run's ledger parts.
 
     Raises:
         BadInput: a part, or the quarantine's record, is unreadable; parts before it may be done.
     """
 
-    async def one(store: ObjectStore, deleter: Deleter, part: Part) -> Swept:
-        return await purge_part(store, deleter, quarantine, part.name, now_ms=now_ms)
+    async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
+        return await purge_part(task, deleter, quarantine, part.name, now_ms=now_ms)
 
     named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
-    return _in_parts(spark, lake, named, one, tasks=tasks, is_small=False)
+    rows = quarantine.doomed.rows if quarantine.doomed else len(parts) * OBJECTS_UNKNOWN
+    return await _in_parts(engine, named, one, effort=_effort_of(rows))
 
 
-def _in_parts(
-    spark: SparkSession,
-    lake: Lake,
-    parts: Sequence[Part],
-    one: Callable[[ObjectStore, Deleter, Part], Awaitable[Swept]],
-    *,
-    tasks: int,
-    is_small: bool,
+def _effort_of(objects: int) -> Effort:
+    """A bulk delete takes a thousand keys, and as long as a hundred small requests."""
+    return Effort(requests=objects / 10)
+
+
+async def _in_parts(
+    engine: Engine, parts: Sequence[Part], one: Callable[[Task, Deleter, Part], Awaitable[Swept]], *, effort: Effort
 ) -> Swept:
-    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        deleter = open_deleter(lake.uri, lake.options)
-        try:
-            for part in parts_of(whole(share)):
-                yield rows_of_parts([part], notes=[msgspec.json.encode(await one(store, deleter, part))])
-        finally:
-            await deleter.close()
+    async def work(task: Task, deleter: Deleter, share: pa.Table) -> AsyncIterator[pa.Table]:
+        for part in parts_of(share):
+            yield rows_of_parts([part], notes=[msgspec.json.encode(await one(task, deleter, part))])
 
-    if is_small:
-        rows = run_here(lake, work, rows_of_parts(parts), PARTS)
-    else:
-        named = spread(spark, PARTS, rows_of_parts(parts), tasks=tasks)
-        rows = named.mapInArrow(in_tasks(lake, work, PARTS), PARTS.spark).toArrow()
+    rows = await engine.run_deleting(work, rows_of_parts(parts), PARTS, effort=effort)
     swept = Swept()
     for note in rows["note"].to_pylist():
         swept = swept.plus(msgspec.json.decode(note, type=Swept))
@@ -138,50 +128,51 @@ def _in_parts(
 
 
 async def sweep_part(
-    store: ObjectStore,
+    task: Task,
     deleter: Deleter,
     plan: Manifest,
     part: Part,
     ledger: Ledger,
+    *,
+    rule: SweepRule,
     quarantine: Quarantine | None = None,
 ) -> Swept:
-    """One part, from reading it to recording it. A plain coroutine: tests run it without Spark."""
-    data = await read_part(store, plan.folder, part)
-    # Parquet is read and written beside the loop, on which deletes of other parts wait for their answers.
-    doomed = await asyncio.to_thread(protocol.read_part, plan, protocol.DOOMED, part, data)
+    """One part, from reading it to recording it."""
+    doomed = protocol.read_part(plan, protocol.DOOMED, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
-        act = _deleting(deleter) if quarantine is None else _moving(store, deleter, quarantine)
-        may_go = _rule_of(plan.folder)
+        act = _deleting(deleter) if quarantine is None else _moving(task, deleter, quarantine)
+        most = BATCHES if quarantine is None else BATCHES_BY_KEY
         foreign = objects.filter(pc.equal(objects["slice"], FOREIGN_SLICE))
-        if foreign.num_rows and may_go is not _is_metadata:
-            act = _if_unchanged(store, quarantine, foreign, act, or_older=may_go is not is_elsewhere)
-        outcomes = await _each(objects, act, may_go=may_go)
+        if foreign.num_rows and rule.look is not Look.NONE:
+            act, most = _if_unchanged(task, quarantine, foreign, act, rule.look), BATCHES_BY_KEY
+        outcomes = await _each(task, objects, act, may_go=rule.may_delete, most=most)
         until_ms = None if quarantine is None else quarantine.until_ms
         return ledger_rows(
             objects,
             outcomes,
             run_id=ledger.run_id,
-            now_ms=wall_clock_ms(),
+            now_ms=task.ports.clock.now_ms(),
             done=LedgerState.DELETED,
             until_ms=until_ms,
         )
 
-    return await _carry_out(store, ledger.key(part.name), doomed, take)
+    return await _carry_out(task.store, ledger.key(part.name), doomed, take)
 
 
-async def purge_part(store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
+async def purge_part(task: Task, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
     """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it.
 
     Of a part whose window is not over at `now_ms` nothing is deleted, and all counts as quarantined. An apply writes
     the record, moves objects, and writes their rows then; so the record, read after the rows, says at least their
     window, however old the `quarantine` is that this purge began with.
     """
+    store = task.store
     ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
     try:
         data = await store.get(ledger.key(part))
     except ObjectMissing:
-        return await _purge_unrecorded(store, deleter, quarantine, part, now_ms=now_ms)
+        return await _purge_unrecorded(task, deleter, quarantine, part, now_ms=now_ms)
     rows = protocol.decode_ledger(data, name=ledger.key(part))
     aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
     if not aside.num_rows:
@@ -189,35 +180,33 @@ async def purge_part(store: ObjectStore, deleter: Deleter, quarantine: Quarantin
     over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
     if over is not True or not await _is_over(store, quarantine.run_id, now_ms):
         return count(aside)
-    return await _carry_out(store, ledger.purge_key(part), aside, lambda objects: _purged(deleter, quarantine, objects))
+    return await _carry_out(store, ledger.purge_key(part), aside, partial(_purged, task, deleter, quarantine))
 
 
-async def _purge_unrecorded(
-    store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int
-) -> Swept:
+async def _purge_unrecorded(task: Task, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
     """The same of what an apply moved of this part and died before its rows were written.
 
     Looked for before the record is read, and only what is gone from its address is taken: an apply that goes on writes
     the record first and cannot move such an object again, so it never deletes one whose copy is gone.
     """
-    moved = await moved_unrecorded(store, quarantine, part)
+    moved = await moved_unrecorded(task, quarantine, part)
     if not moved.num_rows:
         return Swept()
     nothing = Outcomes(errors={}, states={})
-    if not await _is_over(store, quarantine.run_id, now_ms):
+    if not await _is_over(task.store, quarantine.run_id, now_ms):
         run_id, done = quarantine.run_id, LedgerState.QUARANTINED
         return count(ledger_rows(moved, nothing, run_id=run_id, now_ms=now_ms, done=done))
-    rows = await _purged(deleter, quarantine, moved)
+    rows = await _purged(task, deleter, quarantine, moved)
     key = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date).unrecorded_key(part)
-    before = await rows_before(store, key, rows)
-    await store.put(key, protocol.encode_ledger(pa.concat_tables([before, rows])))
+    before = await rows_before(task.store, key, rows)
+    await task.store.put(key, protocol.encode_ledger(pa.concat_tables([before, rows])))
     return count(rows)
 
 
-async def _purged(deleter: Deleter, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
+async def _purged(task: Task, deleter: Deleter, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
     # Whatever lies in quarantine was let go there by the rule of its plan.
-    outcomes = await _each(objects, _deleting(deleter, place=quarantine.key), may_go=is_object_key)
-    when_ms = wall_clock_ms()
+    outcomes = await _each(task, objects, _deleting(deleter, place=quarantine.key), may_go=is_object_key)
+    when_ms = task.ports.clock.now_ms()
     return ledger_rows(objects, outcomes, run_id=quarantine.run_id, now_ms=when_ms, done=LedgerState.PURGED)
 
 
@@ -230,18 +219,15 @@ async def _is_over(store: ObjectStore, run_id: str, now_ms: int) -> bool:
     return protocol.decode_quarantine(data, run_id).until_ms <= now_ms
 
 
-def remove_files(lake: Lake, keys: Sequence[str]) -> None:
-    """Remove small files of the collectors that no run reads again. Blocks; a file that cannot be removed stays."""
+async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
+    """Remove small files of the collectors that no run reads again. A file that cannot be removed stays."""
 
-    async def remove() -> None:
-        deleter = open_deleter(lake.uri, lake.options)
-        try:
-            await remove_with(deleter, keys)
-        finally:
-            await deleter.close()
+    async def work(task: Task, deleter: Deleter, share: pa.Table) -> AsyncIterator[pa.Table]:  # noqa: ARG001 - the port's
+        await remove_with(deleter, share["name"].to_pylist())
+        yield PARTS.schema.empty_table()
 
-    if keys:
-        asyncio.run(remove())
+    rows = rows_of_parts([Part(name=key, rows=0, size_bytes=0, sha256="") for key in keys])
+    await engine.run_deleting(work, rows, PARTS, effort=Effort(requests=1))
 
 
 async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
@@ -259,25 +245,18 @@ async def _carry_out(
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
     rows = tried if before is None else pa.concat_tables([settled(before), tried])
-    await store.put(key, await asyncio.to_thread(protocol.encode_ledger, rows))
+    await store.put(key, protocol.encode_ledger(rows))
     return count(rows)
 
 
-def _rule_of(folder: str) -> Callable[[str], bool]:
-    """Which keys a plan may take, by the folder that its table lies in."""
-    if folder.startswith(_METADATA_PLANS):
-        return _is_metadata
-    if folder.startswith(_UNCOMMITTED_PLANS) and folder.endswith(f"/{DOOMED_ELSEWHERE}/"):
-        return is_elsewhere
-    return _may_go
-
-
-async def _each(objects: pa.Table, act: Act, *, may_go: Callable[[str], bool]) -> Outcomes:
+async def _each(
+    task: Task, objects: pa.Table, act: Act, *, may_go: Callable[[str], bool], most: int = BATCHES
+) -> Outcomes:
     """What came of each object, batch by batch, several at a time."""
     addresses: list[str] = objects["address"].to_pylist()
     plain = pc.match_substring_regex(objects["address"], _OURS)
     good = addresses
-    if may_go is not _may_go:
+    if may_go is not may_be_swept:
         good = [key for key in addresses if may_go(key)]
     elif not pc.all(plain, min_count=0).as_py():
         good = [key for key, is_ours in zip(addresses, plain.to_pylist(), strict=True) if is_ours or may_go(key)]
@@ -285,24 +264,11 @@ async def _each(objects: pa.Table, act: Act, *, may_go: Callable[[str], bool]) -
     if len(good) < len(addresses):
         errors = dict.fromkeys(set(addresses).difference(good), _REFUSED)
     states: dict[str, LedgerState] = {}
-    slots = asyncio.Semaphore(PARALLEL)
-
-    async def one(batch: list[str]) -> None:
-        async with slots:
-            outcomes = await act(batch)
+    batches = [good[start : start + BATCH_KEYS] for start in range(0, len(good), BATCH_KEYS)]
+    async for _, outcomes in task.ports.tasks.ahead(batches, act, most=most):
         errors.update(outcomes.errors)
         states.update(outcomes.states)
-
-    await asyncio.gather(*(one(good[start : start + BATCH_KEYS]) for start in range(0, len(good), BATCH_KEYS)))
     return Outcomes(errors=errors, states=states)
-
-
-def _may_go(key: str) -> bool:
-    return may_be_deleted(key) and is_object_key(key)
-
-
-def _is_metadata(key: str) -> bool:
-    return bool(tree_file(key) or run_file(key))
 
 
 def _deleting(deleter: Deleter, *, place: Callable[[str], str] | None = None) -> Act:
@@ -324,20 +290,18 @@ def _deleting(deleter: Deleter, *, place: Callable[[str], str] | None = None) ->
     return act
 
 
-def _moving(store: ObjectStore, deleter: Deleter, quarantine: Quarantine) -> Act:
+def _moving(task: Task, deleter: Deleter, quarantine: Quarantine) -> Act:
     """Copy a batch aside, then delete what is copied."""
-    slots = asyncio.Semaphore(COPIES_AT_ONCE)
     delete = _deleting(deleter)
 
     async def copy(key: str) -> LedgerState | str:
-        async with slots:
-            try:
-                return await _copy_aside(store, quarantine, key)
-            except LakebedError as error:
-                return str(error) or type(error).__name__
+        try:
+            return await _copy_aside(task.store, quarantine, key)
+        except LakebedError as error:
+            return str(error) or type(error).__name__
 
     async def act(batch: list[str]) -> Outcomes:
-        copied = dict(zip(batch, await asyncio.gather(*(copy(key) for key in batch)), strict=True))
+        copied = {key: state async for key, state in task.ports.tasks.ahead(batch, copy, most=AT_ONCE)}
         states = {key: state for key, state in copied.items() if isinstance(state, LedgerState)}
         errors = {key: error for key, error in copied.items() if not isinstance(error, LedgerState)}
         deleted = await delete([*states])
@@ -364,25 +328,21 @@ async def _lies_aside(store: ObjectStore, quarantine: Quarantine, key: str) -> b
     return True
 
 
-def _if_unchanged(
-    store: ObjectStore, quarantine: Quarantine | None, objects: pa.Table, act: Act, *, or_older: bool
-) -> Act:
+def _if_unchanged(task: Task, quarantine: Quarantine | None, objects: pa.Table, act: Act, rule: Look) -> Act:
     """`act`, but on those of a batch that are among these rows (DOOMED) only if they still are what the rows say."""
-    slots = asyncio.Semaphore(COPIES_AT_ONCE)
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
     planned: dict[str, tuple[int, int]] = dict(zip(objects["address"].to_pylist(), facts, strict=True))
 
     async def look(key: str) -> LedgerState | str | None:
-        async with slots:
-            try:
-                return await _changed(store, quarantine, key, *planned[key], or_older=or_older)
-            except LakebedError as error:
-                return str(error) or type(error).__name__
+        try:
+            return await _changed(task.store, quarantine, key, *planned[key], or_older=rule is Look.NOT_YOUNGER)
+        except LakebedError as error:
+            return str(error) or type(error).__name__
 
     async def act_on_rest(batch: list[str]) -> Outcomes:
         asked = [key for key in batch if key in planned]
-        found = dict(zip(asked, await asyncio.gather(*(look(key) for key in asked)), strict=True))
+        found = {key: state async for key, state in task.ports.tasks.ahead(asked, look, most=AT_ONCE)}
         states = {key: state for key, state in found.items() if isinstance(state, LedgerState)}
         errors = {key: error for key, error in found.items() if error is not None and key not in states}
         done = await act([key for key in batch if found.get(key) is None])

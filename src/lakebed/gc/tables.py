@@ -1,40 +1,24 @@
 """Every table that the jobs pass between their steps, declared once: what a row means, and its columns.
 
-A table is declared as an Arrow schema, for that is what Python workers read and write; Spark's schema follows from it.
-Tables that travel to or from the server are those of `lakebed.gc.protocol`; the rest never leaves a run.
+A table is declared as an Arrow schema; the Spark engine derives its own. Tables that travel to or from the server are
+those of `lakebed.gc.protocol`; the rest never leaves a run.
 
 Two of them are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, where addresses are numbers,
-or one of a fixed number of hash classes of foreign addresses (negative; see packing.py). So one shuffle by bucket
-brings together everything that can speak of an object, and what crosses it is bitmaps and arrays rather than rows.
+or one of a fixed number of hash classes of foreign addresses (negative; see packing.py). So everything that can speak
+of an object shares its bucket, and travels as bitmaps and arrays rather than rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
 
-from lakebed.base import Invalid
 from lakebed.gc import protocol
 
-_SPARK_TYPES: Final = {
-    pa.bool_(): T.BooleanType(),
-    pa.int32(): T.IntegerType(),
-    pa.int64(): T.LongType(),
-    pa.string(): T.StringType(),
-    pa.binary(): T.BinaryType(),
-    pa.timestamp("us", tz="UTC"): T.TimestampType(),
-}
 _STRINGS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
-
-
-class SchemaMismatch(Invalid):
-    """A DataFrame is not the table it is handed in as. `columns` are those that are missing or of another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +26,9 @@ class Table:
     meaning: str
     schema: pa.Schema
 
-    @property
-    def spark(self) -> T.StructType:
-        return T.StructType([T.StructField(f.name, _spark_type(f.type), f.nullable) for f in self.schema])
-
-    def of(self, df: DataFrame) -> DataFrame:
-        """`df` with exactly these columns. Reads no rows.
-
-        Raises:
-            SchemaMismatch: a column is missing or of another type.
-        """
-        found = {field.name: field.dataType for field in df.schema}
-        wrong = [field.name for field in self.spark if not _same_type(found.get(field.name), field.dataType)]
-        if wrong:
-            raise SchemaMismatch(f"not a table of {self.meaning}: {', '.join(wrong)}", columns=wrong)
-        return df.select(*self.schema.names)
-
     def rows(self, columns: dict[str, object]) -> pa.Table:
         """Arrow rows of this table from columns by name, in any order."""
         return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
-
-    def batches(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """What a worker hands back to Spark, which wants exactly the declared schema."""
-        for table in tables:
-            yield from table.select(self.schema.names).cast(self.schema).to_batches()
-
-
-def _spark_type(type_: pa.DataType) -> T.DataType:
-    return T.ArrayType(T.StringType(), containsNull=False) if pa.types.is_list(type_) else _SPARK_TYPES[type_]
-
-
-def _same_type(found: T.DataType | None, wanted: T.DataType) -> bool:
-    if isinstance(found, T.ArrayType) and isinstance(wanted, T.ArrayType):
-        return found.elementType == wanted.elementType
-    return found == wanted
 
 
 def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:

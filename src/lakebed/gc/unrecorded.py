@@ -6,9 +6,6 @@ aside and is gone from its address; one that is still there as well will be move
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,19 +14,18 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import Quarantine
 from lakebed.objectstore import ObjectMissing, ObjectStore
 
+from .engines import Task
 from .recording import settled
 
-STATS_AT_ONCE: Final = 64
 
-
-async def moved_unrecorded(store: ObjectStore, quarantine: Quarantine, part: str) -> pa.Table:
+async def moved_unrecorded(task: Task, quarantine: Quarantine, part: str) -> pa.Table:
     """DOOMED: none where the run's folder is gone, and with it what was planned. Costs a listing of what lies aside
     between the part's addresses, and a look at each address whose object does.
 
     Raises:
         BadInput: the part is not what the quarantine's record says.
     """
-    doomed = quarantine.doomed
+    doomed, store = quarantine.doomed, task.store
     named = next((one for one in doomed.parts if one.name == part), None) if doomed is not None else None
     nothing = protocol.arrow_schema(protocol.DOOMED).empty_table()
     if doomed is None or named is None:
@@ -38,20 +34,17 @@ async def moved_unrecorded(store: ObjectStore, quarantine: Quarantine, part: str
         data = await store.get(doomed.folder + part)
     except ObjectMissing:
         return nothing
-    rows = await asyncio.to_thread(protocol.read_part, doomed, protocol.DOOMED, named, data)
+    rows = protocol.read_part(doomed, protocol.DOOMED, named, data)
     aside = await _lying_aside(store, quarantine, rows)
-    slots = asyncio.Semaphore(STATS_AT_ONCE)
 
     async def is_gone(address: str) -> bool:
-        async with slots:
-            try:
-                await store.stat(address)
-            except ObjectMissing:
-                return True
-            return False
+        try:
+            await store.stat(address)
+        except ObjectMissing:
+            return True
+        return False
 
-    gone = await asyncio.gather(*(is_gone(address) for address in aside))
-    moved = [address for address, is_moved in zip(aside, gone, strict=True) if is_moved]
+    moved = [address async for address, is_moved in task.ahead(aside, is_gone) if is_moved]
     return rows.filter(pc.is_in(rows["address"], value_set=pa.array(moved, pa.string())))
 
 

@@ -1,35 +1,34 @@
-"""Verdicts written down: the doomed objects as Parquet parts of the run, and their totals by the way."""
+"""Verdicts written down: the garbage as Parquet parts of the run, and its totals on the way."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.base import FOREIGN_SLICE, slice_name
 from lakebed.gc import protocol
+from lakebed.gc.protocol import Total, Totals
 from lakebed.gc.rules import DAY_MS
-from lakebed.objectstore import ObjectStore
 
-from .files import Lake, Work, in_tasks, whole
+from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from .engines import Effort, Engine, Task, Work
 from .packing import Cause, pack_foreign, pack_numbered
-from .parts import parts_of, read_part, rows_of_parts, spread, write_part
-from .runs import WAYS, Total, Totals, sum_totals
-from .tables import CANDIDATES, DOOMED, PARTS, VERDICTS
+from .parts import parts_of, read_part, rows_of_parts, write_part
+from .ranges import in_settled
+from .tables import CANDIDATES, PARTS
+
+TOTALS_MAX: Final = 1000
+"""How many branches, prefixes and slices a plan tells apart; the smallest beyond that are summed under `…`."""
+
+WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
 ROWS_PER_PART: Final = 100_000
 """How much of a plan is done or not done: a sweep that is resumed begins with the first part that is not recorded."""
-
-
-def write_verdicts(verdicts: DataFrame, lake: Lake, *, folder: str, now_ms: int) -> tuple[protocol.Manifest, Totals]:
-    """Run the job: VERDICTS become parts in `folder`. The manifest is returned, not written. Ages are by `now_ms`."""
-    work = in_tasks(lake, _write_into(folder, now_ms), PARTS)
-    return sum_parts(PARTS.of(VERDICTS.of(verdicts).mapInArrow(work, PARTS.spark)).toArrow(), folder)
 
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals]:
@@ -39,47 +38,47 @@ def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals
     return protocol.manifest_of(protocol.DOOMED, folder, parts_of(parts)), totals
 
 
-def doomed_again(spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int) -> DataFrame:
-    """CANDIDATES: what a plan (table DOOMED) holds, to be marked once more. Parts that differ stop the job, named."""
-    named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
-    return CANDIDATES.of(named.mapInArrow(in_tasks(lake, _read_again(manifest), CANDIDATES), CANDIDATES.spark))
+async def deal_again(engine: Engine, manifest: protocol.Manifest, *, folder: str, settled: Collection[int]) -> Bucketed:
+    """Write CANDIDATES into `folder`: the objects of a plan (table DOOMED), to be marked once more.
+
+    Of a slice that is not settled now nothing may go.
+    """
+    slices = pa.array(sorted(settled), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer = Dealer(CANDIDATES)
+        async for rows in read_rows(manifest)(task, share):
+            for packed in _pack(rows):
+                dealer.add(in_settled(packed, slices))
+            if dealer.held >= HELD_MAX:
+                yield await dealer.write(task.store, folder)
+        if dealer.held:
+            yield await dealer.write(task.store, folder)
+
+    effort = Effort(size_bytes=manifest.size_bytes)
+    return files_of(folder, await engine.run(work, rows_of_parts(manifest.parts), PARTS, effort=effort))
 
 
-def doomed_objects(spark: SparkSession, lake: Lake, manifest: protocol.Manifest, *, tasks: int) -> DataFrame:
-    """DOOMED: the rows of a plan. Parts that differ from the manifest stop the job, named."""
-    named = spread(spark, PARTS, rows_of_parts(manifest.parts), tasks=tasks)
-    return DOOMED.of(named.mapInArrow(in_tasks(lake, _read_rows(manifest), DOOMED), DOOMED.spark))
+def read_rows(manifest: protocol.Manifest) -> Work:
+    """The work from PARTS of a plan to its rows. A part that differs from the manifest stops it, named."""
 
-
-def _read_rows(manifest: protocol.Manifest) -> Work:
-    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        for part in parts_of(whole(share)):
-            yield protocol.read_part(manifest, protocol.DOOMED, part, await read_part(store, manifest.folder, part))
-
-    return work
-
-
-def _write_into(folder: str, now_ms: int) -> Work:
-    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        async def tables() -> AsyncIterator[pa.Table]:
-            for batch in share:
-                yield pa.Table.from_batches([batch])
-
-        async for part in write_portions(store, folder, tables(), now_ms=now_ms):
-            yield part
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        for part in parts_of(share):
+            data = await read_part(task.store, manifest.folder, part)
+            yield protocol.read_part(manifest, protocol.DOOMED, part, data)
 
     return work
 
 
 async def write_portions(
-    store: ObjectStore, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
+    task: Task, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
 ) -> AsyncIterator[pa.Table]:
     """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
-    partition, number = _partition(), 0
+    number = 0
     async for rows in _portions(verdicts):
-        name = f"part-{partition:05d}-{number:05d}.parquet"
+        name = f"part-{task.number:05d}-{number:05d}.parquet"
         data = protocol.encode_part(protocol.DOOMED, _ordered(rows).select(list(protocol.DOOMED.names())))
-        yield await write_part(store, folder, name, data, rows=rows.num_rows, note=totals_of(rows, now_ms=now_ms))
+        yield await write_part(task.store, folder, name, data, rows=rows.num_rows, note=totals_of(rows, now_ms=now_ms))
         number += 1
 
 
@@ -90,14 +89,6 @@ def _ordered(rows: pa.Table) -> pa.Table:
     if bool(((slices[1:] > slices[:-1]) | same & (sequences[1:] > sequences[:-1])).all()):
         return rows
     return rows.sort_by([("slice", "ascending"), ("sequence", "ascending"), ("address", "ascending")])
-
-
-def _partition() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    # Nothing beside it writes to the folder where the driver does the work itself (here.py).
-    return 0 if context is None else context.partitionId()
 
 
 async def _portions(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.Table]:
@@ -131,6 +122,26 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
     return Totals(all=Total(objects=rows.num_rows, size_bytes=size_bytes), **ways)
 
 
+def sum_totals(parts: Iterable[Totals]) -> Totals:
+    """Of many parts, one; what is small among very many is summed under `…`."""
+    whole = Total()
+    ways: dict[str, dict[str, Total]] = {way: {} for way in WAYS}
+    for part in parts:
+        whole = whole.plus(part.all)
+        for way, sums in ways.items():
+            for name, total in getattr(part, f"by_{way}").items():
+                sums[name] = sums.get(name, Total()).plus(total)
+    return Totals(all=whole, **{f"by_{way}": _largest(sums) for way, sums in ways.items()})
+
+
+def _largest(sums: dict[str, Total]) -> dict[str, Total]:
+    ordered = sorted(sums.items(), key=lambda item: (-item[1].size_bytes, -item[1].objects, item[0]))
+    rest = Total()
+    for _, total in ordered[TOTALS_MAX:]:
+        rest = rest.plus(total)
+    return dict(ordered[:TOTALS_MAX]) | ({"…": rest} if rest.objects else {})
+
+
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
     """For each row the name of its age (AGES). What is dated after now is young."""
     days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
@@ -143,15 +154,6 @@ def _label(name: str | int) -> str:
     if isinstance(name, str):
         return name
     return "foreign" if name == FOREIGN_SLICE else slice_name(name)
-
-
-def _read_again(manifest: protocol.Manifest) -> Work:
-    async def work(store: ObjectStore, share: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Table]:
-        async for rows in _read_rows(manifest)(store, share):
-            for packed in _pack(rows):
-                yield packed
-
-    return work
 
 
 def _pack(rows: pa.Table) -> Iterator[pa.Table]:

@@ -11,11 +11,12 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from lakebed.base import Event, Ports
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
@@ -87,6 +88,23 @@ class LiveTasks:
                 raise outcome
             results.append(outcome)
         return results
+
+    async def ahead(
+        self, items: Sequence[A], read: Callable[[A], Awaitable[T]], *, most: int = 16
+    ) -> AsyncIterator[tuple[A, T]]:
+        async def one(item: A) -> T:
+            return await read(item)
+
+        waiting: list[asyncio.Task[T]] = []
+        try:
+            for position, item in enumerate(items):
+                later = items[position + len(waiting) : position + most]
+                waiting += [asyncio.create_task(one(next_item)) for next_item in later]
+                yield item, await waiting.pop(0)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def live_ports() -> Ports:

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, RunState, StagingToken
+from lakebed.base import OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
 from . import keys
@@ -31,6 +31,7 @@ from .records import (
     CopyState,
     HoldRecord,
     RefState,
+    RunState,
     TagRecord,
     UploadRecord,
     UploadState,

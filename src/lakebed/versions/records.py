@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.base import CommitId, Corrupt, MetarangeId, RunKind, RunState, StagingToken
+from lakebed.base import CommitId, Corrupt, MetarangeId, StagingToken
 
 FORMAT: Final = 1
 _FORMAT_BYTE: Final = bytes([FORMAT])
@@ -235,6 +235,22 @@ class HoldRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
 
 
+class RunKind(StrEnum):
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+    METADATA = "metadata"
+
+
+class RunState(StrEnum):
+    PLANNING = "planning"
+    MARKING = "marking"
+    MARKED = "marked"
+    CONDEMNING = "condemning"
+    SWEEPING = "sweeping"
+    ENDED = "ended"
+    ABANDONED = "abandoned"
+
+
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A collection run. The commits it condemns are the keys of `condemned_partition`, filled while it is PLANNING,
     which takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
@@ -288,6 +304,15 @@ MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
         CopyState.PENDING: frozenset({CopyState.DONE, CopyState.VOID}),
         CopyState.DONE: frozenset(),
         CopyState.VOID: frozenset({CopyState.DONE}),
+    },
+    RunState: {
+        RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
+        RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
+        RunState.MARKED: frozenset({RunState.ENDED}),
+        RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
+        RunState.SWEEPING: frozenset({RunState.ENDED}),
+        RunState.ENDED: frozenset(),
+        RunState.ABANDONED: frozenset(),
     },
 }
 """From each state, the states that a `set_if` may go to. A VOID record becomes finished when the freeze is through."""

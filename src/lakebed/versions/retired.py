@@ -14,13 +14,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, RunId, RunState
+from lakebed.base import CommitId, RunId
 from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .context import Context
 from .errors import Condemned, ContentsGone
-from .records import RunRecord, SweptRecord, decode_record
+from .records import RunRecord, RunState, SweptRecord, decode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")

@@ -12,10 +12,9 @@ import pytest
 
 from lakebed.gc.protocol import Quarantine, encode_quarantine, quarantine_path
 from lakebed.gc.recording import Ledger
-from lakebed.gc.sweep import sweep_part
 from lakebed.objectstore import ObjectStoreOptions, open_deleter, open_objectstore
 from tests.cli.conftest import Shell
-from tests.gc.doomed import PART, plan_of
+from tests.gc.doomed import PART, plan_of, sweep_part
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 RUN = "06gvsk16dis1i19se31f"

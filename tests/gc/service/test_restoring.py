@@ -26,11 +26,10 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.recording import Ledger
 from lakebed.gc.service import BadContinuation, NotInQuarantine, Restoring
-from lakebed.gc.sweep import purge_part, sweep_part
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.versions import BranchNotFound, PathNotFound
-from tests.gc.doomed import PART, plan_of
+from tests.gc.doomed import PART, plan_of, purge_part, sweep_part
 from tests.gc.service.conftest import Lake
 
 KEY = b"of the server"

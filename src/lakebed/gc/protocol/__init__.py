@@ -1,7 +1,5 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
-from lakebed.base import RunKind, RunState
-
 from .deferred import (
     DEFERRED_FORMAT,
     BadWindow,
@@ -118,7 +116,7 @@ from .requests import (
 )
 from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage
 from .rules import RulesHistory, RulesVersion, RulesWritten
-from .runs import DELETES_ALLOWED, InvalidRunId, check_run_id
+from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
@@ -143,6 +141,7 @@ __all__ = [
     "LINEAGE_PREFIX",
     "LINES_MAX",
     "MANIFEST_FORMAT",
+    "MOVES",
     "QUARANTINED_PREFIX",
     "QUARANTINE_FORMAT",
     "QUARANTINE_PREFIX",

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import msgspec
 
-from lakebed.base import RunKind, RunState
 from lakebed.gc.rules import Rules
 
 from .manifests import Manifest, Part
+from .runs import RunKind, RunState
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):

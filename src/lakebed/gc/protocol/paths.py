@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import RunId, RunKind
+from lakebed.base import RunId
+
+from .runs import RunKind
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
 LINEAGE_PREFIX: Final = "_lakefs/lineage/"

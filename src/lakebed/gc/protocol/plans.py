@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import NotFound, RunId, RunKind
+from lakebed.base import NotFound, RunId
 from lakebed.gc.rules import Rules
 
 from .manifests import BadInput, Manifest
 from .paths import run_folder
+from .runs import RunKind
 from .saved import Keeps, RunMode
 from .sealing import seal, unseal
 

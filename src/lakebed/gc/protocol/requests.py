@@ -19,11 +19,11 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from lakebed.base import Invalid, RunKind
+from lakebed.base import Invalid
 from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
 
 from .deferred import window_end_ms
-from .runs import check_run_id
+from .runs import RunKind, check_run_id
 
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS

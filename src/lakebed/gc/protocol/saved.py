@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import RunId, RunKind
+from lakebed.base import RunId
 
 from .manifests import BadInput, Manifest, Part
 from .paths import run_folder
+from .runs import RunKind
 from .sealing import seal, unseal
 
 SAVED_FORMAT: Final = 1

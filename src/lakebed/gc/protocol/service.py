@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, Corrupt, NotFound, RunKind
+from lakebed.base import Conflict, Corrupt, NotFound
 
 from .manifests import BadInput, Manifest, Part
 from .messages import (
@@ -42,6 +42,7 @@ from .messages import (
 )
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
+from .runs import RunKind
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 
@@ -90,6 +91,10 @@ class Service:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
+
+    @property
+    def requests(self) -> Requests:
+        return self._requests
 
     async def namespace(self) -> str:
         """Return the repository's storage namespace."""

@@ -66,7 +66,7 @@ from .options import ServiceOptions
 from .reading import Cursor, Reading
 from .restoring import Refusal, Restoring, refuse_nothing
 from .rules import RuleBook, RulesRecord
-from .runs import RunBook, view
+from .runs import RunBook, state_of, view
 from .searches import Searches
 from .why import Why
 
@@ -231,7 +231,7 @@ class CollectionService:
         id_ = check_run_id(run_id)
         await self._lineage.check()
         record = await self._runs.read_to_apply(id_, body)
-        if body.kind is RunKind.COMMITTED and record.state is not RunState.SWEEPING:
+        if body.kind is RunKind.COMMITTED and state_of(record) is not RunState.SWEEPING:
             now = await self._require_rules(id_)
             if record.rules_version not in ("", str(now)):
                 await self._abandon_unswept(id_)

@@ -41,6 +41,8 @@ from lakebed.gc.protocol import (
     check_manifest,
 )
 from lakebed.versions import Commit, RunRecord, SweptRecord, Versions, decode_record, encode_record, keys
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
 
 from .commits import Snapshot, read_snapshot
 from .continuing import Continuations, Reader, fresh_secret
@@ -101,8 +103,8 @@ class Condemning:
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=RunKind.COMMITTED,
-            state=RunState.PLANNING,
+            kind=StoredKind.COMMITTED,
+            state=StoredState.PLANNING,
             started_ms=now_ms,
             attempt=attempt,
             listed=body.commits.digest(),
@@ -118,9 +120,9 @@ class Condemning:
             record = replace(record, state=before.state, started_ms=before.started_ms)
             held = await self._runs.write(run_id, record, held)
         await self._add_condemned(run_id, commits)
-        if record.state is RunState.PLANNING:
+        if record.state is StoredState.PLANNING:
             # Not before its list is whole: from here on every commit of it is condemned at once.
-            record = replace(record, state=RunState.CONDEMNING)
+            record = replace(record, state=StoredState.CONDEMNING)
             await self._runs.write(run_id, record, held)
         return record
 
@@ -218,8 +220,8 @@ class Condemning:
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
         inputs = Inputs(self._versions.objectstore, kind, run_id)
         condemned = _condemned_in(await inputs.read_table(COMMITS, body.commits))
-        if record.state is RunState.CONDEMNING:
-            record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
+        if record.state is StoredState.CONDEMNING:
+            record = replace(record, state=StoredState.SWEEPING, plan=body.plan.digest())
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
@@ -228,7 +230,7 @@ class Condemning:
         return record
 
     async def _is_of_metadata(self, run_id: RunId) -> bool:
-        return (await self._runs.read(run_id))[0].kind is RunKind.METADATA
+        return (await self._runs.read(run_id))[0].kind is StoredKind.METADATA
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
         value = encode_record(SweptRecord(run=run_id))
@@ -249,7 +251,7 @@ class Condemning:
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
-            if not record.listed or record.state not in (RunState.ENDED, RunState.ABANDONED):
+            if not record.listed or record.state not in (StoredState.ENDED, StoredState.ABANDONED):
                 continue
             await self.drop_condemned(run_id)
             if now_ms - record.started_ms >= old_age_ms:

@@ -37,12 +37,14 @@ from lakebed.gc.protocol import (
 )
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import RefState, RunRecord, Versions, keys
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
 
 from .commits import Snapshot, read_snapshot_for_metadata
 from .errors import RunMoved, RunNotFound
 from .inputs import Inputs
 from .options import ServiceOptions
-from .runs import RunBook
+from .runs import RunBook, kind_of, state_of
 
 FILE = "file"
 RUN = "run"
@@ -84,8 +86,8 @@ class MetadataRuns:
     async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports
         record = RunRecord(
-            kind=RunKind.METADATA,
-            state=RunState.CONDEMNING,
+            kind=StoredKind.METADATA,
+            state=StoredState.CONDEMNING,
             started_ms=ports.clock.now_ms(),
             attempt=ports.ids.fresh(),
             listed=leftovers.digest(),
@@ -120,8 +122,8 @@ class MetadataRuns:
         be published: whoever does that looks whether it was given up, after its record is there."""
         try:
             record, _ = await self._runs.read(run_id)
-            if record.state is RunState.MARKED:
-                folder = run_folder(record.kind, run_id)
+            if record.state is StoredState.MARKED:
+                folder = run_folder(kind_of(record), run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
                     return False  # It was applied by an older release, and is to be again: some objects failed.
                 record = await self._runs.end_unapplied(run_id)
@@ -129,7 +131,7 @@ class MetadataRuns:
             return True
         except RunMoved:
             return False
-        return record.state in _OVER
+        return state_of(record) in _OVER
 
     async def look(self) -> Snapshot:
         return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
@@ -139,11 +141,11 @@ class MetadataRuns:
 
         What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
         """
-        over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if record.state in _OVER]
+        over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if state_of(record) in _OVER]
         given_up = await self._versions.retired.given_up([keys.given_up_run(run_id).decode() for run_id, _ in over])
         forgotten: list[RunId] = []
         for (run_id, record), by in zip(over, given_up, strict=True):
-            if by and not await self._has_files(run_folder(record.kind, run_id)) and await self._forget(run_id):
+            if by and not await self._has_files(run_folder(kind_of(record), run_id)) and await self._forget(run_id):
                 forgotten.append(run_id)
         return forgotten
 

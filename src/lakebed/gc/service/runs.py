@@ -1,11 +1,11 @@
-"""Beginning, moving and ending collection runs. Each move is one `set_if`; `lakebed.base.RUN_MOVES` lists them."""
+"""Beginning, moving and ending collection runs. Each move is one `set_if`; which there are, says `protocol.MOVES`."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakebed.base import RUN_MOVES, OutcomeUnknown, RunId
-from lakebed.gc.protocol import Apply, RunKind, RunState, RunView
+from lakebed.base import OutcomeUnknown, RunId
+from lakebed.gc.protocol import MOVES, Apply, RunKind, RunState, RunView
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
     CopyRecord,
@@ -20,13 +20,15 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
+from lakebed.versions import RunKind as StoredKind
+from lakebed.versions import RunState as StoredState
 
 from .continuing import fresh_secret
 from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from .options import ServiceOptions
 from .records import records
 
-_BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.CONDEMNING)
+_BEGUN = (StoredState.PLANNING, StoredState.MARKING, StoredState.CONDEMNING)
 
 
 class RunBook:
@@ -54,9 +56,9 @@ class RunBook:
             RunMoved: it is in another state.
         """
         record, held = await self.read(run_id)
-        if record.kind is not kind:
+        if kind_of(record) is not kind:
             raise WrongKind(f"run {run_id} is one of {record.kind.value} data", run_id=run_id)
-        if record.state not in states:
+        if state_of(record) not in states:
             raise moved(run_id, record)
         return record, held
 
@@ -107,7 +109,7 @@ class RunBook:
             if (await self._versions.retired.given_up([keys.given_up_run(run_id).decode()]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
-            return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
+            return RunRecord(kind=StoredKind(body.kind.value), state=StoredState.PLANNING, started_ms=now_ms)
         if uncommitted and record.plan != body.plan:
             raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
         return record
@@ -123,8 +125,8 @@ class RunBook:
         run_id = RunId(self._versions.ports.ids.fresh())
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=RunKind.UNCOMMITTED,
-            state=RunState.MARKING,
+            kind=StoredKind.UNCOMMITTED,
+            state=StoredState.MARKING,
             started_ms=now_ms,
             secret=fresh_secret(self._versions.ports.ids),
         )
@@ -138,18 +140,18 @@ class RunBook:
             RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
         """
         record, held = await self.read(run_id)
-        if record.state is state and plan in ("", record.plan):
+        if state_of(record) is state and plan in ("", record.plan):
             return record
-        if state not in RUN_MOVES[record.kind][record.state]:
+        if state not in MOVES[kind_of(record)][state_of(record)]:
             raise moved(run_id, record)
-        if record.kind is RunKind.COMMITTED and record.state is RunState.SWEEPING and not record.swept:
+        if record.kind is StoredKind.COMMITTED and record.state is StoredState.SWEEPING and not record.swept:
             # Its commits would be in neither list: not in its own any more, and not yet among the swept.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
         if record.until_ms and not record.purging:
             # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
             raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
-        after = replace(record, state=state, plan=plan or record.plan)
+        after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
         await self.write(run_id, after, held)
         return after
 
@@ -160,9 +162,9 @@ class RunBook:
             RunMoved: it is not marked, or an apply of it began.
         """
         record, held = await self.read(run_id)
-        if record.state is not RunState.MARKED or record.began:
+        if record.state is not StoredState.MARKED or record.began:
             raise moved(run_id, record)
-        after = replace(record, state=RunState.ENDED, plan="")
+        after = replace(record, state=StoredState.ENDED, plan="")
         await self.write(run_id, after, held)
         return after
 
@@ -174,7 +176,7 @@ class RunBook:
         """
         while True:
             record, held = await self.read(run_id)
-            if record.state is not RunState.MARKED:
+            if record.state is not StoredState.MARKED:
                 raise moved(run_id, record)
             if record.began:
                 return record
@@ -189,7 +191,7 @@ class RunBook:
         """For a run of which each commit that it takes has its record: from now on it may end."""
         while True:
             record, held = await self.read(run_id)
-            if record.swept or record.state is not RunState.SWEEPING:
+            if record.swept or record.state is not StoredState.SWEEPING:
                 return
             try:
                 await self.write(run_id, replace(record, swept=True), held)
@@ -247,6 +249,15 @@ def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
     return abs(now_ms - then_ms) >= age_ms
 
 
+def kind_of(record: RunRecord) -> RunKind:
+    """The store's words and those of the seam are two enumerations, because `versions` knows nothing of collectors."""
+    return RunKind(record.kind.value)
+
+
+def state_of(record: RunRecord) -> RunState:
+    return RunState(record.state.value)
+
+
 def moved(run_id: RunId, record: RunRecord) -> RunMoved:
     return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
 
@@ -254,8 +265,8 @@ def moved(run_id: RunId, record: RunRecord) -> RunMoved:
 def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
     return RunView(
         run_id=run_id,
-        kind=record.kind,
-        state=record.state,
+        kind=kind_of(record),
+        state=state_of(record),
         started_ms=record.started_ms,
         condemned=condemned,
         plan=record.plan,

@@ -1,0 +1,217 @@
+"""What every step of a run works with, and how it reads and writes the tables and records in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import Corrupt, Ports, RunId, Tasks, parse_slice_name
+from lakebed.gc import protocol
+from lakebed.gc.protocol import (
+    BadInput,
+    Manifest,
+    Part,
+    Pieces,
+    Plan,
+    PlanMissing,
+    PreparedCommits,
+    RunKind,
+    Service,
+    StartedRun,
+    decode_plan,
+    encode_plan,
+    input_folder,
+    plan_path,
+    run_folder,
+)
+from lakebed.objectstore import ObjectStore
+
+from .engines import Engine
+from .files import find, read_all, sizes
+from .named import check_table
+from .parts import encode
+from .tables import Table
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+Progress = Callable[[str], None]
+"""Is called with a line for people about the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Ports alone: the flow, the kinds and the sweep await these, and nothing else."""
+
+    repository: str
+    service: Service
+    engine: Engine
+    store: ObjectStore
+    ports: Ports
+    progress: Progress
+
+    async def read(self, manifest: Manifest, table: protocol.Table) -> pa.Table:
+        """`read_input` from the run's namespace."""
+        return await read_input(self.store, self.ports.tasks, manifest, table)
+
+    async def reread(
+        self,
+        ask: Callable[[], Awaitable[A]],
+        work: Callable[[A], Awaitable[T]],
+        *,
+        commits_of: Callable[[A], Manifest] = attrgetter("commits"),
+    ) -> T:
+        """Return what `work` makes of the service's answer, whose table COMMITS is `commits_of` it.
+
+        A run reads commit records first and their trees after that. In between, a collection of metadata may delete
+        files of a commit that was swept, or of one whose committer gave up before he wrote the record
+        (docs/design/protocols.md, "Void commits"). Such a commit keeps nothing, and must stop no run. So the records
+        are asked for again, and where commits are gone that were there before, the trees are read without them.
+
+        Reading commit records late is safe: what must come before them (listing, what is staged) came before. Each turn
+        takes a commit that went, so there is an end.
+
+        Raises:
+            Corrupt: a file is missing or altered, and no commit went.
+        """
+        answer = await ask()
+        while True:
+            try:
+                return await work(answer)
+            except Corrupt as error:
+                # Asked again, the service may write its table over the one that was read.
+                before = _there(await self.read(commits_of(answer), protocol.COMMITS))
+                answer = await ask()
+                now = _there(await self.read(commits_of(answer), protocol.COMMITS))
+                gone = len(before) - pc.sum(pc.is_in(before, value_set=now), min_count=0).as_py()
+                if not gone:
+                    raise
+                self.progress(f"{gone} commits went meanwhile, and files of theirs ({error}): reading again")
+
+
+class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`.
+
+    Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
+    """
+
+    doomed: Manifest
+    commits: Manifest
+    condemned: int = 0
+
+
+def _there(commits: pa.Table) -> pa.Array:
+    """Ids of those that were not swept."""
+    return commits.filter(pc.invert(commits["swept"]))["id"].combine_chunks()
+
+
+async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table: protocol.Table) -> pa.Table:
+    """Read a whole table of the protocol, checked against its manifest to the last byte. For commits, refs and the
+    like: the driver holds it.
+
+    Raises:
+        BadInput: it is another table; a part is missing, short or changed.
+    """
+    check_table(manifest, table)
+    protocol.check_listing(manifest, await sizes(store, manifest.folder))
+    data = await read_all(store, tasks, [manifest.folder + part.name for part in manifest.parts])
+    parts = [
+        protocol.read_part(manifest, table, part, bytes_) for part, bytes_ in zip(manifest.parts, data, strict=True)
+    ]
+    return protocol.join_parts(manifest, table, parts)
+
+
+async def write_input(store: ObjectStore, folder: str, table: protocol.Table, rows: pa.Table) -> Manifest:
+    """Write a table of the protocol as one part."""
+    data = protocol.encode_part(table, rows)
+    name = protocol.part_name(0)
+    await store.put(folder + name, data)
+    return protocol.manifest_of(table, folder, [protocol.part_of(name, data, rows=rows.num_rows)])
+
+
+async def write_piece(store: ObjectStore, folder: str, name: str, table: Table, rows: pa.Table) -> Pieces:
+    """Write rows of a collector's own table as the one part of a folder."""
+    data = encode(table, rows)
+    await store.put(folder + name, data)
+    return Pieces(folder=folder, parts=(protocol.part_of(name, data, rows=rows.num_rows),))
+
+
+async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
+    """Rows of one part of a plan (table DOOMED).
+
+    Raises:
+        BadInput: it is missing, or not as the plan describes it.
+    """
+    data = await find(store, plan.doomed.folder + part.name)
+    if data is None:
+        raise BadInput(f"{plan.doomed.folder}{part.name} is missing", part=part.name)
+    return protocol.read_part(plan.doomed, protocol.DOOMED, part, data)
+
+
+def folder_in(run: StartedRun | Plan, name: str) -> str:
+    """A table's folder inside the run's."""
+    return input_folder(run.kind, RunId(run.run_id), name)
+
+
+def slice_numbers(names: Sequence[str]) -> list[int]:
+    """Ascending, each once.
+
+    Raises:
+        BadInput: a name that no slice has.
+    """
+    numbers: set[int] = set()
+    for name in names:
+        number = parse_slice_name(name)
+        if number is None:
+            raise BadInput(f"{name!r} is listed as a settled slice, and no slice is called so", input="settled slices")
+        numbers.add(number)
+    return sorted(numbers)
+
+
+def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> dict[str, Any]:
+    """The fields that plans of every kind share."""
+    return {
+        "run_id": run.run_id,
+        "kind": run.kind,
+        "repository": context.repository,
+        "namespace": run.namespace,
+        "now_ms": run.now_ms,
+        "settled_slices": len(run.settled_slices),
+        "open_slices": run.open_slices,
+        "rules": prepared.rules,
+        "rules_version": prepared.rules_version,
+        "commits": prepared.commits,
+        "refs": prepared.refs,
+    }
+
+
+async def write_plan(store: ObjectStore, plan: Plan) -> None:
+    await store.put(plan_path(plan.kind, plan.run_id), encode_plan(plan))
+
+
+async def read_plan(store: ObjectStore, run_id: str) -> Plan:
+    """
+    Raises:
+        PlanMissing: there is none in the namespace.
+        BadInput: it is unreadable, of an unknown format, or was changed.
+    """
+    for kind in RunKind:
+        data = await find(store, plan_path(kind, run_id))
+        if data is not None:
+            return decode_plan(data, run_id)
+    raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
+
+
+async def list_plans(store: ObjectStore) -> list[str]:
+    """Ids of the runs with a finished plan, oldest first."""
+    found: list[str] = []
+    for kind in RunKind:
+        root = run_folder(kind, RunId("x")).removesuffix("x/")
+        found += [name.removesuffix("/plan.json") for name in await sizes(store, root) if name.endswith("/plan.json")]
+    return sorted(found)

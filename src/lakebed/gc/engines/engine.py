@@ -1,0 +1,70 @@
+"""Where the work of a collection runs: one port with one primitive, which local.py and spark.py implement.
+
+A step of a collection is a `Work`: an async function from a share of rows to rows. The rows that go in name files,
+folders or buckets, and those that come out name what the work wrote. So both are small, and everything large passes
+through the object store. An engine decides nothing: each returns the same rows, and property tests hold them equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from lakebed.base import Ports
+from lakebed.gc.tables import Table
+from lakebed.objectstore import Deleter, ObjectStore
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+REQUESTS_A_SECOND: Final = 1024
+BYTES_A_SECOND: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one share of work has at hand: the namespace, ports of its own, and the number of the share."""
+
+    store: ObjectStore
+    ports: Ports
+    number: int = 0
+
+    def ahead(self, items: Sequence[A], read: Callable[[A], Awaitable[T]]) -> AsyncIterator[tuple[A, T]]:
+        """Yield each item with what `read` returned for it, in order, several at a time."""
+        return self.ports.tasks.ahead(items, read)
+
+
+Work: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[pa.Table]]
+"""Read or write what the rows of one share name, and yield rows. A share has at least one row."""
+
+DeletingWork: TypeAlias = Callable[[Task, Deleter, pa.Table], AsyncIterator[pa.Table]]
+"""The same with the right to delete: sweep.py alone has such work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """An estimate of what a step costs one process. Small reads are counted as requests, large ones by their bytes."""
+
+    requests: float = 0
+    size_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.requests / REQUESTS_A_SECOND + self.size_bytes / BYTES_A_SECOND
+
+
+class Engine(Protocol):
+    async def run(self, work: Work, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
+        """Deal `rows` into shares, run `work` over each, and return what all of them yielded, as rows of `out`.
+
+        Without rows nothing runs. The order of shares is free. A share may run twice, also at once: work writes equal
+        bytes under equal names.
+        """
+        ...
+
+    async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
+        """As `run`, for the sweep."""
+        ...

@@ -1,0 +1,179 @@
+"""The Spark engine: rows are dealt to tasks, and each task runs the work on an event loop of its own.
+
+Only DataFrames are used, so a session may be one of this machine, of a cluster, or of Spark Connect. A session is made
+when the first step is worth one. Smaller steps run in this process: a job costs Spark more than reading a few files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.gc.files import Lake
+from lakebed.gc.protocol import EngineName
+from lakebed.gc.tables import Table
+from lakebed.objectstore import ObjectStore, open_deleter
+from lakebed.runtime import live_ports
+
+from .engine import DeletingWork, Effort, Engine, Task, Work
+from .failures import marked, told
+from .local import LocalEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
+
+R = TypeVar("R")
+
+JOB_S: Final = 1.0
+"""Run a step of up to this effort in this process, beside a session: 64 slices to list, 1,000 ends of files to read."""
+
+SESSION_S: Final = 10.0
+"""The same while there is no session, if one need not be: starting it takes 5 to 10 seconds of two cores."""
+
+
+class SparkEngine:
+    """`session` is called when a session is first needed. A step of more effort than `job_s` becomes a job; while there
+    is no session, one of more than `start_s`."""
+
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        lake: Lake,
+        local: LocalEngine,
+        *,
+        tasks: int,
+        job_s: float,
+        start_s: float,
+    ) -> None:
+        self._session = session
+        self._spark: SparkSession | None = None
+        self._lake = lake
+        self._local = local
+        self._tasks = tasks
+        self._job_s = job_s
+        self._start_s = start_s
+
+    async def run(self, work: Work, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
+        """
+        Raises:
+            TaskCorrupt, TaskUnavailable, TaskStopped: an error of one of these families in a task.
+        """
+        if self._is_small(rows, effort):
+            return await self._local.run(work, rows, out, effort=effort)
+        return self._collect(in_tasks(self._lake, work, out), rows, out)
+
+    async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
+        if self._is_small(rows, effort):
+            return await self._local.run_deleting(work, rows, out, effort=effort)
+        return self._collect(in_tasks(self._lake, _with_deleter(self._lake, work), out), rows, out)
+
+    def _is_small(self, rows: pa.Table, effort: Effort) -> bool:
+        limit_s = self._start_s if self._spark is None else self._job_s
+        return not rows.num_rows or effort.seconds <= limit_s
+
+    def _collect(self, run: InTask, rows: pa.Table, out: Table) -> pa.Table:
+        if self._spark is None:
+            self._spark = self._session()
+        with told():
+            found: pa.Table = spread(self._spark, rows, tasks=self._tasks).mapInArrow(run, schema_of(out)).toArrow()
+        # An empty answer of Spark may have no schema of its own.
+        return found.select(out.schema.names).cast(out.schema) if found.num_rows else out.schema.empty_table()
+
+
+def open_engine(
+    name: EngineName,
+    lake: Lake,
+    store: ObjectStore,
+    *,
+    session: Callable[[], SparkSession],
+    tasks: int,
+) -> Engine:
+    """Open the engine of this name. With `auto` no session is started for a run that has little to do."""
+    ports = live_ports()
+    local = LocalEngine(store, ports, open_deleter=lambda: open_deleter(lake.uri, lake.options))
+    if name is EngineName.LOCAL:
+        return local
+    start_s = SESSION_S if name is EngineName.AUTO else JOB_S
+    return SparkEngine(session, lake, local, tasks=tasks, job_s=JOB_S, start_s=start_s)
+
+
+InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Table, *, tasks: int) -> DataFrame:
+    """A DataFrame of `out` whose rows are worked out when it is used."""
+    return spread(spark, rows, tasks=tasks).mapInArrow(in_tasks(lake, work, out), schema_of(out))
+
+
+def spread(spark: SparkSession, rows: pa.Table, *, tasks: int) -> DataFrame:
+    """Rows that each stand for a file, a folder or a bucket, dealt out to at most `tasks` tasks."""
+    df = spark.createDataFrame(rows, schema_of(Table("rows of a step", rows.schema)))
+    return df.repartition(max(1, min(tasks, rows.num_rows)))
+
+
+def in_tasks(lake: Lake, work: Work, out: Table) -> InTask:
+    """The function for `mapInArrow`: `work` over a partition's rows. A partition without rows costs nothing."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        share = [batch for batch in batches if batch.num_rows]
+        if share:
+            with marked():
+                for table in _stepwise(lake, work, pa.Table.from_batches(share)):
+                    yield from table.select(out.schema.names).cast(out.schema).to_batches()
+
+    return run
+
+
+def _stepwise(lake: Lake, work: Work, share: pa.Table) -> Iterator[pa.Table]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = 0 if context is None else context.partitionId()
+    with asyncio.Runner() as runner:
+        store = lake.open()
+        rows = work(Task(store=store, ports=live_ports(), number=number), share)
+        try:
+            while (found := runner.run(_next(rows))) is not None:
+                yield found
+        finally:
+            runner.run(store.close())
+
+
+async def _next(rows: AsyncIterator[R]) -> R | None:
+    return await anext(rows, None)
+
+
+def _with_deleter(lake: Lake, work: DeletingWork) -> Work:
+    async def deleting(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        deleter = open_deleter(lake.uri, lake.options)
+        try:
+            async for rows in work(task, deleter, share):
+                yield rows
+        finally:
+            await deleter.close()
+
+    return deleting
+
+
+def schema_of(table: Table) -> T.StructType:
+    from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
+
+    return T.StructType([T.StructField(f.name, _spark_type(f.type), f.nullable) for f in table.schema])
+
+
+def _spark_type(type_: pa.DataType) -> T.DataType:
+    from pyspark.sql import types as T  # noqa: N812 - the name that all Spark code uses
+
+    known: dict[pa.DataType, T.DataType] = {
+        pa.bool_(): T.BooleanType(),
+        pa.int32(): T.IntegerType(),
+        pa.int64(): T.LongType(),
+        pa.string(): T.StringType(),
+        pa.binary(): T.BinaryType(),
+        pa.timestamp("us", tz="UTC"): T.TimestampType(),
+    }
+    return T.ArrayType(T.StringType(), containsNull=False) if pa.types.is_list(type_) else known[type_]

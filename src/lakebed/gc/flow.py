@@ -1,0 +1,253 @@
+"""Plan and apply a collection: written once, for every kind, every engine and every service.
+
+Both are coroutines that await ports only (service, engine, object store, clock), so a server's client runs them on an
+event loop, and the simulator runs the very same code by hand. Of several applies in one repository, of one run or of
+many, the one that began last goes on (fencing.py).
+
+    plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
+    apply    carry out one plan and nothing that it does not hold; after any crash, again
+
+An apply goes through these steps. The run's state is read from the service each time; the files in its folder say how
+far it came in that state.
+
+1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
+2. claim: applies that began before stop at their next look
+3. write down how the run is carried out, for whoever has to go on with it (resume.py)
+4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
+5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
+   asks again, for only this answer says that the commits are given up for ever
+6. give readers time to end what they began (grace.py)
+7. delete, or move aside (sweep.py, quarantine.py)
+8. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from lakebed.base import LakebedError, RunId, count_of
+from lakebed.gc.protocol import (
+    BadInput,
+    Manifest,
+    Plan,
+    Quarantine,
+    RunReport,
+    RunState,
+    RunView,
+    StageReport,
+    StartedRun,
+    Total,
+    check_run_id,
+    decode_report,
+    encode_report,
+    report_path,
+    window_end_ms,
+)
+from lakebed.gc.rules import Rules
+
+from .context import Cleared, RunContext, read_plan, write_plan
+from .fencing import Fence, claim
+from .files import find
+from .grace import grace_s_of, let_readers_finish
+from .kinds import Kind, kind_of_plan
+from .kinds.saving import save
+from .preflight import may_apply, state_to_apply
+from .quarantine import begin_quarantine
+from .recording import Ledger, Swept
+from .resume import begin, check_beside, recheck_of, start_sweep, write_recheck
+from .sweep import remove_files, sweep
+from .what_if import WhatIf
+
+
+async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
+    """Start a run, plan it and write the plan. With `rules` the plan only shows what they would take.
+
+    Raises:
+        NoRules: a run of committed data, and there are no rules.
+        NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
+        BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        TaskUnavailable: the object store cannot be reached.
+        RunAbandoned: the run was ended meanwhile.
+    """
+    if rules is not None:
+        context = replace(context, service=WhatIf(context.service, rules))
+    run = await context.service.start(kind.name)
+    if run.namespace.rstrip("/") != context.store.uri.rstrip("/"):
+        raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {context.store.uri}", input="namespace")
+    try:
+        made = await kind.plan(context, run)
+    except BaseException as error:
+        await _abandon(context, run, error)
+        raise
+    made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
+    await write_plan(context.store, made)
+    return made
+
+
+async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -> None:
+    """A run that is left marking keeps the server from cleaning up, for as long as it may seem alive."""
+    # A coroutine that is closed may await nothing any more; and a run that is only planned has no record.
+    if isinstance(error, GeneratorExit) or run.state is RunState.PLANNING:
+        return
+    # Marked already, abandoned before, or the server is away: the first error is the one to report.
+    with suppress(LakebedError):
+        await context.service.abandoned(run.run_id)
+
+
+async def apply(
+    context: RunContext, run_id: str, *, window: str | None = None, grace_s: int | None = None
+) -> RunReport:
+    """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
+
+    With a `window` objects are moved aside for so long (`7d`) before they are deleted. Readers are given `grace_s`
+    seconds, or what is usual for the namespace. The report says how many objects failed; where any did, the run has not
+    ended and may be applied again.
+
+    Raises:
+        PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
+        Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
+        RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
+        OtherUnfinished: it deletes for good, and another run of its kind that moves aside is unfinished. As above.
+        InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
+        Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
+    """
+    check_run_id(run_id)
+    if window is not None:
+        window_end_ms(window, 0)
+    grace_s = grace_s_of(context.store.uri, grace_s)
+    plan = await read_plan(context.store, run_id)
+    kind = kind_of_plan(plan)
+    view = await context.service.run(run_id)
+    state = state_to_apply(view, plan)
+    if state is RunState.ENDED:
+        return await _report_of_ended(context, plan)
+    asked = window if plan.kind.takes_objects else None
+    rules_version = await may_apply(context.service, plan, state)
+    await check_beside(context, await context.service.runs(), plan, asked)
+    began_ms = context.ports.clock.now_ms()
+    fence, outdated = await claim(context.store, context.ports.clock, run_id)
+    await remove_files(context.engine, outdated)
+    # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
+    await check_beside(context, await context.service.runs(), plan, asked)
+    wanted = await begin(context, plan, asked)
+    cleared = await _clear(context, kind, plan, view, rules_version)
+    doomed = cleared.doomed
+    cleared_ms = context.ports.clock.now_ms()
+    ledger = await _wait_for_readers(context, plan, doomed, fence, grace_s)
+    await fence.check(context.store)
+    waited_ms = context.ports.clock.now_ms()
+    begun = await begin_quarantine(
+        context, run_id, ledger_date=ledger.date, window=wanted, is_asked=asked is not None, doomed=doomed
+    )
+    quarantine, moving = begun or (None, None)
+    context.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
+    swept = await sweep(context.engine, doomed, ledger, rule=kind.rule, fence=fence, quarantine=moving)
+    ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
+    await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
+    now_ms = context.ports.clock.now_ms()
+    report = _report(
+        plan,
+        doomed,
+        swept,
+        quarantine,
+        condemned=cleared.condemned,
+        stages=(
+            _stage("recheck", plan.totals.all, cleared_ms - began_ms),
+            _stage("sweep", swept.all, now_ms - waited_ms),
+        ),
+        now_ms=now_ms,
+    )
+    # Before the run ends, so that one that has ended always has a report.
+    await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
+    if swept.objects_failed:
+        return report
+    await context.service.ended(run_id, doomed)
+    return msgspec.structs.replace(report, state=RunState.ENDED)
+
+
+async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | None, rules_version: int) -> Cleared:
+    """Publish and look again, unless an earlier apply did. From here on the run may delete."""
+    if view is not None and view.state is RunState.SWEEPING:
+        cleared = await recheck_of(context.store, plan, view)
+    else:
+        cleared = await kind.clear(context, plan, rules_version)
+        if not plan.kind.publishes:
+            return cleared
+        await write_recheck(context.store, plan, cleared)
+    await context.service.sweeping(plan.run_id, cleared.doomed, cleared.commits)
+    return cleared
+
+
+async def _wait_for_readers(context: RunContext, plan: Plan, doomed: Manifest, fence: Fence, grace_s: int) -> Ledger:
+    """Return the ledger of the run's sweeps once no read can still use what goes."""
+    started = await start_sweep(context, plan)
+    if doomed.rows and plan.kind.takes_objects:
+        # A plan that publishes nothing was final when it was made: no read resolves what it holds since then.
+        since_ms = plan.made_ms if plan.made_ms and not plan.kind.publishes else started.started_ms
+        await let_readers_finish(
+            since_ms,
+            grace_s,
+            clock=context.ports.clock,
+            check=lambda: fence.check(context.store),
+            progress=context.progress,
+        )
+    return Ledger(run_id=plan.run_id, date=started.date)
+
+
+def _stage(name: str, objects: Total, took_ms: int) -> StageReport:
+    wall_s = max(0, took_ms) / 1000
+    return StageReport(name=name, rows=objects.objects, size_bytes=objects.size_bytes, wall_s=wall_s)
+
+
+def _report(
+    plan: Plan,
+    doomed: Manifest,
+    swept: Swept,
+    quarantine: Quarantine | None,
+    *,
+    condemned: int,
+    stages: tuple[StageReport, ...],
+    now_ms: int,
+) -> RunReport:
+    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": doomed}
+    return RunReport(
+        run_id=plan.run_id,
+        kind=plan.kind,
+        state=RunState.SWEEPING if plan.kind.publishes else RunState.MARKED,
+        repository=plan.repository,
+        namespace=plan.namespace,
+        run_start_time_ms=plan.now_ms,
+        run_end_time_ms=now_ms,
+        dry_run=False,
+        mode=plan.mode,
+        based_on=plan.based_on,
+        token_expiry_ms=plan.token_expiry_ms,
+        slices_skipped=plan.slices_skipped,
+        last_read_slice=plan.last_read_slice,
+        slices_listed=plan.listing.slices if plan.listing else 0,
+        inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
+        objects_doomed=doomed.rows,
+        bytes_doomed=swept.all.size_bytes,
+        objects_deleted=swept.objects_deleted,
+        bytes_deleted=swept.bytes_deleted,
+        objects_quarantined=swept.objects_quarantined,
+        bytes_quarantined=swept.bytes_quarantined,
+        quarantined_until_ms=quarantine.until_ms if quarantine else None,
+        objects_kept=swept.objects_kept,
+        bytes_kept=swept.bytes_kept,
+        objects_failed=swept.objects_failed,
+        commits_condemned=condemned,
+        strays=plan.strays,
+        stages=stages,
+    )
+
+
+async def _report_of_ended(context: RunContext, plan: Plan) -> RunReport:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = await find(context.store, name)
+    if data is None:
+        raise BadInput(f"run {plan.run_id} has ended, but {name} is missing", input="report")
+    return msgspec.structs.replace(decode_report(data, name=name), state=RunState.ENDED)

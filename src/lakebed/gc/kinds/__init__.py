@@ -1,0 +1,33 @@
+"""The kinds of collections. The flow knows none of them by name."""
+
+from __future__ import annotations
+
+from lakebed.gc.protocol import Mode, Plan, RunKind, RunMode, UncommittedOptions
+from lakebed.gc.rules import MetadataRule
+
+from .committed import Committed
+from .kind import Kind, Look, SweepRule
+from .metadata import Metadata
+from .old_layout import OldLayout
+from .uncommitted import Uncommitted
+
+__all__ = ["Kind", "Look", "SweepRule", "kind_of_plan", "kind_to_plan"]
+
+
+def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataRule) -> Kind:
+    match name:
+        case RunKind.COMMITTED:
+            return Committed()
+        case RunKind.METADATA:
+            return Metadata(metadata)
+        case RunKind.UNCOMMITTED if options.mode is Mode.OLD_LAYOUT:
+            return OldLayout(options.old_layout_age_ms)
+        case RunKind.UNCOMMITTED:
+            return Uncommitted(options)
+
+
+def kind_of_plan(plan: Plan) -> Kind:
+    """The kind that carries this plan out."""
+    is_old_layout = plan.mode is RunMode.OLD_LAYOUT
+    options = UncommittedOptions(mode=Mode.OLD_LAYOUT if is_old_layout else Mode.AUTOMATIC)
+    return kind_to_plan(plan.kind, options, MetadataRule())

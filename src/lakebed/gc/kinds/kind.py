@@ -1,0 +1,66 @@
+"""A kind of collection: what may go, what it is compared with, and what must be asked again before it goes.
+
+The flow (flow.py) plans and applies every kind alike. A new kind is a file beside this one and a line in `__init__.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lakebed.gc.context import Cleared, RunContext
+from lakebed.gc.protocol import Apply, Plan, RunKind, StartedRun
+
+
+class Look(enum.Enum):
+    """What the sweep compares before it deletes a key that is in no slice: others may have written such a key again."""
+
+    NONE = "none"
+    SAME = "same size and date as listed"
+    NOT_YOUNGER = "same size, and not written after it was named"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRule:
+    """Which keys a plan of this kind may delete at all, whatever its table holds. Travels to tasks."""
+
+    may_delete: Callable[[str], bool]
+    look: Look
+
+
+class Kind(Protocol):
+    @property
+    def name(self) -> RunKind: ...
+
+    @property
+    def rule(self) -> SweepRule: ...
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """Decide what goes and write it down, with everything it rests on. Delete nothing.
+
+        Raises:
+            BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        """
+        ...
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        """Publish what the plan takes, then look again: leave out what has come to be named since. The plan of a kind
+        that publishes nothing (`RunKind.publishes`) is final.
+
+        Raises:
+            RunAbandoned: the service refused the plan.
+        """
+        ...
+
+
+async def begin_unpublished(context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+    """Note in the run's record that an apply began: from here on no collection of metadata ends the run.
+
+    Raises:
+        Conflict: it did already.
+    """
+    request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version, begins=True)
+    await context.service.applying(plan.run_id, request)
+    return Cleared(doomed=plan.doomed, commits=plan.commits)

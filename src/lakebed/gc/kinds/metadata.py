@@ -1,0 +1,300 @@
+"""A collection of metadata: range and metarange files that no commit names, and folders of old runs.
+
+What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
+metarange of each that was not swept. A plan publishes nothing and makes no writer wait. When it is applied, the service
+retires every id of the list for ever, ends the plans in it that were never applied, touches every branch, and only then
+reads every commit record again (docs/design/protocols.md, "A collection of metadata"). Commits that stay now and did
+not when the plan was made are all that can name a file of the plan: their metaranges are read, and what they name
+stays. So does the folder of a run that is at work.
+
+`lakebed.gc.rules` has the rule as a plain function (metadata.py); the tests hold the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, count_of
+from lakebed.gc import protocol
+from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
+from lakebed.gc.engines import Effort, Task
+from lakebed.gc.files import listed
+from lakebed.gc.history import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.protocol import (
+    GC_PREFIX,
+    LEFTOVERS,
+    QUARANTINE_PREFIX,
+    QUARANTINED_PREFIX,
+    CommitCounts,
+    GivenUp,
+    GiveUp,
+    Part,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RunKind,
+    RunView,
+    StartedRun,
+    run_folder,
+)
+from lakebed.gc.ranges import read_ranges
+from lakebed.gc.rules import MetadataRule, RunFacts, old_runs, unnamed_files
+from lakebed.gc.strays import (
+    SPECIAL_PREFIX,
+    Strays,
+    find_strays_around,
+    is_metadata,
+    run_file,
+    strays_among,
+    tree_file,
+)
+from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
+from lakebed.gc.verdicts import sum_parts, write_portions
+from lakebed.objectstore import ObjectStat, ObjectStore
+from lakebed.ranges import metarange_key, range_key
+
+from .kind import Look, SweepRule
+
+UNNAMED: Final = "unnamed"
+OLD_RUN: Final = "old-run"
+
+TREE_FILES: Final = pa.schema(
+    [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """What lies under `_lakefs/`, but for the quarantine: files of trees (TREE_FILES), of which there may be millions;
+    files of runs by the run's kind and id; the records of quarantines; and what nobody of ours made.
+    """
+
+    files: pa.Table
+    runs: dict[tuple[str, str], list[ObjectStat]]
+    quarantined: frozenset[str]
+    strays: Strays
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`by` says how long a file must have gone unnamed."""
+
+    by: MetadataRule
+
+    @property
+    def name(self) -> RunKind:
+        return RunKind.METADATA
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=is_metadata, look=Look.NONE)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        """The plan, with the list of what it wants (table LEFTOVERS)."""
+        context.progress("listing ranges, metaranges and run folders")
+        special = await read_special(context.store)
+
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await self._plan(context, run, special, prepared)
+
+        return await context.reread(lambda: context.service.commits_for_metadata(run.run_id), decide)
+
+    async def _plan(self, context: RunContext, run: StartedRun, special: Special, prepared: PreparedCommits) -> Plan:
+        commits = await context.read(prepared.commits, protocol.COMMITS)
+        metaranges = metaranges_of_all(commits)
+        trees = count_of(metaranges.num_rows, "metarange")
+        context.progress(f"reading {trees} of {count_of(commits.num_rows, 'commit')}")
+        ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
+        check_live(metaranges, ranges.num_rows)
+        nameless = without_ids(special.files, metaranges["metarange_id"], ranges["range_id"])
+        written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
+        ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
+        facts = facts_of(special, await context.service.runs())
+        runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id}
+        doomed, totals = await _write(context, run, _doomed(nameless, special.runs, ids, runs))
+        swept = int(commits["swept"].to_numpy().sum())
+        around = await find_strays_around(context.store)
+        return Plan(
+            **plan_frame(context, run, prepared),
+            leftovers=await _write_leftovers(context.store, run, sorted(ids), sorted(runs)),
+            commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
+            range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
+            doomed=doomed,
+            totals=totals,
+            **around.plus(special.strays).facts(),
+        )
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
+        assert plan.leftovers is not None, "plans of metadata have one"
+        context.progress(f"giving up {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
+        request = GiveUp(leftovers=plan.leftovers)
+
+        async def look_again(answer: GivenUp) -> tuple[GivenUp, pa.Array]:
+            return answer, await _named_since(context, plan, answer)
+
+        answer, spared = await context.reread(lambda: context.service.give_up(plan.run_id, request), look_again)
+        folder = folder_in(plan, f"{protocol.DOOMED.name}.{answer.commits.digest()[:16]}")
+        alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
+        alive += await _taken_up(context.store, plan)
+        parts = await _filter(context.store, plan, folder, spared, alive)
+        return Cleared(doomed=protocol.manifest_of(protocol.DOOMED, folder, parts), commits=answer.commits)
+
+
+async def read_special(store: ObjectStore) -> Special:
+    """One listing, of which stays what is ours to judge. The quarantine is as large as what was moved there, and is not
+    listed; a file with a name that nobody of ours gives belongs to nothing, wherever it lies.
+    """
+    trees, quarantined, strays = [TREE_FILES.empty_table()], set[str](), Strays()
+    runs: dict[tuple[str, str], list[ObjectStat]] = {}
+    async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
+        files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
+        trees.append(_tree_files(files))
+        for stat in page:
+            if (run := run_file(stat.key)) is not None:
+                runs.setdefault(run, []).append(stat)
+        quarantined |= {stat.key for stat in page if stat.key.startswith(QUARANTINED_PREFIX)}
+        strays = strays.plus(strays_among(stat.key for stat in page))
+    return Special(files=pa.concat_tables(trees), runs=runs, quarantined=frozenset(quarantined), strays=strays)
+
+
+def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
+    columns = {
+        "id": [id_ for id_, _ in files],
+        "key": [stat.key for _, stat in files],
+        "size_bytes": [stat.size_bytes for _, stat in files],
+        "modified_ms": [stat.modified_ms for _, stat in files],
+    }
+    return pa.table(columns, schema=TREE_FILES)
+
+
+def without_ids(files: pa.Table, *named: pa.ChunkedArray) -> pa.Table:
+    """Those of these TREE_FILES whose ids are in none of the columns."""
+    for ids in named:
+        value_set = ids.cast(pa.string()).combine_chunks()
+        files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))
+    return files
+
+
+def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
+    """Every run that has a folder or a record."""
+    known = {(view.kind.value, view.run_id): view for view in views}
+    facts = []
+    for kind, run_id in sorted({*known, *special.runs}):
+        stats, view = special.runs.get((kind, run_id), []), known.get((kind, run_id))
+        started_ms = [] if view is None else [view.started_ms]
+        facts.append(
+            RunFacts(
+                id=run_id,
+                kind=kind,
+                state="" if view is None else view.state.value,
+                touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
+                has_begun=any(stat.key.endswith((f"/{run_id}/apply.json", f"/{run_id}/sweep.json")) for stat in stats),
+                has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
+                has_quarantine=protocol.quarantine_path(run_id) in special.quarantined,
+            )
+        )
+    return facts
+
+
+def _doomed(
+    files: pa.Table, of_runs: dict[tuple[str, str], list[ObjectStat]], ids: Collection[str], runs: Collection[str]
+) -> pa.Table:
+    """VERDICTS: each file that goes, of these TREE_FILES and of these runs."""
+    gone = (
+        files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
+    )
+    folders = [stat for (_, run_id), stats in of_runs.items() if run_id in runs for stat in stats]
+    stats = sorted([(ObjectStat(**row), UNNAMED) for row in gone] + [(stat, OLD_RUN) for stat in folders], key=_key)
+    count = len(stats)
+    columns: dict[str, Any] = {
+        "address": [stat.key for stat, _ in stats],
+        "slice": [FOREIGN_SLICE] * count,
+        "sequence": [0] * count,
+        "size_bytes": [stat.size_bytes for stat, _ in stats],
+        "reason": [reason for _, reason in stats],
+        "last_seen_at": pa.array([stat.modified_ms * 1000 for stat, _ in stats], pa.timestamp("us", tz="UTC")),
+        "prefix": [stat.key[: stat.key.index("/", len(SPECIAL_PREFIX)) + 1] for stat, _ in stats],
+    }
+    nothing = {name: [""] * count for name in VERDICTS.schema.names if name not in columns}
+    return VERDICTS.rows({**columns, **nothing})
+
+
+def _key(item: tuple[ObjectStat, str]) -> str:
+    return item[0].key
+
+
+async def _write(context: RunContext, run: StartedRun, doomed: pa.Table) -> tuple[protocol.Manifest, protocol.Totals]:
+    """The VERDICTS, written down as parts of the plan."""
+    folder = folder_in(run, protocol.DOOMED.name)
+
+    async def work(task: Task, _: pa.Table) -> AsyncIterator[pa.Table]:
+        async for part in write_portions(task, folder, _once(doomed), now_ms=run.now_ms):
+            yield part
+
+    # One row for all of it, and no effort: the rows are here already.
+    one = RANGE_IDS.rows({"range_id": [""]})
+    return sum_parts(await context.engine.run(work, one, PARTS, effort=Effort()), folder)
+
+
+async def _once(rows: pa.Table) -> AsyncIterator[pa.Table]:
+    yield rows
+
+
+async def _write_leftovers(
+    store: ObjectStore, run: StartedRun, ids: Sequence[str], runs: Sequence[str]
+) -> protocol.Manifest:
+    rows = pa.table({"kind": ["file"] * len(ids) + ["run"] * len(runs), "id": pa.array([*ids, *runs], pa.string())})
+    rows = rows.cast(protocol.arrow_schema(LEFTOVERS))
+    return await write_input(store, folder_in(run, LEFTOVERS.name), LEFTOVERS, rows)
+
+
+async def _named_since(context: RunContext, plan: Plan, answer: GivenUp) -> pa.Array:
+    """Keys of the files that commits name which the plan did not know, or counted as swept."""
+    before = await context.read(plan.commits, protocol.COMMITS)
+    now = await context.read(answer.commits, protocol.COMMITS)
+    new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
+    if not new.num_rows:
+        return pa.array([], pa.string())
+    context.progress(f"rechecking against {count_of(new.num_rows, 'new metarange')}")
+    folder = folder_in(plan, f"ranges.tasks.{answer.commits.digest()[:16]}")
+    ranges = await read_ranges(context.engine, new, folder=folder)
+    keys = [metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()]
+    return pa.array(keys + [range_key(RangeId(id_)) for id_ in ranges["range_id"].to_pylist()], pa.string())
+
+
+async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
+    """Folders of runs that wrote something since the plan."""
+    listed_ms: dict[str, int] = {}
+    for part in plan.doomed.parts:
+        rows = await read_garbage(store, plan, part)
+        folders = rows.filter(pc.starts_with(rows["address"], GC_PREFIX))
+        dates = folders["last_seen_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        listed_ms |= dict(zip(folders["address"].to_pylist(), dates.to_pylist(), strict=True))
+    runs = sorted({run for run in map(run_file, listed_ms) if run is not None})
+    found = []
+    for folder in (run_folder(RunKind(kind), RunId(run_id)) for kind, run_id in runs):
+        stats = [stat async for page in store.list(folder) for stat in page]
+        if any(run_file(stat.key) and listed_ms.get(stat.key) != stat.modified_ms for stat in stats):
+            found.append(folder)
+    return found
+
+
+async def _filter(store: ObjectStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
+    """Write the plan's objects that nothing spares, part by part."""
+    written: list[Part] = []
+    for part in plan.doomed.parts:
+        rows = await read_garbage(store, plan, part)
+        stays = pc.is_in(rows["address"], value_set=spared)
+        for one in alive:
+            stays = pc.or_(stays, pc.starts_with(rows["address"], one))
+        left = rows.filter(pc.invert(stays))
+        if left.num_rows:
+            data = protocol.encode_part(protocol.DOOMED, left)
+            await store.put(folder + part.name, data)
+            written.append(protocol.part_of(part.name, data, rows=left.num_rows))
+    return written

@@ -1,0 +1,167 @@
+"""Saved information: what a run of uncommitted data leaves, and what the next makes of it (docs/formats/gc-saved.md).
+
+Written after the deletes, as one file that names all others with their digests. Read with suspicion: it must be that of
+a run which this repository's server knows, whose record bears the same plan; of this format; and every part must be
+there, byte for byte. Else the next run is a clean one, and says why. There is nothing in between: a part of a saved
+state would read as "no commit names this".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import Conflict
+from lakebed.gc import protocol
+from lakebed.gc.context import RunContext, read_garbage, slice_numbers, write_piece
+from lakebed.gc.files import find
+from lakebed.gc.listing import UNREFERENCED
+from lakebed.gc.named import read_live
+from lakebed.gc.packing import LiveSet, pack_numbered
+from lakebed.gc.parts import check_numbered, decode, read_part
+from lakebed.gc.protocol import (
+    DELETES_ALLOWED,
+    BadInput,
+    Pieces,
+    Plan,
+    RunKind,
+    RunState,
+    RunView,
+    Saved,
+    StartedRun,
+    decode_saved,
+    encode_saved,
+    saved_path,
+)
+from lakebed.gc.recording import failed, only
+from lakebed.gc.tables import CANDIDATES, LIVE, RANGE_IDS, SETTLED, Table
+from lakebed.objectstore import ObjectStore
+
+RUNS_LOOKED_AT: Final = 32
+"""The saved state is looked for in this many of the latest runs."""
+
+_NUMBERS: Final = ("slice", "sequence", "size_bytes")
+
+
+class NoSavedState(Conflict):
+    """An optimised run was asked for, and there is no saved state that it could go on from. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A saved state, read: LIVE of what its commits name, the ids of these and of their ranges, its slices."""
+
+    saved: Saved
+    committed: pa.Table
+    commits: pa.Array
+    ranges: pa.Array
+    slices: npt.NDArray[np.int64]
+
+    async def joined_with(self, store: ObjectStore, new: Pieces, *, folder: str) -> Pieces:
+        """Write LIVE of what its commits and new ones name into `folder`."""
+        live = LiveSet()
+        live.add_rows(self.committed)
+        live.add_rows(await read_live(store, new))
+        return await write_piece(store, folder, "bucket-all.parquet", LIVE, live.rows())
+
+
+async def read_base(context: RunContext, run: StartedRun) -> Base:
+    """The saved state of the latest run that has one.
+
+    Raises:
+        BadInput: there is none, or something about it is not as it must be.
+    """
+    runs = await context.service.runs()
+    views = [view for view in runs if view.run_id != run.run_id and _may_have_saved(view)]
+    for view in views[:RUNS_LOOKED_AT]:
+        data = await find(context.store, saved_path(view.run_id))
+        if data is not None:
+            saved = decode_saved(data, view.run_id)
+            _check_same(saved, view, run)
+            return await _read(context, saved, run)
+    raise BadInput("no run has saved its state yet", input="saved")
+
+
+def _may_have_saved(view: RunView) -> bool:
+    return view.kind is RunKind.UNCOMMITTED and view.state in DELETES_ALLOWED | {RunState.ENDED}
+
+
+def _check_same(saved: Saved, view: RunView, run: StartedRun) -> None:
+    if saved.plan != view.plan:
+        raise BadInput(f"the saved state of run {saved.run_id} is of another plan than its record", input="saved")
+    if saved.namespace != run.namespace:
+        raise BadInput(f"the saved state of run {saved.run_id} is of {saved.namespace}", input="saved")
+
+
+async def _read(context: RunContext, saved: Saved, run: StartedRun) -> Base:
+    keeps = saved.keeps
+    committed = await _numbered(context.store, keeps.committed, LIVE)
+    commits = await context.read(keeps.commits, protocol.COMMITS)
+    slices = np.sort((await _rows(context.store, keeps.slices, SETTLED))["bucket"].to_numpy())
+    for pieces in (keeps.kept, saved.failed):
+        await _numbered(context.store, pieces, CANDIDATES)
+    lost = set(slices.tolist()).difference(slice_numbers(run.settled_slices))
+    if lost:
+        raise BadInput(f"{len(lost)} slices of run {saved.run_id} are not settled any more", input="saved")
+    return Base(
+        saved=saved,
+        committed=committed,
+        commits=commits["id"].filter(pc.invert(commits["swept"])).combine_chunks(),
+        ranges=(await _rows(context.store, keeps.ranges, RANGE_IDS))["range_id"].combine_chunks(),
+        slices=slices,
+    )
+
+
+async def _rows(store: ObjectStore, pieces: Pieces, table: Table) -> pa.Table:
+    read = [decode(table, await read_part(store, pieces.folder, part), part) for part in pieces.parts]
+    return pa.concat_tables([table.schema.empty_table(), *read])
+
+
+async def _numbered(store: ObjectStore, pieces: Pieces, table: Table) -> pa.Table:
+    """Rows of slices alone: of foreign keys nothing is saved, not what commits name either, and so none may go."""
+    rows = await _rows(store, pieces, table)
+    check_numbered(rows, pieces.folder)
+    return rows
+
+
+async def save(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str], *, objects_failed: int) -> None:
+    """Write down, after a sweep, what the next run may go on from; again when the plan is applied again.
+
+    `ledger_keys` are those of the plan's parts. A plan that keeps nothing saves nothing.
+    """
+    if plan.keeps is None:
+        return
+    folder = f"{plan.folder}failed/"
+    still_there = Pieces(folder=folder)
+    if objects_failed:
+        rows = await _failed(store, plan, ledger_keys)
+        still_there = await write_piece(store, folder, f"failed-{plan.run_id}.parquet", CANDIDATES, rows)
+    saved = Saved(
+        run_id=plan.run_id,
+        repository=plan.repository,
+        namespace=plan.namespace,
+        plan=plan.doomed.digest(),
+        run_start_time_ms=plan.now_ms,
+        last_read_slice=plan.last_read_slice,
+        keeps=plan.keeps,
+        failed=still_there,
+    )
+    await store.put(saved_path(plan.run_id), encode_saved(saved))
+
+
+async def _failed(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:
+    """CANDIDATES: the garbage that is still there, for all that the ledger says."""
+    found = [CANDIDATES.schema.empty_table()]
+    for part, key in zip(plan.doomed.parts, ledger_keys, strict=True):
+        doomed = await read_garbage(store, plan, part)
+        left = only(doomed, failed(protocol.decode_ledger(await store.get(key), name=key))["address"])
+        seen_ms = left["last_seen_at"].cast(pa.int64()).to_numpy()
+        slices, sequences, sizes = (left[name].to_numpy().astype(np.int64) for name in _NUMBERS)
+        found.append(pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED))
+    return pa.concat_tables(found)

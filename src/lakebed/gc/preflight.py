@@ -1,0 +1,80 @@
+"""Run every check that can refuse a plan or an apply before any slow, writing or deleting step.
+
+The service is asked first of all, for only there it is known who may. Plans and applies ask the same by themselves; the
+API asks here before a Spark session is started, and none of the answers grants anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakebed.base import Conflict
+from lakebed.gc.protocol import Apply, Plan, RunKind, RunState, RunView, Service, check_run_id
+from lakebed.gc.rules import Rules
+from lakebed.objectstore import ObjectStore
+
+from .context import read_plan
+from .kinds.committed import NO_RULES, NoRules
+from .status import ended_without_deleting
+from .what_if import version_to_expire_by
+
+
+class RunNotReady(Conflict):
+    """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
+
+
+async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rules | None) -> None:
+    """Whether these kinds may be planned, without kinds any, by the repository's rules or by others.
+
+    Raises:
+        Denied: the caller may not plan.
+        NoRules: committed data is, and there are no rules.
+    """
+    has_rules = (await service.planning()).has_rules or rules is not None
+    if RunKind.COMMITTED in kinds and not has_rules:
+        raise NoRules(NO_RULES)
+
+
+async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None:
+    """Ask what `flow.apply` asks before it does anything; it asks again.
+
+    Raises:
+        As `flow.apply` does.
+    """
+    plan = await read_plan(store, check_run_id(run_id))
+    state = state_to_apply(await service.run(run_id), plan)
+    if state is not RunState.ENDED:
+        await may_apply(service, plan, state)
+
+
+async def may_apply(service: Service, plan: Plan, state: RunState) -> int:
+    """Ask whatever can refuse this apply, before it overtakes another one and before anything is written or deleted.
+
+    Return the version of the rules that the apply publishes by.
+    """
+    by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
+    rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
+    request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version)
+    await service.applying(plan.run_id, request)
+    return rules_version
+
+
+def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
+    """Where the run stands, if it may go on with this plan from there.
+
+    Raises:
+        RunNotReady: it may not.
+    """
+    if view is not None and ended_without_deleting(view):
+        raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
+    if plan.kind.publishes:
+        state = RunState.PLANNING if view is None else view.state
+        allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
+    else:
+        state = RunState.ABANDONED if view is None else view.state
+        allowed = {RunState.MARKED, RunState.ENDED}
+        if view is not None and state in allowed and view.plan != plan.doomed.digest():
+            raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
+    if state not in allowed:
+        raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)
+    return state

@@ -1,0 +1,266 @@
+"""What commits name: metaranges, then the distinct ranges in them, then the objects of those.
+
+Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
+file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range
+whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
+kept and expired counts as kept and is never read for what may go (docs/design/0004-committed-retention.md, step 5).
+
+A file that is missing, cut short or changed stops the run with an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId
+from lakebed.objectstore import ObjectStore
+from lakebed.ranges import (
+    MetarangeCorrupt,
+    RangeCorrupt,
+    SliceSummary,
+    decode_metarange,
+    decode_range,
+    metarange_key,
+    range_key,
+    read_end,
+    summary_of,
+)
+
+from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .engines import Effort, Engine, Task
+from .named import Named
+from .packing import Cause, LiveSet, pack_foreign, pack_numbered
+from .places import Namespace, may_be_deleted
+from .tables import CANDIDATES, PARTS, RANGES
+
+PREFIXES_MAX: Final = 64
+"""A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
+memory."""
+
+_CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
+
+
+async def read_ranges(engine: Engine, metaranges: pa.Table, *, folder: str) -> pa.Table:
+    """RANGES, each range once: live if any metarange that names it is, else with what is known of the newest.
+
+    Tasks write what they find into `folder`, and each range is brought together in its bucket: commits share most of
+    their ranges, so all tasks together find many times as many as there are.
+    """
+
+    async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer = Dealer(RANGES)
+        dealer.add(await read_metaranges(task, share))
+        if dealer.held:
+            yield await dealer.write(task.store, folder)
+
+    async def bring_together(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        async for _, (tables,) in in_shares(task, share, ([dealt], RANGES)):
+            yield _each_once(pa.concat_tables(tables))
+
+    # A metarange is small, and decoding it takes a few times as long as reading it.
+    effort = Effort(requests=4 * metaranges.num_rows)
+    dealt = files_of(folder, await engine.run(deal, metaranges, PARTS, effort=effort))
+    return await engine.run(bring_together, rows_of_shares(dealt), RANGES, effort=effort_of(dealt))
+
+
+def _each_once(ranges: pa.Table) -> pa.Table:
+    if len(pc.unique(ranges["range_id"])) == ranges.num_rows:
+        return ranges
+    ordered = ranges.sort_by([(name, "ascending") for name in ("range_id", "is_live", *_CAUSE)])
+    ids = ordered["range_id"].combine_chunks()
+    is_last = pc.not_equal(ids.slice(0, len(ids) - 1), ids.slice(1))
+    return ordered.filter(pa.concat_arrays([is_last, pa.array([True])]))
+
+
+async def deal_expired(
+    engine: Engine, ranges: pa.Table, *, uri: str, folder: str, settled: Collection[int]
+) -> Bucketed:
+    """Write CANDIDATES into `folder`: every object that the ranges (RANGES) name and a collector may take.
+
+    Of a slice that is not settled nothing may go: a server may still be about to write a cell there.
+    """
+    namespace, slices = Namespace(uri), pa.array(sorted(settled), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer = Dealer(CANDIDATES)
+        async for packed in _read_expired(task, share, namespace):
+            dealer.add(in_settled(packed, slices))
+            if dealer.held >= HELD_MAX:
+                yield await dealer.write(task.store, folder)
+        if dealer.held:
+            yield await dealer.write(task.store, folder)
+
+    return files_of(folder, await engine.run(work, ranges, PARTS, effort=_effort_of_whole(ranges)))
+
+
+def in_settled(candidates: pa.Table, slices: pa.Array) -> pa.Table:
+    """The CANDIDATES of these slices, and all foreign keys: those are in no slice."""
+    buckets = candidates["bucket"]
+    return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))
+
+
+def effort_of_ends(ranges: pa.Table) -> Effort:
+    """Of reading the ends of these RANGES."""
+    return Effort(requests=ranges.num_rows)
+
+
+def _effort_of_whole(ranges: pa.Table) -> Effort:
+    return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
+
+
+async def read_metaranges(task: Task, share: pa.Table) -> pa.Table:
+    """From METARANGES to RANGES, each range of the share once."""
+    rows = {row["metarange_id"]: row for row in share.to_pylist()}
+    best: dict[str, tuple[Any, ...]] = {}
+    async for name, data in task.ahead([*rows], lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+        row = rows[name]
+        rank = (row["is_live"], *(row[column] for column in _CAUSE))
+        for info in decode_metarange(MetarangeId(name), data):
+            have = best.get(info.id)
+            if have is None or have[2:] < rank:
+                best[info.id] = (info.count, info.file_bytes, *rank)
+    columns = zip(*((id_, *facts) for id_, facts in best.items()), strict=True)
+    return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
+
+
+async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
+    try:
+        return await store.get(metarange_key(id_))
+    except NotFound as error:
+        raise MetarangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+
+
+async def _get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
+    try:
+        return await store.get(range_key(id_), start=start)
+    except NotFound as error:
+        raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+
+
+async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
+    """The source (named.py) of all that RANGES name, whether they are marked live or not."""
+    ids = share["range_id"].to_pylist()
+    sizes = dict(zip(ids, share["file_bytes"].to_pylist(), strict=True))
+
+    async def read(name: str) -> tuple[SliceSummary, pa.Array | None]:
+        summary = await _summary(task.store, RangeId(name), sizes[name])
+        return summary, await _foreign_addresses(task.store, RangeId(name)) if summary.foreign else None
+
+    async for _, (summary, addresses) in task.ahead(ids, read):
+        yield Named(_filler(summary), addresses)
+
+
+def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
+    def fill(live: LiveSet) -> None:
+        for bitmap in summary.bitmaps:
+            bitmap.or_into(live.room(bitmap.slice, bitmap.words_needed))
+
+    return fill
+
+
+async def _summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> SliceSummary:
+    return summary_of(id_, await read_end(id_, file_bytes, lambda start: _get_range(store, id_, start=start)))
+
+
+async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
+    rows = decode_range(id_, await _get_range(store, id_), ["slice", "address"])
+    is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
+    if not pc.all(is_foreign).as_py():
+        rows = rows.filter(is_foreign)
+    return rows["address"].combine_chunks()
+
+
+async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
+    facts = {row["range_id"]: row for row in share.to_pylist()}
+    async for name, data in task.ahead([*facts], lambda id_: _get_range(task.store, RangeId(id_))):
+        fact = facts[name]
+        rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
+        if rows.num_rows != fact["count"]:
+            raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
+        cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
+        for packed in _pack(_with_dates(rows, name, data), cause, fact["seen_ms"], namespace):
+            yield packed
+
+
+def _with_dates(rows: pa.Table, name: str, data: bytes) -> pa.Table:
+    """Also the column modified_ms, if there are foreign addresses: for no other ones it is wanted."""
+    if not pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
+        return rows
+    dates = decode_range(RangeId(name), data, ["modified_ms"])
+    return rows.append_column("modified_ms", dates["modified_ms"])
+
+
+def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
+    """CANDIDATES of a range, in one table for each first folder."""
+    slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
+    sizes, paths = rows["size_bytes"].to_numpy(), _texts(rows["key"])
+    for prefix, start, stop in _prefixes(rows["key"]):
+        part = slice(start, stop)
+        own = slices[part] != FOREIGN_SLICE
+        seen = np.full(int(own.sum()), seen_ms, np.int64)
+        named = paths.slice(start, stop - start)
+        yield pack_numbered(
+            slices[part][own],
+            sequences[part][own],
+            sizes[part][own],
+            seen,
+            cause,
+            prefix,
+            named if own.all() else named.filter(pa.array(own)),
+        )
+        if not own.all():
+            facts = rows.select(["address", "size_bytes", "modified_ms"]).slice(start, stop - start)
+            foreign = facts.append_column("path", named).filter(pa.array(~own))
+            yield from _pack_foreign(foreign, seen_ms, cause, prefix, namespace)
+
+
+def _pack_foreign(rows: pa.Table, seen_ms: int, cause: Cause, prefix: str, namespace: Namespace) -> Iterator[pa.Table]:
+    """Others may write such a key again, so it was last seen when its entry says that it was written: what lies there
+    and is younger is something else (sweep.py). Later than the commit it was not."""
+    addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
+    written_ms = np.minimum(rows["modified_ms"].to_numpy(), seen_ms).tolist()
+    facts = zip(sizes, paths, written_ms, strict=True)
+    places = [(namespace.place_of(address), *fact) for address, fact in zip(addresses, facts, strict=True)]
+    keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
+    if keys:
+        names, bytes_, texts, dates = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, dates, cause, prefix, pa.array(texts, pa.string()))
+    numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
+    if numbers:
+        named = pa.array([number[3] for number in numbers], pa.string())
+        columns = np.array([number[:3] for number in numbers], np.int64).T
+        seen = np.full(len(numbers), seen_ms)
+        yield pack_numbered(columns[0], columns[1], columns[2], seen, cause, prefix, named)
+
+
+def _texts(keys: pa.ChunkedArray) -> pa.Array:
+    """Paths as text, for people: what is not UTF-8 (none that we wrote) has a mark in its place."""
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def _prefixes(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
+    """(first folder with its slash, or nothing; start; end) for each run of keys that share it. `keys` ascend."""
+    first = _folder(keys[0].as_py())
+    if first and first == _folder(keys[-1].as_py()):
+        return [(first.decode(errors="replace"), 0, len(keys))]
+    folders = [_folder(key) for key in keys.to_pylist()]
+    starts = [0, *(at for at in range(1, len(folders)) if folders[at] != folders[at - 1])]
+    if len(starts) > PREFIXES_MAX:
+        return [("", 0, len(keys))]
+    return [
+        (folders[start].decode(errors="replace"), start, stop)
+        for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
+    ]
+
+
+def _folder(key: bytes) -> bytes:
+    return key[: key.find(b"/") + 1]

@@ -1,0 +1,220 @@
+"""How far runs have come: one for who waits for it or finds it left behind, and all of a repository in one list.
+
+Progress is counted by parts of the plan: a part has a file in the ledger when it is done, and not before. So a look
+costs a listing of a few names, and may be behind by the parts that are under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable
+from lakebed.gc.protocol import (
+    LEDGER_PREFIX,
+    Manifest,
+    Plan,
+    PlanMissing,
+    RunKind,
+    RunState,
+    RunView,
+    decode_report,
+    report_path,
+)
+from lakebed.objectstore import ObjectStore
+
+from .context import Progress, list_plans, read_plan
+from .files import find, sizes
+from .resume import read_begun, read_started, recheck_of, unfinished_runs
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none; `plan` the
+    digest on that record, and `condemned` how many commits are, until the run is over.
+
+    `objects` and `size_bytes` are what goes, `objects_done` are those of the parts that are recorded, whatever became
+    of each; all None where it is not known. `began_ms` and `ended_ms` are of its applies: None where none began, or it
+    has not ended. `window` is that of its quarantine, empty where objects are deleted.
+    """
+
+    run_id: str
+    kind: RunKind
+    state: str
+    started_ms: int
+    condemned: int = 0
+    plan: str = ""
+    objects: int | None = None
+    size_bytes: int | None = None
+    objects_done: int | None = None
+    began_ms: int | None = None
+    ended_ms: int | None = None
+    window: str = ""
+    nothing_deleted: bool = False
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Its deletes may have begun, and it has not ended."""
+        is_at_it = self.state == RunState.SWEEPING or (self.state == RunState.MARKED and self.began_ms is not None)
+        return is_at_it and not self.nothing_deleted
+
+
+def standing_by_record(view: RunView) -> Standing:
+    """For who cannot reach the namespace."""
+    return Standing(
+        run_id=view.run_id,
+        kind=view.kind,
+        state=view.state.value,
+        started_ms=view.started_ms,
+        condemned=view.condemned,
+        plan=view.plan,
+        nothing_deleted=ended_without_deleting(view),
+    )
+
+
+async def standing_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunView | None) -> Standing:
+    """Costs a few small reads, and a listing of the run's files in the ledger.
+
+    Raises:
+        PlanMissing: there is neither a record nor a plan.
+        BadInput: a file of the run is unreadable.
+    """
+    try:
+        plan = await read_plan(store, run_id)
+    except PlanMissing:
+        if view is None:
+            raise
+        return standing_by_record(view)
+    if view is None:
+        planned = Standing(
+            run_id=run_id,
+            kind=plan.kind,
+            state="supposed" if plan.what_if else "planned",
+            started_ms=plan.now_ms,
+        )
+        return _with_total(planned, plan)
+    found, begun = _with_total(standing_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
+    if begun is None or found.nothing_deleted:
+        return found
+    goes = await _goes(store, plan, view)
+    return msgspec.structs.replace(
+        found,
+        began_ms=begun.began_ms,
+        window=begun.window,
+        objects=goes.rows if goes else found.objects,
+        size_bytes=found.size_bytes if goes is plan.doomed else None,
+        objects_done=await _done(store, plan, goes) if goes else None,
+        ended_ms=await _ended_ms(store, plan) if view.state is RunState.ENDED else None,
+    )
+
+
+def _with_total(found: Standing, plan: Plan) -> Standing:
+    """A committed run has its record only since it is applied: it began with its plan."""
+    total = plan.totals.all
+    return msgspec.structs.replace(found, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
+
+
+async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
+    """What the run was let to take; None where it was not, yet."""
+    if not plan.kind.publishes:
+        return plan.doomed
+    return (await recheck_of(store, plan, view)).doomed if view.plan else None
+
+
+async def _done(store: ObjectStore, plan: Plan, goes: Manifest) -> int:
+    started = await read_started(store, plan)
+    if started is None:
+        return 0
+    recorded = await sizes(store, f"{LEDGER_PREFIX}date={started.date}/{plan.run_id}-")
+    return sum(part.rows for part in goes.parts if part.name in recorded)
+
+
+async def _ended_ms(store: ObjectStore, plan: Plan) -> int | None:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = await find(store, name)
+    return None if data is None else decode_report(data, name=name).run_end_time_ms
+
+
+class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
+    `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
+    was deleted (`nothing_deleted`). `has_begun`: its deletes may have begun, and it has not ended.
+    """
+
+    run_id: str
+    kind: RunKind
+    state: str
+    started_ms: int
+    objects: int | None = None
+    size_bytes: int | None = None
+    what_if: bool = False
+    nothing_deleted: bool = False
+    has_begun: bool = False
+
+
+async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
+    """The newest first, at most `limit`. Costs a listing of the run folders, and one read for each that is shown."""
+    known = {view.run_id: view for view in views}
+    planned = set(await list_plans(store))
+    newest = sorted({*known, *planned}, reverse=True)[:limit]
+    shown = [known[id_] for id_ in newest if id_ in known]
+    begun = {run.run_id for run in await unfinished_runs(store, tasks, shown)}
+    found = [_listed(id_, known.get(id_), await read_plan(store, id_) if id_ in planned else None) for id_ in newest]
+    return [msgspec.structs.replace(run, has_begun=run.run_id in begun) for run in found]
+
+
+def ended_without_deleting(view: RunView) -> bool:
+    """A run that ended has a plan on its record only if that was, or may have been, carried out."""
+    return view.state is RunState.ENDED and not view.plan
+
+
+def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
+    if view is not None and ended_without_deleting(view):
+        return ListedRun(
+            run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms, nothing_deleted=True
+        )
+    if plan is None:
+        assert view is not None, "a run is listed for its record or for its plan"
+        return ListedRun(run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms)
+    return ListedRun(
+        run_id=run_id,
+        kind=plan.kind,
+        state=view.state.value if view is not None else "supposed" if plan.what_if else "planned",
+        started_ms=plan.now_ms,
+        objects=plan.totals.all.objects,
+        size_bytes=plan.totals.all.size_bytes,
+        what_if=plan.what_if,
+    )
+
+
+def go_on_command(repository: str, run_id: str) -> str:
+    return f"lakebed gc apply lakefs://{repository} {run_id}"
+
+
+@contextlib.contextmanager
+def telling_where(run_id: str, standing: Callable[[], Standing], command: str, progress: Progress) -> Iterator[None]:
+    """Around an apply: if somebody stops it, or nobody answers, say how far it came and what goes on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
+        try:
+            progress(left_off(standing(), command))
+        except LakebedError:
+            progress(
+                f"stopped; what was done of run {run_id} is recorded; if its deletes began, the next `gc run` goes on "
+                f"with it; at once: {command}"
+            )
+        raise
+
+
+def left_off(found: Standing, command: str) -> str:
+    """One sentence for who stopped an apply, or saw it stop."""
+    if found.state == RunState.ENDED:
+        return f"stopped, and run {found.run_id} had ended"
+    if not found.is_unfinished:
+        return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
+    done = f"what was done of run {found.run_id} is recorded"
+    if found.objects is not None and found.objects_done is not None:
+        done = f"{found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are recorded as done"
+    return f"stopped: {done}; the next `gc run` goes on with it, or at once: {command}"
