@@ -227,6 +227,38 @@ def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) 
 
 
 @contextmanager
+def serve_broken_bodies(data: bytes, breaks: int) -> Iterator[tuple[ObjectStoreOptions, list[str]]]:
+    """A server of one object under every key, and the requests so far. The first `breaks` bodies end half-way."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked = self.headers.get("Range")
+            requests.append(asked or "all")
+            first, _, last = (asked or "bytes=0-").removeprefix("bytes=").partition("-")
+            start, end = int(first), min(int(last) + 1, len(data)) if last else len(data)
+            self.send_response(206 if asked else 200)
+            self.send_header("Content-Length", str(end - start))
+            if asked:
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            self.end_headers()
+            if len(requests) <= breaks:
+                end, self.close_connection = (start + end) // 2, True
+            self.wfile.write(data[start:end])
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with _running(server):
+        yield options_for(f"http://127.0.0.1:{server.server_address[1]}"), requests
+
+
+@contextmanager
 def _running(server: BaseServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -17,7 +17,7 @@ from lakebed.objectstore import (
 )
 from lakebed.testing.contracts.objectstore import keys_of, large_body
 
-from .s3_servers import keys_in, serve_failures
+from .s3_servers import keys_in, serve_broken_bodies, serve_failures
 
 REFUSAL = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"
 
@@ -267,3 +267,24 @@ async def test_keys_of_a_bulk_delete_are_written_as_xml_has_them() -> None:
     with serve_failures(answer) as options:
         assert not await open_deleter("s3://bucket/ns", options).delete(["a&b<c>d", "a b+c%20", "ü/😀"])
     assert found == ["ns/a&amp;b&lt;c&gt;d", "ns/a b+c%20", "ns/ü/😀"]
+
+
+async def test_a_body_that_breaks_off_is_gone_on_with() -> None:
+    data = bytes(range(256)) * 12_000
+    with serve_broken_bodies(data, 1) as (options, requests):
+        assert await open_objectstore("s3://bucket/ns", options).get("x") == data
+        assert requests == ["all", "bytes=1536000-3071999"]
+    with serve_broken_bodies(data, 1) as (options, requests):
+        assert await open_objectstore("s3://bucket/ns", options).get("x", start=10, end=20) == data[10:20]
+        assert requests == ["bytes=10-19", "bytes=15-19"]
+    with serve_broken_bodies(data, 1) as (options, _):
+        chunks = [chunk async for chunk in open_objectstore("s3://bucket/ns", options).stream("x")]
+        assert b"".join(chunks) == data
+
+
+async def test_a_body_that_always_breaks_off_is_unavailable() -> None:
+    """After as many attempts as the options allow."""
+    with serve_broken_bodies(b"data" * 100, 1000) as (options, requests):
+        with pytest.raises(ObjectStoreUnavailable):
+            await open_objectstore("s3://bucket/ns", options).get("x")
+        assert len(requests) == 1 + options.s3_retries_max
