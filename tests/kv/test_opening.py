@@ -35,7 +35,9 @@ def test_a_malformed_uri_is_refused(uri: str) -> None:
 
 
 def test_an_option_that_the_driver_does_not_know_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidStoreUri, match=r"sqlite: unknown option 'sync'; there are: busy_timeout_s, synchronous"):
+    with pytest.raises(
+        InvalidStoreUri, match=r"sqlite: unknown option 'sync'; there are: busy_timeout_s, mode, synchronous"
+    ):
         open_store(f"{sqlite_uri(tmp_path / 'kv.db')}?sync=FULL")
 
     assert list(tmp_path.iterdir()) == []

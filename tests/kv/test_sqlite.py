@@ -16,9 +16,17 @@ from pathlib import Path
 import pytest
 
 from lakebed.base import Corrupt, OutcomeUnknown, Unavailable
-from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, open_store, sqlite_uri
+from lakebed.kv import (
+    InvalidStoreUri,
+    PredicateFailed,
+    StoreFormat,
+    StoreUnavailable,
+    open_store,
+    snapshot_store,
+    sqlite_uri,
+)
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite_file import translate
+from lakebed.kv.drivers.sqlite_file import check_snapshot, copy_snapshot, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 
@@ -47,9 +55,18 @@ def foreign_connection(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
+def writer_of(store: SqliteStore) -> sqlite3.Connection:
+    assert store._committer is not None
+    return store._committer._connection
+
+
 def limit_to(store: SqliteStore, pages: int) -> None:
     """From now on the disk is full beyond that many pages."""
-    store._committer._connection.execute(f"PRAGMA max_page_count={pages}")
+    writer_of(store).execute(f"PRAGMA max_page_count={pages}")
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
 
 
 def sqlite_error(code: int) -> sqlite3.Error:
@@ -86,15 +103,15 @@ async def test_synchronous_can_be_chosen(path: Path, synchronous: str) -> None:
     store = open_store(f"{sqlite_uri(path)}?synchronous={synchronous}")
     assert isinstance(store, SqliteStore)
 
-    (level,) = store._committer._connection.execute("PRAGMA synchronous").fetchone()
+    (level,) = writer_of(store).execute("PRAGMA synchronous").fetchone()
     await store.close()
 
     assert ["OFF", "NORMAL", "FULL", "EXTRA"][level] == synchronous
 
 
 async def test_synchronous_is_full_unless_chosen(store: SqliteStore) -> None:
-    assert store._committer._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert store._committer._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert writer_of(store).execute("PRAGMA synchronous").fetchone() == (2,)
+    assert writer_of(store).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 async def test_predicates_are_values_so_a_value_put_back_counts_as_unchanged(store: SqliteStore) -> None:
@@ -446,6 +463,79 @@ async def test_a_mistake_in_one_write_fails_that_one_only(store: SqliteStore) ->
     )
 
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, type(None)]
+
+
+async def test_a_snapshot_ends_while_others_write_and_is_of_one_moment(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore.open(path, synchronous="OFF")
+    await store.set_many(P, [(b"old %06d" % number, bytes(200)) for number in range(5_000)])
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while True:
+            await store.set(P, b"new %08d" % written, bytes(200))
+            written += 1
+
+    writing = asyncio.create_task(write())
+    before = written
+    await asyncio.to_thread(copy_snapshot, path, tmp_path / "copy.db", pages_a_step=8)
+    after = written
+    writing.cancel()
+
+    assert after > before, "nothing was written meanwhile"
+    check_snapshot(tmp_path / "copy.db")
+    copy = open_store(f"{sqlite_uri(tmp_path / 'copy.db')}?mode=read")
+    keys = (await copy.scan(P, b"", 10**6)).keys
+    new = [key for key in keys if key.startswith(b"new")]
+    assert len(keys) - len(new) == 5_000
+    assert new == [b"new %08d" % number for number in range(len(new))]
+    assert before <= len(new) <= after + 1
+    await copy.close()
+    await store.close()
+
+
+async def test_a_snapshot_takes_no_writes_and_leaves_no_trace(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore.open(path)
+    await store.set(P, b"key", b"value")
+    snapshot_store(sqlite_uri(path), tmp_path / "copy.db")
+    await store.close()
+    before = names_in(tmp_path)
+
+    copy = SqliteStore.open_snapshot(tmp_path / "copy.db")
+
+    with pytest.raises(StoreUnavailable, match="reading only"):
+        await copy.set(P, b"key", b"other")
+    with pytest.raises(StoreUnavailable, match="reading only"):
+        await copy.delete_many(P, [b"key"])
+    found = await copy.get(P, b"key")
+    assert found is not None
+    assert found.value == b"value"
+    await copy.close()
+    assert names_in(tmp_path) == before
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+
+
+def test_a_snapshot_of_what_is_no_store_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+
+    with pytest.raises(StoreFormat, match="not a store"):
+        snapshot_store(sqlite_uri(tmp_path / "empty.db"), tmp_path / "copy.db")
+    with pytest.raises(StoreUnavailable):
+        snapshot_store(sqlite_uri(tmp_path / "absent.db"), tmp_path / "copy.db")
+    with pytest.raises(InvalidStoreUri, match="no snapshots"):
+        snapshot_store("mem://", tmp_path / "copy.db")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["empty.db"]
+
+
+async def test_a_damaged_snapshot_is_found(path: Path) -> None:
+    store = SqliteStore.open(path)
+    await store.set_many(P, [(b"%05d" % number, bytes(100)) for number in range(3000)])
+    await store.close()
+    damage_pages(path)
+
+    with pytest.raises(StoreFormat, match="damaged"):
+        check_snapshot(path)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Mutable metadata: the narrow Store port, the drivers behind it, and how to open one."""
 
-from .opening import InvalidStoreUri, StoreUri, open_store, register_driver, sqlite_uri
+from .opening import InvalidStoreUri, StoreUri, open_store, register_driver, snapshot_store, sqlite_uri
 from .store import (
     SCAN_PAGE,
     Held,
@@ -33,5 +33,6 @@ __all__ = [
     "prefix_end",
     "register_driver",
     "scan_prefix",
+    "snapshot_store",
     "sqlite_uri",
 ]

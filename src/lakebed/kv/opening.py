@@ -1,6 +1,7 @@
 """From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
 
-A driver is a module with a function `open_uri(uri: StoreUri) -> Store`. It takes its options with `uri.choice` and
+A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps one `snapshot_uri(uri, target)`.
+It takes its options with `uri.choice` and
 friends and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
 Messages never repeat a URI: it may hold a password.
 """
@@ -11,6 +12,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -107,16 +109,24 @@ def open_store(uri: str) -> Store:
         StoreUnavailable: it cannot be reached, made, written or locked.
         StoreFormat: what is there is of a later release, or not ours.
     """
-    parsed = StoreUri(uri)
-    if parsed.scheme not in _DRIVERS:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(_DRIVERS))
-        raise InvalidStoreUri(
-            f"no store driver for {parsed.scheme + '://'!r}; there are: {known}", scheme=parsed.scheme
-        )
-    with _missing_library_is_invalid(parsed.scheme):
-        module = importlib.import_module(_DRIVERS[parsed.scheme])
-    open_uri = cast("Callable[[StoreUri], Store]", module.open_uri)
+    parsed, driver = _driver_of(uri)
+    open_uri = cast("Callable[[StoreUri], Store]", driver.open_uri)
     return open_uri(parsed)
+
+
+def snapshot_store(uri: str, target: Path) -> None:
+    """Copy the store of this URI, as it is at one moment, into a new SQLite file. Others may write to it. Blocks.
+
+    Raises:
+        InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has tools of its own.
+        StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
+    """
+    parsed, driver = _driver_of(uri)
+    if not hasattr(driver, "snapshot_uri"):
+        raise InvalidStoreUri(
+            f"{parsed.scheme}: this store makes no snapshots; use its database's own backup", scheme=parsed.scheme
+        )
+    driver.snapshot_uri(parsed, target)
 
 
 def sqlite_uri(path: Path) -> str:
@@ -128,6 +138,17 @@ def register_driver(scheme: str, module: str) -> None:
     """Make `scheme://` open by the function `open_uri` of this module, which is imported on first use."""
     assert _DRIVERS.get(scheme, module) == module, f"{scheme} is taken"
     _DRIVERS[scheme] = module
+
+
+def _driver_of(uri: str) -> tuple[StoreUri, ModuleType]:
+    parsed = StoreUri(uri)
+    if parsed.scheme not in _DRIVERS:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_DRIVERS))
+        raise InvalidStoreUri(
+            f"no store driver for {parsed.scheme + '://'!r}; there are: {known}", scheme=parsed.scheme
+        )
+    with _missing_library_is_invalid(parsed.scheme):
+        return parsed, importlib.import_module(_DRIVERS[parsed.scheme])
 
 
 @contextmanager

@@ -28,7 +28,15 @@ from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, StoreUnavailable, check_key
 
 from .sqlite_commits import ANYTHING, Committer
-from .sqlite_file import Synchronous, connect, is_busy, prepare_file, translate
+from .sqlite_file import (
+    Synchronous,
+    connect,
+    connect_to_snapshot,
+    copy_snapshot,
+    is_busy,
+    prepare_file,
+    translate,
+)
 
 BUSY_TIMEOUT_S: Final = 10.0
 """How long another program may hold the lock before a call gives up; a commit of a group holds it for milliseconds."""
@@ -44,26 +52,37 @@ _SCAN: Final = "SELECT key, value FROM kv WHERE partition = ? AND key >= ? ORDER
 
 
 def open_uri(uri: StoreUri) -> SqliteStore:
-    """`sqlite:///srv/lakebed/kv.db?synchronous=FULL&busy_timeout_s=10`. The folder must exist, the file need not."""
+    """`sqlite:///srv/lakebed/kv.db?synchronous=FULL&busy_timeout_s=10`. The folder must exist, the file need not.
+
+    `?mode=read` opens a file that nothing writes, such as a snapshot, and leaves no trace beside it.
+    """
     path = uri.file()
+    if uri.choice("mode", "write", "read") == "read":
+        uri.check_all_taken()
+        return SqliteStore.open_snapshot(path)
     synchronous: Synchronous = uri.choice("synchronous", "FULL", "EXTRA", "NORMAL", "OFF")
     busy_timeout_s = uri.seconds("busy_timeout_s", BUSY_TIMEOUT_S)
     uri.check_all_taken()
     return SqliteStore.open(path, synchronous=synchronous, busy_timeout_s=busy_timeout_s)
 
 
+def snapshot_uri(uri: StoreUri, target: Path) -> None:
+    """Copy the file that this URI names. See `copy_snapshot`."""
+    copy_snapshot(uri.file(), target)
+
+
 class SqliteStore:
     """Made by `open`. May be used from several event loops, even of different threads; close it when all are done."""
 
     def __init__(
-        self, path: Path, *, reader: sqlite3.Connection, writer: sqlite3.Connection, busy_timeout_s: float
+        self, path: Path, *, reader: sqlite3.Connection, writer: sqlite3.Connection | None, busy_timeout_s: float
     ) -> None:
         self._path = path
         self._reader: sqlite3.Connection | None = reader
         # Shared by threads, a connection would show one of them the other's older snapshot.
         self._reading = threading.Lock()
         self._busy_timeout_s = busy_timeout_s
-        self._committer = Committer(path, writer, busy_timeout_s)
+        self._committer = None if writer is None else Committer(path, writer, busy_timeout_s)
 
     @classmethod
     def open(
@@ -89,6 +108,22 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise translate(path, error) from error
         return cls(path, reader=reader, writer=writer, busy_timeout_s=busy_timeout_s)
+
+    @classmethod
+    def open_snapshot(cls, path: Path) -> SqliteStore:
+        """Open a file that nothing writes, for reading. Writes raise StoreUnavailable. Blocks.
+
+        Raises:
+            StoreUnavailable: no such file, or no permission.
+            StoreFormat: not a database, not one of ours, or of a later format.
+        """
+        try:
+            with ExitStack() as opened:
+                reader = opened.enter_context(closing(connect_to_snapshot(path)))
+                opened.pop_all()
+        except sqlite3.Error as error:
+            raise translate(path, error) from error
+        return cls(path, reader=reader, writer=None, busy_timeout_s=0)
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
         rows = await self._rows(_GET, (partition, key))
@@ -117,7 +152,7 @@ class SqliteStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         check_key(partition, key)
-        await self._committer.submit(partition, ((key, value),), ANYTHING, _weight(value))
+        await self._submit(partition, ((key, value),), ANYTHING, _weight(value))
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         """In transactions of up to 2 MiB or 2,048 keys, one after the other: other writes come between."""
@@ -125,12 +160,12 @@ class SqliteStore:
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
-        await self._committer.submit(partition, ((key, value),), predicate, _weight(value))
+        await self._submit(partition, ((key, value),), predicate, _weight(value))
         return value
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         check_key(partition, key)
-        await self._committer.submit(partition, ((key, None),), ANYTHING, 1)
+        await self._submit(partition, ((key, None),), ANYTHING, 1)
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
         """As `set_many`."""
@@ -139,7 +174,7 @@ class SqliteStore:
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         check_key(partition, key)
         assert predicate is not None
-        await self._committer.submit(partition, ((key, None),), predicate, 1)
+        await self._submit(partition, ((key, None),), predicate, 1)
 
     async def close(self) -> None:
         """Commit what is queued, then close the file; the last process to do so leaves it without a log beside it."""
@@ -147,7 +182,8 @@ class SqliteStore:
             reader, self._reader = self._reader, None
             if reader is not None:
                 reader.close()
-        await asyncio.to_thread(self._committer.close)
+        if self._committer is not None:
+            await asyncio.to_thread(self._committer.close)
 
     async def _rows(self, sql: str, values: Sequence[bytes | int]) -> list[Any]:
         """All rows. Waits only where another program has locked even readers out; without blocking the loop."""
@@ -165,13 +201,20 @@ class SqliteStore:
                     raise translate(self._path, error) from error
             await asyncio.sleep(0.002)
 
+    async def _submit(
+        self, partition: bytes, changes: Sequence[tuple[bytes, bytes | None]], expected: object, weight: int
+    ) -> None:
+        if self._committer is None:
+            raise StoreUnavailable(f"{self._path}: opened for reading only", path=str(self._path))
+        await self._committer.submit(partition, changes, expected, weight)
+
     async def _write_many(self, partition: bytes, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
         for key, _ in changes:
             check_key(partition, key)
         done = 0
         for batch, weight in _batches(changes):
             try:
-                await self._committer.submit(partition, batch, ANYTHING, weight)
+                await self._submit(partition, batch, ANYTHING, weight)
             except StoreUnavailable as error:
                 if not done:
                     raise

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.store import StoreFormat, StoreUnavailable
@@ -37,6 +38,7 @@ CREATE TABLE kv (
 """
 _SIZE_BYTES_MIN: Final = 512
 _CACHE_KIB: Final = 32 * 1024
+SNAPSHOT_PAGES: Final = 4096
 
 # What SQLite did not do, even when COMMIT itself says so. With WAL a commit is done by writing its last frame: where
 # that could not be written for lack of space, or was never tried, nothing happened. After any other failure of a COMMIT
@@ -89,6 +91,69 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
     (mode,) = patiently(lambda: connection.execute("PRAGMA journal_mode"), busy_timeout_s).fetchone()
     if mode != "wal":
         raise StoreUnavailable(f"{path}: this file system cannot hold a write-ahead log", path=str(path), mode=mode)
+
+
+def copy_snapshot(source: Path, target: Path, *, pages_a_step: int = SNAPSHOT_PAGES) -> None:
+    """Copy the database as it is at one moment into a new file, while others write to it. Blocks.
+
+    Takes as long as the copy of the file. The source's log grows meanwhile by what is written.
+
+    Raises:
+        StoreUnavailable: no such file, no permission, or no space for the copy.
+        StoreFormat: the source is not one of ours.
+    """
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        with closing(_connect_to(source, "mode=rw")) as reading, closing(sqlite3.connect(target)) as writing:
+            # A read transaction pins the moment. Without it SQLite begins the copy again after each foreign commit,
+            # and beside a busy server it never ends.
+            reading.execute("BEGIN")
+            _check_ours(source, reading)
+            reading.backup(writing, pages=pages_a_step)
+    except sqlite3.Error as error:
+        target.unlink(missing_ok=True)
+        raise translate(source, error) from error
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def connect_to_snapshot(path: Path) -> sqlite3.Connection:
+    """Connect to a file that nothing writes, without locks, log or shared memory.
+
+    Raises:
+        StoreFormat: not one of ours.
+    """
+    with ExitStack() as opened:
+        connection = opened.enter_context(closing(_connect_to(path, "mode=ro&immutable=1")))
+        _check_ours(path, connection)
+        opened.pop_all()
+    return connection
+
+
+def check_snapshot(path: Path) -> None:
+    """Read all of a file that nothing writes.
+
+    Raises:
+        StoreFormat: it is damaged, or not one of ours.
+    """
+    try:
+        with closing(connect_to_snapshot(path)) as connection:
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise translate(path, error) from error
+    if found != "ok":
+        raise StoreFormat(f"{path}: the database is damaged: {found}", path=str(path))
+
+
+def _connect_to(path: Path, options: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?{options}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
+def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
+    if not _is_ours(path, connection):
+        raise StoreFormat(f"{path}: empty, not a store", path=str(path))
 
 
 def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
