@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "object": "lakebed.cli.objects",
     "gc": "lakebed.cli.gc",
     "auth": "lakebed.cli.auth",
+    "backup": "lakebed.cli.backup",
 }
 """Command to module, in the order of the help: set-up first, then from repositories down to objects."""
 

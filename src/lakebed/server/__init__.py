@@ -1,6 +1,17 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
 from .app import App, ServerOptions, UnknownObjectStore, create_app, opened, options_of
+from .backup import (
+    Backup,
+    BackupDamaged,
+    BackupOvertaken,
+    FolderTaken,
+    NotABackup,
+    create_backup,
+    restore_backup,
+    verify_backup,
+)
+from .backup_check import Checked
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .recovery import NoDataFolder, recover
 from .serving import AddressTaken, BadAddress, WorkerFailed, serve
@@ -10,18 +21,27 @@ __all__ = [
     "AddressTaken",
     "App",
     "AppState",
+    "Backup",
+    "BackupDamaged",
+    "BackupOvertaken",
     "BadAddress",
+    "Checked",
     "DataFolderFormat",
     "DataFolderUnavailable",
+    "FolderTaken",
     "NoDataFolder",
+    "NotABackup",
     "NotADataFolder",
     "ServerOptions",
     "UnknownObjectStore",
     "WorkerFailed",
     "create_app",
+    "create_backup",
     "opened",
     "options_of",
     "prepare_folder",
     "recover",
+    "restore_backup",
     "serve",
+    "verify_backup",
 ]

@@ -4,6 +4,7 @@ lakebed.json    {"format": 2}: this is a data folder, of this format
 reserve         space set aside, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
+backup.json     only in a backup, which no server starts on (`backup.py`)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lakebed.base import Corrupt, Invalid, Unavailable
 MARKER_FILE: Final = "lakebed.json"
 STORE_FILE: Final = "metadata.db"
 OBJECTS_FOLDER: Final = "objects"
+BACKUP_FILE: Final = "backup.json"
 FORMAT: Final = 2
 
 RESERVE_FILE: Final = "reserve"
@@ -45,6 +47,8 @@ def prepare_folder(folder: Path) -> None:
         NotADataFolder, DataFolderFormat, DataFolderUnavailable: see there.
     """
     marker = folder / MARKER_FILE
+    if (folder / BACKUP_FILE).exists():
+        raise NotADataFolder(f"{folder} is a backup: restore it into a new folder", folder=str(folder))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not marker.exists():

@@ -1,0 +1,87 @@
+"""`lakebed backup`: back a data folder up, check a backup, and bring it back (docs/guide/server.md, "Backup")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import fields
+from .session import Session, command
+from .tree import noun
+
+if TYPE_CHECKING:
+    from lakebed.server import Checked
+
+app = noun("Back a data folder up, check a backup, bring it back.")
+
+BackupFolder = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.", show_default=False)]
+
+
+@app.command()
+@command
+def create(
+    session: Session,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder for the backup.")],
+    like: Annotated[
+        Path | None,
+        typer.Option("--like", metavar="BACKUP", help="An older backup on the same disk: share its equal files."),
+    ] = None,
+) -> None:
+    """Back a data folder up while servers write to it.
+
+    The backup holds the metadata of one moment and all objects of local:// namespaces. It also
+    holds key pairs and the server's secret: keep it as safe as the data folder.
+    """
+    # An exception to the import map: at the folder, the command line is a composition root of the server, too.
+    from lakebed.server import create_backup, options_of
+
+    made = create_backup(
+        options_of(data.absolute(), session.environment),
+        to.absolute(),
+        like=None if like is None else like.absolute(),
+        say=session.note if session.shows_progress else None,
+    )
+    session.show(
+        made, lambda _: fields([("Backup", str(to)), ("Files", f"{made.files:,}"), ("Bytes", f"{made.size_bytes:,}")])
+    )
+
+
+@app.command()
+@command
+def verify(session: Session, backup: BackupFolder) -> None:
+    """Check that a backup is whole.
+
+    Reads the metadata and every tree, and looks for every object that they name.
+    """
+    from lakebed.server import options_of, verify_backup
+
+    folder = backup.absolute()
+    session.show(verify_backup(options_of(folder, session.environment), folder), _lines)
+
+
+@app.command()
+@command
+def restore(
+    session: Session,
+    backup: BackupFolder,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A new folder, for a server to start on.")],
+) -> None:
+    """Verify a backup and make a new data folder of it."""
+    from lakebed.server import options_of, restore_backup
+
+    found = restore_backup(options_of(data.absolute(), session.environment), backup.absolute())
+    session.show(found, lambda found: [*_lines(found), f"restored: lakebed serve --data {data}"])
+
+
+def _lines(checked: Checked) -> list[str]:
+    counts = [
+        ("Repositories", checked.repositories),
+        ("Commits", checked.commits),
+        ("Ranges", checked.ranges),
+        ("Entries", checked.entries),
+        ("Entries elsewhere", checked.foreign),
+    ]
+    return [*fields((name, f"{count:,}") for name, count in counts)]

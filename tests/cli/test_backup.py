@@ -1,0 +1,50 @@
+"""`lakebed backup`, as the guide has it: create beside a running server, verify, restore into a new folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.examples.quickstart import LocalServer
+
+from .conftest import Shell
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The data folder of a running server, with one object."""
+    server = LocalServer(data=tmp_path / "data", log=tmp_path / "log", port=0)
+    server.start()
+    shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+    shell.ok("setup", "--user", "ann", "--endpoint", server.endpoint)
+    shell.ok("repo", "create", "lakefs://lake", "local://lake")
+    shell.ok("object", "upload", "-", "lakefs://lake/main/a", stdin="1")
+    yield tmp_path / "data"
+    server.stop()
+
+
+def test_a_backup_is_made_checked_and_restored(folder: Path, tmp_path: Path) -> None:
+    shell = Shell(environment={})
+    backup, restored = str(tmp_path / "backup"), tmp_path / "restored"
+
+    made = shell.ok("backup", "create", "--data", str(folder), "--to", backup, "-o", "json").json
+    again = shell.ok("backup", "create", "--data", str(folder), "--to", str(tmp_path / "next"), "--like", backup)
+    verified = shell.ok("backup", "verify", backup)
+    shell.ok("backup", "restore", backup, "--data", str(restored))
+
+    assert (made["files"] > 0, made["checked"]["entries"], made["checked"]["missing_count"]) == (True, 1, 0)
+    assert "Files" in again.out
+    assert "Repositories" in verified.out
+    assert {file.name for file in restored.iterdir()} == {"lakebed.json", "metadata.db", "objects"}
+
+
+def test_what_is_no_backup_is_not_found_and_what_exists_is_not_written_over(folder: Path, tmp_path: Path) -> None:
+    shell = Shell(environment={})
+
+    missing = shell("backup", "verify", str(tmp_path))
+    taken = shell("backup", "create", "--data", str(folder), "--to", str(folder))
+
+    assert (missing.code, "is no finished backup" in missing.err) == (3, True)
+    assert (taken.code, "is not empty" in taken.err) == (4, True)
