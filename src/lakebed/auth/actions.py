@@ -1,7 +1,7 @@
 """The names of what can be done, and the names that stand for one another.
 
 An action is `service:Verb`. Those of the contract's services have the names that its clients send in policies; `gc:` is
-ours, for collections. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
+ours, for collections, and `ops:` for operators. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ GC: Final = (
     "gc:Restore",
     "gc:WriteRules",
 )
-ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC))
-SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "pr", "retention"})
+OPS: Final = ("ops:ReadAudit", "ops:ReadMetrics")
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *OPS))
+SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "ops", "pr", "retention"})
 
 ALSO: Final[dict[str, str]] = {
     "gc:ReadRules": "retention:GetGarbageCollectionRules",

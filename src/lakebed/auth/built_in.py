@@ -8,6 +8,7 @@ none can be changed or deleted, and an administrator who wants others makes grou
     Viewers        FSReadAll, RepoManagementReadAll, GCViewer, AuthManageOwnCredentials
     GCPlanners     GCPlanner, AuthManageOwnCredentials
     GCOperators    GCOperator, AuthManageOwnCredentials
+    Monitors       Monitor
 
 The contract's access levels (ACL) are the first four: Admin, Super, Write, Read.
 """
@@ -67,6 +68,7 @@ POLICIES: Final[dict[str, tuple[Statement, ...]]] = {
     "GCOperator": (_SEE_COLLECTIONS, _PLAN, _allow("gc:Apply", "gc:Restore", "gc:WriteRules")),
     "GCPlanner": (_SEE_COLLECTIONS, _PLAN),
     "GCViewer": (_SEE_COLLECTIONS,),
+    "Monitor": (_allow("ops:ReadMetrics"),),
     "RepoManagementFullAccess": (_allow("branches:*", "ci:*", "fs:ReadConfig", "fs:UpdateRepository", "retention:*"),),
     "RepoManagementReadAll": (_allow("branches:Get*", "ci:Read*", "fs:ReadConfig", "retention:Get*"),),
 }
@@ -96,6 +98,7 @@ GROUPS: Final[dict[str, BuiltInGroup]] = {
         description="Plan garbage collections and explain them; delete nothing",
         policies=("GCPlanner", "AuthManageOwnCredentials"),
     ),
+    "Monitors": BuiltInGroup(description="Read the server's metrics, and nothing else", policies=("Monitor",)),
     "SuperUsers": BuiltInGroup(
         description="Everything with repositories, and planning garbage collections", policies=ACL["Super"]
     ),

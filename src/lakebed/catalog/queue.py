@@ -26,6 +26,10 @@ class BranchQueue:
         self._waiting: dict[str, deque[Event]] = {}
         """A branch is a key while somebody has the turn. Its value: who waits, in order."""
 
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
     async def run(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work` when everybody who came before is through.
 

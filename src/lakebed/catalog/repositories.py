@@ -297,6 +297,10 @@ class Catalog:
         """The versions of every repository that this process has open: what its upkeep goes through."""
         return [opened.versions for opened in self._opened.values()]
 
+    def count_waiting(self) -> int:
+        """Commits and merges that wait for their turn in this process, over all branches."""
+        return sum(opened.queue.waiting for opened in self._opened.values())
+
     async def close(self) -> None:
         await self.namespaces.close()
 

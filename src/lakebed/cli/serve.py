@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,11 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 @app.command()
 @command
 def serve(
@@ -34,18 +38,18 @@ def serve(
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="Lines for people, or a JSON object a line.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Run a server until Ctrl-C. Metadata and, unless configured otherwise, objects lie in its folder.
 
     What else can be set is in environment variables: docs/guide/server.md.
     """
     # An exception to the import map: the command line is a composition root of the server, too.
-    from lakebed.server import options_of
+    from lakebed.server import LogOptions, options_of
     from lakebed.server import serve as serve_until_stopped
 
-    logging.basicConfig(
-        level=log_level.value.upper(), format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
-    )
     options = options_of(data.absolute(), session.environment)
 
     def ready(url: str) -> None:
@@ -53,4 +57,5 @@ def serve(
         # Whoever started us may wait for this line.
         typer.get_text_stream("stdout").flush()
 
-    serve_until_stopped(options, host=host, port=port, workers=workers, drain_s=drain, on_ready=ready)
+    log = LogOptions(level=log_level.value, format=log_format.value)
+    serve_until_stopped(options, host=host, port=port, workers=workers, drain_s=drain, log=log, on_ready=ready)

@@ -13,6 +13,7 @@ from .backup import (
 )
 from .backup_check import Checked
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from .logs import LogOptions
 from .recovery import NoDataFolder, recover
 from .serving import AddressTaken, BadAddress, WorkerFailed, serve
 from .state import AppState
@@ -29,6 +30,7 @@ __all__ = [
     "DataFolderFormat",
     "DataFolderUnavailable",
     "FolderTaken",
+    "LogOptions",
     "NoDataFolder",
     "NotABackup",
     "NotADataFolder",

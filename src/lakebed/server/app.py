@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,9 @@ from lakebed.wire import StorageConfig
 from .collectors import Collectors, check_runs
 from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
+from .health import Probe
+from .logs import REQUEST_ID, access, log_access
+from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .requests import RestRequest
 from .responses import answer, text
 from .rest import (
@@ -75,6 +79,7 @@ from .rest import (
 from .routing import Route, Router
 from .setting_up import check_origin
 from .state import AppState
+from .survey import Survey
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +181,9 @@ async def _close_slices(catalog: Catalog) -> None:
             logger.warning("a slice of %s stays open: %s", versions.uid, error)
 
 
-async def _compose(options: ServerOptions, store: Store) -> AppState:
-    ports = live_ports()
+async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
+    ports, metrics = live_ports(), Metrics()
+    store = MeasuredStore(bare_store, metrics)
     keys = await load_server_keys(store, ports.ids, options.server_secret)
     accounts = Accounts(store, ports, keys)
     authenticator = Authenticator(accounts, keys, ports)
@@ -216,9 +222,11 @@ async def _compose(options: ServerOptions, store: Store) -> AppState:
         authorizer=Authorizer(policies, ports),
         storage=storage_config(options.blockstore),
         version=version("lakebed"),
+        data_dir=options.data_dir,
         continuation_key=keys.continuation_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if options.blockstore == "s3" else None,
+        metrics=metrics,
     )
 
 
@@ -251,6 +259,10 @@ class App:
     def __init__(self, state: AppState, router: Router) -> None:
         self._state = state
         self._router = router
+        self._probe = Probe(state)
+        self._survey = Survey(state)
+        state.metrics.gauges["lakebed_commit_queue"] = state.catalog.count_waiting
+        state.metrics.gauges["lakebed_draining"] = lambda: float(state.drain.is_draining)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
@@ -262,34 +274,59 @@ class App:
                 raise
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics, began_s = self._state.metrics, time.perf_counter()
         request = RestRequest(scope, receive)
         request_id = _request_id(request)
-
-        def told() -> str:
-            return _told(request, request_id)
-
+        REQUEST_ID.set(request_id)  # The request's task is its context: nothing needs to be set back.
+        response: Response | None = None
+        metrics.in_progress += 1
         try:
-            response = await self._answer(request)
-        except LakebedError as error:
-            if isinstance(error, NotAuthenticated) and "failures" in error.facts:
-                key, count = error.facts["access_key_id"], error.facts["failures"]
-                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, scope.get("client"), count, told())
-            response = error_response(error, told)
+            response = await self._answer_or_error(request)
+            response.raw_headers.append((b"x-request-id", request_id.encode()))
+            if self._state.drain.is_draining:
+                # The client is to open its next connection to another process.
+                response.raw_headers.append((b"connection", b"close"))
+            await response(scope, receive, send)
         except ClientDisconnect:
             return
+        finally:
+            metrics.in_progress -= 1
+            self._note_answered(request, 499 if response is None else response.status_code, began_s)
+
+    async def _answer_or_error(self, request: RestRequest) -> Response:
+        def told() -> str:
+            return _told(request)
+
+        try:
+            return await self._answer(request)
+        except LakebedError as error:
+            if isinstance(error, NotAuthenticated) and "failures" in error.facts:
+                key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
+                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, told())
+            return error_response(error, told)
+        except ClientDisconnect:
+            raise
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
             logger.exception("unexpected error in %s", told())
-            response = message_response(500, "internal server error")
-        response.raw_headers.append((b"x-request-id", request_id))
-        if self._state.drain.is_draining:
-            # The client is to open its next connection to another process.
-            response.raw_headers.append((b"connection", b"close"))
-        await response(scope, receive, send)
+            return message_response(500, "internal server error")
+
+    def _note_answered(self, request: RestRequest, status: int, began_s: float) -> None:
+        """Count the request, and log it where a log is kept. 499: the client went away before its answer."""
+        seconds = time.perf_counter() - began_s
+        operation = "" if request.operation is None else request.operation.id
+        self._state.metrics.count_request(operation, status, seconds)
+        if access.isEnabledFor(logging.INFO):
+            identity = getattr(request, "identity", None)
+            fields = {"method": request.scope["method"], "path": request.scope["raw_path"].decode("latin-1")}
+            log_access(
+                {**fields, "operation": operation, "user": identity and identity.user_id}
+                | {"status": status, "seconds": round(seconds, 6)}
+            )
 
     async def _answer(self, request: RestRequest) -> Response:
         path: bytes = request.scope["raw_path"]
         if not path.startswith(API_ROOT):
-            return self._answer_outside(path)
+            return await self._answer_outside(request, path)
         route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
         operation = request.operation = route.operation
         request.parameters = route.parameters
@@ -309,14 +346,25 @@ class App:
             result = await route.handler(request)
         return result if isinstance(result, Response) else answer(result, operation.status)
 
-    def _answer_outside(self, path: bytes) -> Response:
+    async def _answer_outside(self, request: RestRequest, path: bytes) -> Response:
         if path == b"/_health":
             return text("alive!")
         if path == b"/openapi.json":
             return answer(openapi.document(self._state.version))
+        if path == b"/_ready":
+            readiness = await self._probe.look()
+            return answer(readiness, 200 if readiness.ready else 503)
+        if path == b"/metrics":
+            return await self._answer_metrics(request)
         if path == b"/":
             return text("This is Lakebed. Its API is below /api/v1; `lakebed --help` and the lakefs packages speak it.")
         raise NoSuchEndpoint("invalid API endpoint")
+
+    async def _answer_metrics(self, request: RestRequest) -> Response:
+        request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+        (await self._state.authorizer.permissions(request.identity)).require("ops:ReadMetrics", "*")
+        samples = [*self._state.metrics.of_all_workers(), *await self._survey.samples()]
+        return Response(as_text(samples), media_type=CONTENT_TYPE)
 
 
 def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes | None]:
@@ -333,17 +381,17 @@ def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes
     return authorization, session
 
 
-def _told(request: RestRequest, request_id: bytes) -> str:
+def _told(request: RestRequest) -> str:
     """For the log: what was asked, by whom, under which id. One line, whatever the path holds."""
     identity = getattr(request, "identity", None)
     user = "nobody" if identity is None else identity.user_id
     path = request.scope["raw_path"].decode("latin-1")
-    return f"{request.scope['method']} {path!a} of user {user!a}, request {request_id.decode()}"
+    return f"{request.scope['method']} {path!a} of user {user!a}, request {REQUEST_ID.get()}"
 
 
-def _request_id(request: RestRequest) -> bytes:
+def _request_id(request: RestRequest) -> str:
     """The caller's own, so that it finds itself in logs, or a fresh one."""
     given = request.header(b"x-request-id")
     if given is not None and given.isascii() and given.isprintable() and len(given) <= 128:
-        return given.encode()
-    return secrets.token_hex(16).encode()
+        return given
+    return secrets.token_hex(16)

@@ -24,6 +24,7 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -43,6 +44,7 @@ from .app import ServerOptions, create_app, opened
 from .draining import CUT_S, DRAIN_S, DrainingServer
 from .folder import RESERVE_BYTES, keep_reserve, prepare_folder
 from .limits import LimitedProtocol
+from .logs import LogOptions, configure_logs
 from .setting_up import is_loopback
 from .upkeep_loop import run_upkeep
 
@@ -79,12 +81,13 @@ def serve(
     port: int = 8000,
     workers: int = 1,
     drain_s: float = DRAIN_S,
+    log: LogOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
 
     `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. Requests under way get
-    `drain_s` to end.
+    `drain_s` to end. `log` None: the caller configured the logs of this process; its workers log warnings as text.
 
     Raises:
         AddressTaken, BadAddress: nothing can listen there.
@@ -113,10 +116,15 @@ def serve(
             if on_ready is not None:
                 on_ready(url)
 
+        if log is not None:
+            configure_logs(log)
+        process = ProcessOptions(drain_s=drain_s, log=log or LogOptions())
         if workers == 1:
-            run_in_loop(serve_here(options, listener, ready, drain_s=drain_s))
+            run_in_loop(serve_here(options, listener, ready, process))
         else:
-            run_in_loop(_Parent(options, listener, workers, drain_s, ready).run())
+            with tempfile.TemporaryDirectory(prefix="lakebed-metrics-") as folder:
+                process = msgspec.structs.replace(process, metrics_folder=Path(folder))
+                run_in_loop(_Parent(options, listener, workers, process, ready).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -154,12 +162,20 @@ def run_in_loop(main: Awaitable[None]) -> None:
         runner.run(run())
 
 
+class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How one process serves. `metrics_folder` is where the workers of one server show each other their figures."""
+
+    drain_s: float
+    log: LogOptions
+    metrics_folder: Path | None = None
+
+
 async def serve_here(
     options: ServerOptions,
     listener: socket.socket,
     ready: Callable[[], None],
+    process: ProcessOptions,
     *,
-    drain_s: float,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set; then drain."""
@@ -184,8 +200,10 @@ async def serve_here(
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
             _calm_the_collector()
-            server = DrainingServer(config, state.drain, drain_s)
-            upkeep = asyncio.create_task(run_upkeep(state))
+            server = DrainingServer(config, state.drain, process.drain_s)
+            beside = [asyncio.create_task(run_upkeep(state))]
+            if process.metrics_folder is not None:
+                beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             stopping = asyncio.create_task(stop.wait())
             starting = asyncio.create_task(server.is_up.wait())
@@ -197,9 +215,9 @@ async def serve_here(
                 server.should_exit = True
                 await serving
             finally:
-                for task in (stopping, starting, upkeep):
+                for task in (stopping, starting, *beside):
                     task.cancel()
-                await asyncio.gather(stopping, starting, upkeep, return_exceptions=True)
+                await asyncio.gather(stopping, starting, *beside, return_exceptions=True)
 
 
 def _calm_the_collector() -> None:
@@ -246,7 +264,7 @@ class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
 
     options: ServerOptions
     listener_fd: int
-    drain_s: float
+    process: ProcessOptions
 
 
 def encode_orders(orders: WorkerOrders) -> bytes:
@@ -267,10 +285,15 @@ class _Parent:
     """The workers: those that serve, and those that were told to go and drain."""
 
     def __init__(
-        self, options: ServerOptions, listener: socket.socket, workers: int, drain_s: float, ready: Callable[[], None]
+        self,
+        options: ServerOptions,
+        listener: socket.socket,
+        workers: int,
+        process: ProcessOptions,
+        ready: Callable[[], None],
     ) -> None:
         self._listener = listener
-        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno(), drain_s=drain_s)
+        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno(), process=process)
         self._workers = workers
         self._ready = ready
         self._running: list[Popen[bytes]] = []
@@ -373,7 +396,7 @@ class _Parent:
         for process in self._running:
             _tell_to_go(process)
         for process in (*self._running, *self._leaving):
-            await asyncio.to_thread(_wait_or_kill, process, self._orders.drain_s + CUT_S + CLOSE_S)
+            await asyncio.to_thread(_wait_or_kill, process, self._orders.process.drain_s + CUT_S + CLOSE_S)
             _close_pipes(process)
 
 

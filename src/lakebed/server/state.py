@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies
 from lakebed.base import Ports
@@ -12,6 +13,7 @@ from lakebed.wire import StorageConfig
 
 from .collectors import Collectors
 from .draining import Drain
+from .metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,9 @@ class AppState:
     collectors: Collectors
     storage: StorageConfig
     version: str
+    data_dir: Path
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
     drain: Drain = field(default_factory=Drain)
     setup_secret: str | None = field(default=None, repr=False)
+    metrics: Metrics = field(default_factory=Metrics)

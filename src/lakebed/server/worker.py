@@ -15,6 +15,7 @@ import sys
 
 from lakebed.base import LakebedError
 
+from .logs import configure_logs
 from .serving import BEAT_S, WorkerOrders, decode_orders, run_in_loop, serve_here
 
 logger = logging.getLogger(__name__)
@@ -41,17 +42,17 @@ async def _work(orders: WorkerOrders) -> None:
             loop.call_later(BEAT_S, beat)
 
     with socket.socket(fileno=orders.listener_fd) as listener:
-        await serve_here(orders.options, listener, ready, drain_s=orders.drain_s, stop=stop)
+        await serve_here(orders.options, listener, ready, orders.process, stop=stop)
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     line = sys.stdin.buffer.readline()
     if not line:
         return 1  # The parent is gone already.
+    orders = decode_orders(line)
+    configure_logs(orders.process.log)
     try:
-        run_in_loop(_work(decode_orders(line)))
+        run_in_loop(_work(orders))
     except LakebedError as error:
         logger.error("%s", error)  # noqa: TRY400  # the message is for people, a stack trace would hide it
         return 1

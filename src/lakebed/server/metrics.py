@@ -1,0 +1,245 @@
+"""Figures of one server process, as Prometheus reads them: counts while it serves, and the text of `/metrics`.
+
+The workers of one server share a port, and any of them may be asked. Each writes its figures to a folder of the parent,
+every SHARE_S, and the one that answers adds those of the others. A label names the process, so that a rate over
+the sum is right although processes end and start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from lakebed.base import Conflict, LakebedError
+from lakebed.kv import Held, Page, Predicate, Store
+
+T = TypeVar("T")
+
+SHARE_S: Final = 2.0
+BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+FAMILIES: Final[dict[str, tuple[str, str]]] = {
+    "lakebed_requests_total": ("counter", "Requests answered, by operation and status."),
+    "lakebed_request_seconds": ("histogram", "Time from a request's head to the end of its answer, by operation."),
+    "lakebed_requests_in_progress": ("gauge", "Requests that are being answered."),
+    "lakebed_kv_seconds": ("histogram", "Time of one operation of the key-value store."),
+    "lakebed_kv_failures_total": ("counter", "Operations of the key-value store that failed, or lost a race."),
+    "lakebed_commit_queue": ("gauge", "Commits and merges that wait for their branch's turn."),
+    "lakebed_draining": ("gauge", "1 while the process ends."),
+    "process_cpu_seconds_total": ("counter", "CPU time, user and system."),
+    "process_resident_memory_bytes": ("gauge", "Resident memory."),
+    "process_start_time_seconds": ("gauge", "When the process started, in Unix time."),
+    "lakebed_repositories": ("gauge", "Repositories of the installation."),
+    "lakebed_staged_objects": ("gauge", "Staged changes of a repository's branches that no commit has."),
+    "lakebed_staged_bytes": ("gauge", "Size of the staged objects."),
+    "lakebed_runs": ("gauge", "Collection runs by kind and state."),
+    "lakebed_reclaimed_bytes_total": ("counter", "Bytes that collections deleted, by the reports of ended runs."),
+    "lakebed_retention_lag_seconds": ("gauge", "Age of the newest collection that ended, by kind."),
+    "lakebed_survey_age_seconds": ("gauge", "Age of the figures of repositories: they are counted now and then."),
+    "lakebed_survey_complete": ("gauge", "0 where there was more than one survey counts."),
+}
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the text. `family` is a key of FAMILIES; `suffix` belongs to histograms."""
+
+    family: str
+    suffix: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+class Timings:
+    """A histogram of seconds."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def samples(self, family: str, *labels: tuple[str, str]) -> Iterable[Sample]:
+        totals = list(accumulate(self.counts))
+        for bound, total in zip((*map(str, BUCKETS_S), "+Inf"), totals, strict=True):
+            yield Sample(family, "_bucket", (*labels, ("le", bound)), total)
+        yield Sample(family, "_sum", labels, self.sum_s)
+        yield Sample(family, "_count", labels, totals[-1])
+
+
+class Metrics:
+    """What one process counts."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.request_seconds: dict[str, Timings] = {}
+        self.in_progress = 0
+        self.kv_seconds: dict[str, Timings] = {}
+        self.kv_failures: Counter[tuple[str, str]] = Counter()
+        self.gauges: dict[str, Callable[[], float]] = {}
+        """Read when the figures are asked for."""
+        self._started_s = time.time()
+        self._folder: Path | None = None
+
+    def count_request(self, operation: str, status: int, seconds: float) -> None:
+        self.requests[operation, status] += 1
+        timings = self.request_seconds.get(operation)
+        if timings is None:
+            timings = self.request_seconds[operation] = Timings()
+        timings.add(seconds)
+
+    def samples(self) -> list[Sample]:
+        found = [
+            Sample("lakebed_requests_total", "", (("operation", operation), ("status", str(status))), count)
+            for (operation, status), count in self.requests.items()
+        ]
+        for operation, timings in self.request_seconds.items():
+            found += timings.samples("lakebed_request_seconds", ("operation", operation))
+        for name, timings in self.kv_seconds.items():
+            found += timings.samples("lakebed_kv_seconds", ("operation", name))
+        for (name, reason), count in self.kv_failures.items():
+            found.append(Sample("lakebed_kv_failures_total", "", (("operation", name), ("reason", reason)), count))
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        single = {
+            "lakebed_requests_in_progress": self.in_progress,
+            "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
+            "process_resident_memory_bytes": _resident_bytes(),
+            "process_start_time_seconds": self._started_s,
+            **{name: read() for name, read in self.gauges.items()},
+        }
+        return [*found, *(Sample(name, "", (), value) for name, value in single.items())]
+
+    # Other workers
+
+    async def share(self, folder: Path) -> None:
+        """Write the figures to a file of this process, again and again, until cancelled."""
+        self._folder = folder
+        mine, draft = folder / str(os.getpid()), folder / f"{os.getpid()}.draft"
+        while True:
+            draft.write_bytes(msgspec.json.encode(self.samples()))
+            draft.replace(mine)
+            await asyncio.sleep(SHARE_S)
+
+    def of_all_workers(self) -> list[Sample]:
+        """The samples of this process and of each other worker that lives, with a label for the process."""
+        found = _of_process(os.getpid(), self.samples())
+        for file in sorted(self._folder.iterdir()) if self._folder is not None else []:
+            if file.name.isdigit() and int(file.name) != os.getpid():
+                if _is_alive(int(file.name)):
+                    found += _of_process(int(file.name), msgspec.json.decode(file.read_bytes(), type=list[Sample]))
+                else:
+                    file.unlink(missing_ok=True)
+        return found
+
+
+def _of_process(pid: int, samples: Iterable[Sample]) -> list[Sample]:
+    label = ("process", str(pid))
+    return [Sample(each.family, each.suffix, (*each.labels, label), each.value) for each in samples]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:  # Linux alone has it.
+        return 0
+
+
+def as_text(samples: Iterable[Sample]) -> str:
+    """The exposition format of Prometheus, families in the order of FAMILIES."""
+    by_family: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    for sample in samples:
+        by_family[sample.family].append(sample)
+    lines: list[str] = []
+    for name, found in by_family.items():
+        if found:
+            kind, meaning = FAMILIES[name]
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+            lines += [_line(sample) for sample in found]
+    return "\n".join(lines) + "\n"
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sample.labels])
+    value = int(sample.value) if float(sample.value).is_integer() else sample.value
+    return f"{sample.family}{sample.suffix}{'{' + labels + '}' if labels else ''} {value}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class MeasuredStore:
+    """A Store that counts and times each operation of another one."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._failures = metrics.kv_failures
+        self._timings = {name: Timings() for name in _OPERATIONS}
+        metrics.kv_seconds = self._timings
+
+    async def _timed(self, name: str, work: Awaitable[T]) -> T:
+        began = time.perf_counter()
+        try:
+            return await work
+        except LakebedError as error:
+            self._failures[name, "lost race" if isinstance(error, Conflict) else type(error).__name__] += 1
+            raise
+        finally:
+            self._timings[name].add(time.perf_counter() - began)
+
+    async def get(self, partition: bytes, key: bytes) -> Held | None:
+        return await self._timed("get", self._store.get(partition, key))
+
+    async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
+        return await self._timed("get_many", self._store.get_many(partition, keys))
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
+        return await self._timed("scan", self._store.scan(partition, start, limit))
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        await self._timed("set", self._store.set(partition, key, value))
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        await self._timed("set_many", self._store.set_many(partition, items))
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        return await self._timed("set_if", self._store.set_if(partition, key, value, predicate))
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        await self._timed("delete", self._store.delete(partition, key))
+
+    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        await self._timed("delete_many", self._store.delete_many(partition, keys))
+
+    async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        await self._timed("delete_if", self._store.delete_if(partition, key, predicate))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+_OPERATIONS: Final = ("get", "get_many", "scan", "set", "set_many", "set_if", "delete", "delete_many", "delete_if")

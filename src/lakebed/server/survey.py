@@ -1,0 +1,128 @@
+"""Figures of the repositories themselves: what is staged, what collections did. Counted when asked for, and not often.
+
+A survey reads every cell that is staged, so it is kept for SURVEY_S and stops counting cells at CELLS_MAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+
+from lakebed.base import LakebedError, RunId
+from lakebed.catalog import Repository
+from lakebed.gc.protocol import RunKind, decode_report, report_path
+from lakebed.objectstore import ObjectMissing
+from lakebed.versions import RunState, decode_cells, is_gone, keys
+
+from .metrics import Sample
+from .state import AppState
+from .upkeep_loop import every_repository
+
+logger = logging.getLogger(__name__)
+
+SURVEY_S: Final = 60.0
+WAIT_S: Final = 5.0
+"""A request waits this long for a survey, and then answers with the one before it."""
+CELLS_MAX: Final = 500_000
+PAGE: Final = 1000
+
+
+class Survey:
+    """The newest survey of this process."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._samples: list[Sample] = []
+        self._made_s = float("-inf")
+        self._under_way: asyncio.Task[None] | None = None
+        self._reclaimed: dict[tuple[str, RunId], int] = {}
+        """Bytes that each ended run deleted. Its report changes no more, so it is read once."""
+
+    async def samples(self) -> list[Sample]:
+        """The figures, at most SURVEY_S and one survey old; none if the first survey takes longer than WAIT_S."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._made_s > SURVEY_S and self._under_way is None:
+            self._under_way = asyncio.create_task(self._make())
+        if self._under_way is not None:
+            await asyncio.wait({self._under_way}, timeout=WAIT_S)
+        if not self._samples:
+            return []
+        return [*self._samples, Sample("lakebed_survey_age_seconds", "", (), round(loop.time() - self._made_s, 1))]
+
+    async def _make(self) -> None:
+        try:
+            self._samples = await self._count()
+            self._made_s = asyncio.get_running_loop().time()
+        except LakebedError as error:
+            logger.warning("metrics: the repositories could not be counted: %s", error)
+        finally:
+            self._under_way = None
+
+    async def _count(self) -> list[Sample]:
+        found: list[Sample] = []
+        repositories, cells_left = 0, CELLS_MAX
+        async for repository in every_repository(self._state):
+            repositories += 1
+            objects, size_bytes = 0, 0
+            if cells_left > 0:
+                objects, size_bytes, cells = await _staged(repository, cells_left)
+                cells_left -= cells
+            name = ("repository", str(repository.id))
+            found.append(Sample("lakebed_staged_objects", "", (name,), objects))
+            found.append(Sample("lakebed_staged_bytes", "", (name,), size_bytes))
+            found += await self._runs(repository, name)
+        found.append(Sample("lakebed_repositories", "", (), repositories))
+        found.append(Sample("lakebed_survey_complete", "", (), int(cells_left > 0)))
+        return found
+
+    async def _runs(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
+        states: Counter[tuple[str, str]] = Counter()
+        newest_ms: dict[str, int] = {}
+        reclaimed: Counter[str] = Counter()
+        for run_id, run in await repository.versions.retired.runs():
+            kind = run.kind.value
+            states[kind, run.state.value] += 1
+            if run.state is RunState.ENDED:
+                newest_ms[kind] = max(newest_ms.get(kind, 0), run.started_ms)
+                reclaimed[kind] += await self._reclaimed_bytes(repository, RunKind(kind), run_id)
+        now_ms = self._state.ports.clock.now_ms()
+        samples = [
+            Sample("lakebed_runs", "", (name, ("kind", kind), ("state", state)), count)
+            for (kind, state), count in states.items()
+        ]
+        for kind, started_ms in newest_ms.items():
+            labels = (name, ("kind", kind))
+            samples.append(Sample("lakebed_retention_lag_seconds", "", labels, max(0, now_ms - started_ms) / 1000))
+            samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, reclaimed[kind]))
+        return samples
+
+    async def _reclaimed_bytes(self, repository: Repository, kind: RunKind, run_id: RunId) -> int:
+        key = (repository.record.uid, run_id)
+        if key not in self._reclaimed:
+            try:
+                path = report_path(kind, run_id)
+                report = decode_report(await repository.objectstore.get(path), name=path)
+            except ObjectMissing:
+                # The collector writes it right after the run ended, or died before it could.
+                return 0
+            self._reclaimed[key] = report.bytes_deleted
+        return self._reclaimed[key]
+
+
+async def _staged(repository: Repository, cells_max: int) -> tuple[int, int, int]:
+    """Staged objects, their size, and how many cells were read."""
+    versions = repository.versions
+    objects = size_bytes = cells = 0
+    for _, branch in await versions.context.branches.every():
+        for token in branch.tokens():
+            start: bytes | None = b""
+            while start is not None and cells < cells_max:
+                page = await versions.store.scan(keys.token_partition(versions.uid, token), start, PAGE)
+                sizes = [row[4] for flags, row in decode_cells(page.values) if not is_gone(flags)]
+                objects += len(sizes)
+                size_bytes += sum(sizes)
+                cells += len(page.values)
+                start = page.next_start
+    return objects, size_bytes, cells

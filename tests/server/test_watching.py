@@ -1,0 +1,228 @@
+"""Probes, metrics and logs: what operators and their tools see of a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lakebed.base import RunId
+from lakebed.gc.protocol import RunKind, StartRun
+from lakebed.gc.service import CollectionService
+from lakebed.server import App, AppState, LogOptions, create_app
+from lakebed.server.folder import RESERVE_BYTES
+from lakebed.server.logs import REQUEST_ID, configure_logs
+from lakebed.server.metrics import BUCKETS_S, FAMILIES, Metrics, Sample, Timings, as_text
+
+from .test_serving import serving, set_up
+
+
+async def ask(app: App, path: str, auth: httpx.Auth | None = None) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://lake") as outside:
+        return await outside.get(path, auth=auth)
+
+
+def figures(text: str) -> dict[str, float]:
+    """Each line of the exposition by its name and labels, without the process."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            labels = name.partition("{")[2].rstrip("}")
+            kept = ",".join(label for label in labels.split(",") if label and not label.startswith("process="))
+            found[name.partition("{")[0] + (f"{{{kept}}}" if kept else "")] = float(value)
+    return found
+
+
+class TestProbes:
+    async def test_a_server_that_works_is_alive_and_ready(self, app: App, repo: str) -> None:
+        assert (await ask(app, "/_health")).status_code == 200
+
+        answer = await ask(app, "/_ready")
+
+        assert answer.status_code == 200
+        assert answer.json() == {"ready": True, "checks": dict.fromkeys(("kv", "objects", "disk", "process"), "ok")}
+
+    async def test_a_draining_server_is_alive_and_not_ready(self, app: App, state: AppState) -> None:
+        state.drain.is_draining = True
+
+        assert (await ask(app, "/_health")).status_code == 200
+        answer = await ask(app, "/_ready")
+
+        assert answer.status_code == 503
+        assert answer.json()["checks"]["process"] == "draining"
+        assert answer.headers["connection"] == "close"
+
+    async def test_a_store_that_is_closed_is_not_ready(self, tmp_path: Path) -> None:
+        from lakebed.server import ServerOptions, opened
+
+        async with opened(ServerOptions(data_dir=tmp_path, blockstore="mem")) as state:
+            app = create_app(state)
+            await state.store.close()
+            answer = await ask(app, "/_ready")
+
+        assert answer.status_code == 503
+        assert answer.json()["checks"]["kv"] == "unavailable"
+        assert str(tmp_path) not in answer.text
+
+    async def test_a_full_disk_is_not_ready(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        full = shutil.disk_usage("/")._replace(free=RESERVE_BYTES - 1)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+
+        assert (await ask(app, "/_ready")).json()["checks"]["disk"] == "full"
+
+
+class TestMetrics:
+    async def test_requests_and_store_operations_are_counted(
+        self, app: App, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        for _ in range(3):
+            await client.get(repo)
+        await client.get("/repositories/none")
+
+        answer = await ask(app, "/metrics", client.auth)
+
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        found = figures(answer.text)
+        assert found['lakebed_requests_total{operation="getRepository",status="200"}'] == 3
+        assert found['lakebed_requests_total{operation="getRepository",status="404"}'] == 1
+        assert found['lakebed_request_seconds_count{operation="getRepository"}'] == 4
+        assert found['lakebed_request_seconds_bucket{operation="getRepository",le="+Inf"}'] == 4
+        assert found['lakebed_kv_seconds_count{operation="set_if"}'] > 0
+        assert found["lakebed_requests_in_progress"] == 1
+        assert found["lakebed_commit_queue"] == 0
+        assert found["process_resident_memory_bytes"] > 0
+
+    async def test_what_is_staged_and_what_runs_did_is_counted(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        upload = f"{repo}/branches/main/objects"
+        for path, data in {"a": b"123", "b": b"4567"}.items():
+            await client.post(upload, params={"path": path}, content=data)
+        await client.delete(upload, params={"path": "a"})
+        versions = (await state.catalog.get("lake")).versions
+        run = await CollectionService(versions).start(StartRun(kind=RunKind.UNCOMMITTED))
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found["lakebed_repositories"] == 1
+        assert found['lakebed_staged_objects{repository="lake"}'] == 1
+        assert found['lakebed_staged_bytes{repository="lake"}'] == 4
+        assert found['lakebed_runs{repository="lake",kind="uncommitted",state="marking"}'] == 1
+        assert RunId(run.run_id)
+
+    async def test_they_need_a_permission_of_their_own(
+        self, app: App, client: httpx.AsyncClient, stranger: httpx.AsyncClient
+    ) -> None:
+        await client.post("/auth/users", json={"id": "eye"})
+        pair = (await client.post("/auth/users/eye/credentials")).json()
+        auth = httpx.BasicAuth(pair["access_key_id"], pair["secret_access_key"])
+
+        assert (await ask(app, "/metrics")).status_code == 401
+        assert (await ask(app, "/metrics", auth)).status_code in {401, 403}
+        await client.put("/auth/groups/Monitors/members/eye")
+        assert (await ask(app, "/metrics", auth)).status_code == 200
+
+    def test_labels_are_escaped_and_histograms_add_up(self) -> None:
+        timings = Timings()
+        for seconds in (0.0001, 0.002, 99):
+            timings.add(seconds)
+        metrics = Metrics()
+        metrics.kv_seconds["get"] = timings
+
+        found = figures(as_text([*metrics.samples(), Sample("lakebed_runs", "", (("kind", 'a"\\\n'),), 1)]))
+
+        assert found['lakebed_runs{kind="a\\"\\\\\\n"}'] == 1
+        assert found['lakebed_kv_seconds_bucket{operation="get",le="0.001"}'] == 1
+        assert found['lakebed_kv_seconds_bucket{operation="get",le="0.003"}'] == 2
+        assert found[f'lakebed_kv_seconds_bucket{{operation="get",le="{BUCKETS_S[-1]}"}}'] == 2
+        assert found['lakebed_kv_seconds_count{operation="get"}'] == 3
+
+    def test_the_workers_of_a_server_answer_for_each_other(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake", workers=2) as (_, url), set_up(url) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                answer = httpx.get(url + "/metrics", auth=client.auth)
+                assert answer.status_code == 200
+                lines = [line for line in answer.text.splitlines() if line.startswith("process_start_time_seconds")]
+                if len({line.split('"')[1] for line in lines}) == 2:
+                    break
+                assert time.monotonic() < deadline
+
+
+class TestLogs:
+    @pytest.fixture(autouse=True)
+    def _logs_as_before(self) -> object:
+        root = logging.getLogger()
+        before, level = list(root.handlers), root.level
+        yield
+        root.handlers[:] = before
+        root.setLevel(level)
+
+    async def test_an_answered_request_is_one_object_of_json(
+        self, client: httpx.AsyncClient, repo: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        configure_logs(LogOptions(level="info", format="json"))
+
+        await client.get(f"{repo}/refs/main/objects/ls?prefix=secret", headers={"x-request-id": "mine"})
+
+        [line] = self.lines(capsys)
+        assert {name: line[name] for name in ("level", "logger", "request", "operation", "user", "status")} == {
+            "level": "info",
+            "logger": "lakebed.access",
+            "request": "mine",
+            "operation": "listObjects",
+            "user": "esti",
+            "status": 200,
+        }
+        assert line["path"] == f"/api/v1{repo}/refs/main/objects/ls"
+        assert "secret" not in json.dumps(line)
+
+    async def test_what_goes_wrong_in_a_request_has_its_id(
+        self, app: App, client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        configure_logs(LogOptions(format="json"))
+        REQUEST_ID.set("mine")
+
+        try:
+            int("a bug")
+        except ValueError:
+            logging.getLogger("lakebed.test").exception("unexpected")
+
+        [line] = self.lines(capsys)
+        assert line["request"] == "mine"
+        assert "ValueError: invalid literal" in str(line["traceback"])
+
+    def test_text_names_the_request_too(self, capsys: pytest.CaptureFixture[str]) -> None:
+        configure_logs(LogOptions())
+        REQUEST_ID.set("mine")
+
+        logging.getLogger("lakebed.test").warning("careful")
+
+        assert capsys.readouterr().err.rstrip().endswith("WARNING lakebed.test: careful [request mine]")
+
+    def lines(self, capsys: pytest.CaptureFixture[str]) -> list[Mapping[str, object]]:
+        # httpx logs at info, too.
+        found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        return [line for line in found if str(line["logger"]).startswith("lakebed")]
+
+
+def test_the_dashboard_asks_for_figures_that_exist() -> None:
+    board = (Path(__file__).parents[2] / "docs" / "guide" / "grafana" / "lakebed.json").read_text()
+
+    asked = set(re.findall(r"\b(?:lakebed|process)_[a-z_]+\b", board)) - {"lakebed_json"}
+
+    known = {
+        name + suffix
+        for name, (kind, _) in FAMILIES.items()
+        for suffix in (["_bucket"] if kind == "histogram" else [""])
+    }
+    assert asked
+    assert asked <= known
