@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ def options() -> Iterator[ObjectStoreOptions]:
 
 @pytest.fixture(scope="module")
 def s3_client(options: ObjectStoreOptions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder: Path = tmp_path_factory.mktemp("lakebed-s3")
-    environment = {**os.environ, **environment_of(options), "LAKEBED_BLOCKSTORE": "s3"}
+    with client_of_server(tmp_path_factory.mktemp("lakebed-s3"), options) as client:
+        yield client
+
+
+@contextmanager
+def client_of_server(folder: Path, options: ObjectStoreOptions, **settings: str) -> Iterator[Any]:
+    environment = {**os.environ, **environment_of(options), "LAKEBED_BLOCKSTORE": "s3", **settings}
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVE, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -72,3 +78,20 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: Obje
     assert signed.startswith(str(options.s3_endpoint))
     signed_stat = target.stat(pre_sign=True).physical_address
     assert httpx.get(signed_stat).content == b"hello"
+
+
+def test_a_server_told_to_sign_nothing_takes_and_gives_the_bytes_itself(
+    options: ObjectStoreOptions, tmp_path: Path
+) -> None:
+    with client_of_server(tmp_path, options, LAKEBED_PRESIGN="0") as client:
+        assert not client.storage_config.pre_sign_support
+        namespace = f"s3://{make_bucket(options)}/one"
+        repository = lakefs.Repository("lake", client=client).create(storage_namespace=namespace)
+        target = repository.branch("main").object("a")
+
+        target.upload(b"hello")
+
+        assert target.reader("rb").read() == b"hello"
+        assert target.stat(pre_sign=True).physical_address.startswith(namespace)
+        location = client.sdk_client.staging_api.get_physical_address("lake", "main", "b", presign=True)
+        assert location.presigned_url is None

@@ -119,6 +119,7 @@ class ServerOptions:
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
     `setup_secret` None: callers on this machine may set up, without a secret.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
+    `presign`: hand out signed URLs, where the object store has such.
     """
 
     data_dir: Path
@@ -128,11 +129,17 @@ class ServerOptions:
     setup_secret: str | None = field(default=None, repr=False)
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     trust_denials: bool = False
+    presign: bool = True
+
+    @property
+    def metadata_uri(self) -> str:
+        """The key-value store: the one given, or the SQLite file in the data folder."""
+        return self.store_uri or sqlite_uri(self.data_dir / STORE_FILE)
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
     """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
-    LAKEBED_TRUST_DENIALS (`1`), and those of the object stores.
+    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), and those of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -149,6 +156,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
         setup_secret=environment.get("LAKEBED_SETUP_SECRET") or None,
         objectstore=options_from_environment(environment),
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
+        presign=environment.get("LAKEBED_PRESIGN") != "0",
     )
 
 
@@ -159,7 +167,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
     Raises:
         StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
     """
-    store = open_store(options.store_uri or sqlite_uri(options.data_dir / STORE_FILE))
+    store = open_store(options.metadata_uri)
     try:
         state = await _compose(options, store)
         try:
@@ -204,6 +212,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         trees = Trees(namespace, cache, ports)
         return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
 
+    presign = options.presign and options.blockstore == "s3"
     return AppState(
         store=store,
         ports=ports,
@@ -220,24 +229,24 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),
         authorizer=Authorizer(policies, ports),
-        storage=storage_config(options.blockstore),
+        storage=storage_config(options.blockstore, presign=presign),
         version=version("lakebed"),
         data_dir=options.data_dir,
         continuation_key=keys.continuation_key,
         setup_secret=options.setup_secret,
-        presign_s=PRESIGN_S if options.blockstore == "s3" else None,
+        presign_s=PRESIGN_S if presign else None,
         metrics=metrics,
     )
 
 
-def storage_config(blockstore: str) -> StorageConfig:
+def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
     return StorageConfig(
         blockstore_type=blockstore,
         blockstore_namespace_example=f"{blockstore}://example-bucket/",
         validity_regex=f"^{blockstore}://",
         default_namespace_prefix=f"{blockstore}://",
         import_validity_regex=f"^{blockstore}://",
-        pre_sign_support=blockstore == "s3",
+        pre_sign_support=presign,
     )
 
 

@@ -100,7 +100,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
     missing: set[str] = set()
     for _ in range(SNAPSHOTS_MAX):
         (target / STORE_FILE).unlink(missing_ok=True)
-        snapshot_store(options.store_uri or sqlite_uri(source / STORE_FILE), target / STORE_FILE)
+        snapshot_store(options.metadata_uri, target / STORE_FILE)
         say(f"copied the metadata: {(target / STORE_FILE).stat().st_size:,} bytes")
         if objects is not None:
             copier.copy_objects()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lakebed.auth import Accounts, IssuedCredentials, load_server_keys
 from lakebed.base import NotFound
-from lakebed.kv import open_store, sqlite_uri
+from lakebed.kv import open_store
 from lakebed.runtime import live_ports
 
 from .app import ServerOptions
-from .folder import MARKER_FILE, STORE_FILE, prepare_folder
+from .folder import MARKER_FILE, prepare_folder
 
 
 class NoDataFolder(NotFound):
@@ -26,7 +26,7 @@ async def recover(options: ServerOptions, user_id: str) -> IssuedCredentials:
     if not (folder / MARKER_FILE).exists():
         raise NoDataFolder(f"{folder} is not a data folder: it has no {MARKER_FILE}", folder=str(folder))
     prepare_folder(folder)
-    store = open_store(options.store_uri or sqlite_uri(folder / STORE_FILE))
+    store = open_store(options.metadata_uri)
     try:
         ports = live_ports()
         keys = await load_server_keys(store, ports.ids, options.server_secret)
