@@ -2,7 +2,7 @@
 
 A mutation drops a statement, swaps two awaits that follow each other, negates or shifts a comparison, or empties an
 `except`. It is planted in the live functions of a process of its own, forked from this one with everything imported.
-One that nothing notices is a survivor: a missing test, or a change without an effect (listed in docs/design/survivors.md).
+One that nothing notices is a survivor (docs/design/survivors.md): a missing test, or a change without an effect.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from lakebed.base import CommitId
 from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound
 
 from .actors import Ending, Violation
@@ -165,6 +166,33 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
             _check_shown(ending, read.operation.branch, shown, read.before, what, paths=[read.operation.key])
 
 
+def reads_see_merges(ending: Ending) -> None:
+    """Invariant 7, for merges: a read that began after a merge was acknowledged does not show what was there before.
+
+    Asked only of paths that nobody writes to on the branch, or resets: else an older value may be a newer one.
+    """
+    view = View(ending.disk)
+    for merge in ending.acknowledged("merge"):
+        name = merge.operation.branch
+        commit_id = CommitId(str(merge.ended.value)) if merge.ended is not None else CommitId("")
+        if _is_moved(ending, name) or _resets(ending, name):
+            continue
+        after, before = (_tree(view, one) for one in (commit_id, view.commit(commit_id).parents[0]))
+        written = {write.operation.key for write in _of_branch(ending, name, WRITES)}
+        for read in _of_branch(ending, name, ("read",)):
+            key = read.operation.key
+            if read.ended is None or key in written or merge.operation.name not in (read.before or ()):
+                continue
+            is_answer = read.ended.is_ok or read.ended.error is PathNotFound
+            if is_answer and read.ended.value == before.get(key) != after.get(key):
+                raise Violation(f"{read.operation.name} found {read.ended.value!r} after {merge.operation.name}")
+
+
+def _tree(view: View, commit_id: CommitId) -> Mapping[bytes, str]:
+    tree = view.commit(commit_id).metarange_id
+    return view.contents(tree) if view.has_tree(tree) else {}
+
+
 def refs_stay(ending: Ending) -> None:
     """A branch or tag whose making was acknowledged is there, unless somebody may have deleted it since."""
     view = View(ending.disk)
@@ -202,6 +230,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     resets_hold,
     unforced_resets_drop_nothing,
     reads_see_what_was_acknowledged,
+    reads_see_merges,
     lists_have_a_run,
     refs_stay,
 )

@@ -10,7 +10,7 @@ with their version. The whole collector runs beside real trees in tests/gc/servi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from lakebed.gc.protocol import CONDEMNED, Condemn, RunKind, RunState, manifest_
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commit_columns import CommitFacts
-from lakebed.gc.service.commits import Snapshot, read_snapshot
+from lakebed.gc.service.commits import Snapshot, read_snapshot, read_swept
 from lakebed.gc.service.condemning import Condemning
 from lakebed.gc.service.reading import Cursor, Phase, Reading
 from lakebed.gc.service.records import records
@@ -83,6 +83,7 @@ class SimCollector:
         is_last: bool = False,
         has_grace: bool = False,
         is_beside_metadata: bool = False,
+        meanwhile: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """A clean run. `is_last`: leave out commits that a committed run swept, which costs one step. `has_grace`:
         those who were reading when it had marked are through before it deletes. `is_beside_metadata`: it reads commits
@@ -95,10 +96,11 @@ class SimCollector:
         if gives_up:
             await self.give_up_all()
         settled = await self._settled()
+        known = await read_swept(self.repo) if is_beside_metadata else frozenset()
         listing = [stat.key async for page in self.repo.objectstore.list("data/") for stat in page]
         uncommitted = await self.read_staging()
         if is_beside_metadata:
-            committed = await self.read_committed()
+            committed = await self.read_committed(known)
             committed |= await self.held()
         else:
             swept = await self._swept() if is_last else frozenset()
@@ -113,6 +115,8 @@ class SimCollector:
         await self.runs.move(run_id, RunState.MARKED)
         if has_grace:
             await self.grace()
+        if meanwhile is not None:
+            await meanwhile()
         await SimDeleter().delete(sorted(found.doomed))
 
     async def held(self) -> set[str]:
@@ -120,16 +124,16 @@ class SimCollector:
         runs = [run for _, run in await self.repo.retired.runs() if run.state is StoredState.SWEEPING]
         return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
-    async def read_committed(self) -> set[str]:
+    async def read_committed(self, known: frozenset[CommitId] | None = None) -> set[str]:
         """Every address that a commit names. Where files are missing, again without the commits that are gone now
         (gc/context.py)."""
-        snapshot = await self.look_again()
+        snapshot = await self.look_again(known)
         while True:
             there = {id_: commit for id_, commit in snapshot.commits if id_ not in snapshot.swept}
             try:
                 return await self._addresses(there.values())
             except Corrupt:
-                snapshot = await self.look_again()
+                snapshot = await self.look_again(known)
                 if not there.keys() & snapshot.swept:
                     raise
 
@@ -163,14 +167,15 @@ class SimCollector:
             return
         await self._publish(run_id, sorted(expired), plan, rules.version)
         settled = await self._settled()
+        known = await read_swept(self.repo)
         uncommitted = await self.read_staging()
         record, held = await self.runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
-        now = await self.look_again()
+        now = await self.look_again(known)
         if rules.rules is None:
             kept = _kept(now, keeps_history=keeps_history)
         else:
             kept = await self.condemning._kept(run_id, record, now)  # noqa: SLF001  # a step of it
-        condemned = expired - kept
+        condemned = expired - kept - now.late
         needed = await self.needed(now, condemned)
         lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
         namespace = Namespace(uri=repo.objectstore.uri, settled=settled)
@@ -188,9 +193,9 @@ class SimCollector:
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
             await self.repo.fencing.touch(branch)
 
-    async def look_again(self) -> Snapshot:
+    async def look_again(self, known: frozenset[CommitId] | None = None) -> Snapshot:
         """Step 5: holds, refs, commits."""
-        return await read_snapshot(self.repo)
+        return await read_snapshot(self.repo, known=known)
 
     async def needed(self, now: Snapshot, condemned: set[CommitId]) -> set[str]:
         """What commits name that stay."""
@@ -254,8 +259,7 @@ class SimCollector:
             await repo.fencing.give_up(CopyRecord, keys.COPY + name.encode())
 
     async def _settled(self) -> frozenset[str]:
-        found = records(self.repo, SliceRecord, keys.SLICE)
-        return frozenset([name async for name, one in found if one.state is SliceState.SETTLED])
+        return frozenset((await self.runs.settled_slices())[0])
 
     async def _swept(self) -> frozenset[str]:
         return frozenset([id_ async for id_, _ in records(self.repo, SweptRecord, keys.SWEPT)])

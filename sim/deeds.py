@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from lakebed.base import Entry, from_row
 from lakebed.gc.rules import Rules
 from lakebed.gc.service.rules import RuleBook
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions import PathNotFound, UploadRecord, UploadRefused, UploadState, Versions, keys
+from lakebed.versions import (
+    CommitOvertaken,
+    NoChanges,
+    PathNotFound,
+    UploadRecord,
+    UploadRefused,
+    UploadState,
+    Versions,
+    keys,
+)
 
 from .actors import Violation
 from .collecting import CELL_BY_CELL, OPTIONS, READERS, SimCollector
@@ -179,12 +189,23 @@ def resume(name: str) -> Do:
     return Do(Operation(name, "run"), act)
 
 
-def run(name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace: bool = False) -> Do:
-    """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time."""
+def run(
+    name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace: bool = False, commits: bool = False
+) -> Do:
+    """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time. `commits`: the process
+    commits between its last look and its first delete."""
 
     async def act(repo: Versions) -> None:
         options = CELL_BY_CELL if in_pages else OPTIONS
-        await SimCollector(repo, options).collect_uncommitted(gives_up=gives_up, has_grace=has_grace)
+
+        async def commit() -> None:
+            with suppress(NoChanges, CommitOvertaken):
+                await repo.commits.commit(MAIN, message=name, committer="sim")
+
+        collector = SimCollector(repo, options)
+        await collector.collect_uncommitted(
+            gives_up=gives_up, has_grace=has_grace, meanwhile=commit if commits else None
+        )
 
     return Do(Operation(name, "run"), act)
 

@@ -198,12 +198,6 @@ STAND_IN_MUTANTS: Final = (
         patches(SimCollector, collect_uncommitted=_collecting("slucr")),
     ),
     mutant(
-        "slices-open",
-        "only settled slices",
-        ("uploader that closes, run",),
-        patches(SimCollector, collect_uncommitted=_collecting("rSluc")),
-    ),
-    mutant(
         "slices-late",
         "slices are read before cells",
         ("uploader that closes, run",),
@@ -260,7 +254,7 @@ STAND_IN_MUTANTS: Final = (
     ),
     mutant("swept-no-grace", "readers of a commit have a grace", _PAST_READ, patches(SimCollector, grace=_no_grace)),
     mutant(
-        "swept-late", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
+        "swept-after", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
     ),
     mutant(
         "condemn-untouched",

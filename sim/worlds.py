@@ -32,6 +32,7 @@ from .deeds import (
 from .exploring import Budget
 from .hazards import hazard_scenes
 from .lineages import lineage_worlds
+from .metadata import run_beside
 from .optimised import optimised_scenes
 from .scenes import (
     FAR_FUTURE_MS,
@@ -98,6 +99,8 @@ def _small_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("writer, committer", w, c, staged=[a1]), _ALL
     yield scene("committer, resetter", c, s, staged=[a1]), _ALL
     yield scene("committer, merger", c, m, beside=[beside], staged=[a1]), _ALL
+    after = client("r", read("r1", "z"), read("r2", "z"))
+    yield scene("merger, reader that has read before", m, after, beside=[beside]), _ALL
     yield scene("committer that cleans, reader", client("c", commit("c1"), clean("c2")), r, staged=[a1]), _ALL
     yield scene("writer, committer that comes back", w, client("c", commit("c1"), again=[commit("c2")])), _ALL
     yield scene("writer, resetter that commits", w, client("s", reset("s1"), commit("c1")), staged=[a1]), _ALL
@@ -147,6 +150,12 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     late = client("r", run("r1", gives_up=True))
     u = client("u", upload("w2", "a", "2"))
     yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
+    # A commit takes the token that the uploader knows, so his first cell is lost. The run gives up his slice and reads.
+    # His second cell is in a token that was not frozen, and is committed before he looks at his slice once more.
+    commits = client("r", commit("c0"), run("r1", gives_up=True, commits=True))
+    yield scene("uploader, run that gives up and commits", u, commits, staged=[write("w1", "a", "1")]), _NO_FAULT
+    dies = client("r", run("r1", gives_up=True), again=[run("r2")])
+    yield scene("uploader, run that gives up and comes back", u, dies, staged=[write("w1", "a", "1")]), _NO_LOSS
     yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
     closing = client("u", upload("w2", "a", "2"), close("x2"))
@@ -183,6 +192,16 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     q, kk = client("q", run("r2")), client("k", clean_records("k1"), clean_records("k2"))
     yield scene("copier that deletes, cleaner, two runs", client("w", copier, gone), kk, r, q, before=source), _NO_FAULT
     yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _ALL
+    # The same path is written again: the second look must see another row, not just that something is there.
+    again = client("d", upload("w3", "z", "3", branch=SIDE))
+    yield scene("copier, overwriter, run", client("w", copier), again, r, before=source), _NO_FAULT
+    # Records of copies behind the first page, and a branch whose name is longer than another's by a minus.
+    paged = client("r", run("r1", in_pages=True))
+    others = [copy(f"v{n}", "y", f"c{n}", f"v{n}", ref=SIDE) for n in range(3)]
+    copied = [*source, upload("v9", "y", "9", branch=SIDE), *others]
+    yield scene("copier that deletes, run in pages", client("w", copier, gone), paged, before=copied), _NO_FAULT
+    longer = [create_branch("b0", branch="main-b"), upload("w0", "z", "0", branch="main-b")]
+    yield scene("committer, run beside a longer name", c, r, before=longer, staged=[a1]), _ALL
     yield (
         scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source),
         _ALL,
@@ -256,6 +275,9 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     dropper = client("d", delete("d3", "b"))
     yield scene("deleter, both runs", dropper, u, t, before=past, staged=[upload("w3", "b", "3")]), _NO_FAULT
     yield scene("copier from a commit, both runs", from_past, u, t, before=past), _NO_FAULT
+    # A run of uncommitted data that leaves out what was swept: only what was swept before it read staging.
+    beside_swept = client("u", run_beside("r2"))
+    yield scene("copier from a commit, both runs as planned", from_past, beside_swept, t, before=past), _NO_FAULT
     yield scene("brancher, both runs", h, u, t, before=past), _NO_FAULT
     yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
 

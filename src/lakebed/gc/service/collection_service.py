@@ -54,7 +54,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.versions import RunRecord, Versions
 
-from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata
+from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
 from .condemning import Condemning
 from .continuing import Continuations, Reader
 from .deferring import Deferring
@@ -125,7 +125,10 @@ class CollectionService:
         settled, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.settled_slices()
         uploads = None
         if body.kind is RunKind.UNCOMMITTED:
-            uploads = await self._reading.read_uploads(Inputs(self._versions.objectstore, body.kind, run_id))
+            inputs = Inputs(self._versions.objectstore, body.kind, run_id)
+            uploads = await self._reading.read_uploads(inputs)
+            # Before staging is read, never after (commits.py).
+            await inputs.write_swept(await read_swept(self._versions))
         return StartedRun(
             run_id=run_id,
             kind=body.kind,
@@ -181,8 +184,8 @@ class CollectionService:
             # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
             await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
         current = await self.rules.read()
-        snapshot = await self._snapshot(kind)
         inputs = Inputs(self._versions.objectstore, kind, id_)
+        snapshot = await self._snapshot(kind, inputs)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
         commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
@@ -190,10 +193,11 @@ class CollectionService:
             run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
         )
 
-    async def _snapshot(self, kind: RunKind) -> Snapshot:
+    async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
         if kind is RunKind.METADATA:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
-        return await read_snapshot(self._versions)
+        known = await inputs.read_swept() if kind is RunKind.UNCOMMITTED else None
+        return await read_snapshot(self._versions, known=known)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """A run that plans committed data or metadata has no record: whoever has one must still be marking."""

@@ -39,11 +39,12 @@ PART_ROWS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was read in one pass. `refs` are (kind, name, commit, state)."""
+    """What was read in one pass. `refs` are (kind, name, commit, state); `late` were swept after staging was read."""
 
     refs: list[tuple[str, str, CommitId, str]]
     commits: CommitColumns
     swept: frozenset[CommitId]
+    late: frozenset[CommitId] = frozenset()
 
     def refs_table(self) -> pa.Table:
         kinds, names, commits, states = zip(*self.refs, strict=True) if self.refs else ((), (), (), ())
@@ -95,9 +96,17 @@ class Snapshot:
         return dict(zip((name for name, _ in chosen), found, strict=True))
 
 
-async def read_snapshot(versions: Versions) -> Snapshot:
-    """Swept records, then holds, then branches and tags (those being made too), then every commit record."""
-    swept = frozenset([CommitId(name) async for name, _ in records(versions, SweptRecord, keys.SWEPT)])
+async def read_swept(versions: Versions) -> frozenset[CommitId]:
+    """Return every commit that was swept until now."""
+    return frozenset([CommitId(name) async for name, _ in records(versions, SweptRecord, keys.SWEPT)])
+
+
+async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None = None) -> Snapshot:
+    """Read swept records, then holds, then branches and tags (those being made too), then every commit record.
+
+    A run that has read staging before passes what was swept by then as `known`.
+    """
+    swept = await read_swept(versions)
     refs = [
         ("hold", name, hold.commit_id, RefState.ACTIVE.value)
         async for name, hold in records(versions, HoldRecord, keys.HOLD)
@@ -111,7 +120,10 @@ async def read_snapshot(versions: Versions) -> Snapshot:
     ]
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
     void = await find_void(versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs])
-    return replace(snapshot, swept=swept | void) if void else snapshot
+    # A copy from a commit may set its cell after we read staging, and before another run sweeps that commit: the run
+    # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
+    late = frozenset() if known is None else swept - known
+    return replace(snapshot, swept=(swept | void) - late, late=late) if void or late else snapshot
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:

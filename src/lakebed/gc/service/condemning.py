@@ -44,7 +44,7 @@ from lakebed.versions import Commit, RunRecord, SweptRecord, Versions, decode_re
 from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunState as StoredState
 
-from .commits import Snapshot, read_snapshot
+from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
 from .inputs import Inputs
@@ -98,6 +98,8 @@ class Condemning:
         # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
         settled, _ = await self._runs.settled_slices()
         await inputs.write_settled(attempt, settled)
+        # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
+        await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
         return record, Cursor(name=uncommitted_name(attempt))
 
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
@@ -172,9 +174,9 @@ class Condemning:
         # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
         ours = (await inputs.read_table(CONDEMNED, listed)).column("id").to_pylist()
         published = set(await self.condemned(run_id)).intersection(ours)
-        snapshot = await read_snapshot(self._versions)
+        snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
-        condemned = published - kept - snapshot.swept
+        condemned = published - kept - snapshot.swept - snapshot.late
         commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(condemned))
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)

@@ -28,7 +28,7 @@ from lakebed.gc.protocol import (
 from lakebed.objectstore import store_clock_ms
 from lakebed.versions import RunRecord, Versions
 
-from .commits import read_snapshot
+from .commits import read_snapshot, read_swept
 from .condemning import uncommitted_name
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import RunMoved, StalePlan, WrongKind
@@ -88,6 +88,8 @@ class Deferring:
         if body.continuation_token is None:
             record = await self._begin_purging(run_id)
             cursor = Cursor(name=uncommitted_name(record.attempt))
+            swept = await read_swept(self._versions)
+            await Inputs(self._versions.objectstore, kind_of(record), run_id).write_swept(swept, attempt=record.attempt)
         else:
             record, _ = await self._runs.read(run_id)
             self._check_may_delete(run_id, record)
@@ -100,7 +102,7 @@ class Deferring:
         # Slices never open again. One that seems open now belongs to older records: its objects stay.
         settled, _ = await self._runs.settled_slices()
         # Commits after what is staged, as everywhere: what is committed in between would be in neither.
-        snapshot = await read_snapshot(self._versions)
+        snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=record.attempt))
         return Condemnation(
             run_id=run_id,
             commits=await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables()),

@@ -8,14 +8,16 @@ from collections.abc import Iterable
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import RunId
+from lakebed.base import CommitId, RunId
 from lakebed.gc.protocol import (
+    CONDEMNED,
     BadInput,
     Manifest,
     Part,
     PartWriter,
     RunKind,
     Table,
+    arrow_schema,
     check_manifest,
     decode_manifest,
     encode_manifest,
@@ -121,6 +123,25 @@ class Inputs:
         await self._objectstore.put(manifest_path(self.kind, self.run_id, name), encode_manifest(manifest))
         return manifest
 
+    async def write_swept(self, commits: Iterable[CommitId], *, attempt: str = "") -> None:
+        """Keep the commits that were swept before a reading of staging, for the look after it."""
+        name = _swept_name(attempt)
+        ids = pa.array(sorted(commits), pa.string())
+        await self.write_table(CONDEMNED, name, pa.table([ids], schema=arrow_schema(CONDEMNED)))
+
+    async def read_swept(self, *, attempt: str = "") -> frozenset[CommitId]:
+        """
+        Raises:
+            BadInput: missing or altered.
+        """
+        name = _swept_name(attempt)
+        path = manifest_path(self.kind, self.run_id, name)
+        try:
+            manifest = decode_manifest(await self._objectstore.get(path), name=path)
+        except ObjectMissing as error:
+            raise BadInput(f"{path} is missing", input=name) from error
+        return frozenset(map(CommitId, (await self.read_table(CONDEMNED, manifest)).column("id").to_pylist()))
+
     async def write_settled(self, attempt: str, slices: tuple[str, ...]) -> None:
         """Names of slices, kept from the first page of a reading for its last."""
         await self._objectstore.put(self._settled_path(attempt), msgspec.json.encode(slices))
@@ -156,6 +177,10 @@ class Inputs:
                 raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
             parts.append(read_part(manifest, table, part, data))
         return join_parts(manifest, table, parts)
+
+
+def _swept_name(attempt: str) -> str:
+    return f"swept.{attempt}" if attempt else "swept"
 
 
 def digest_of_pages(before: str, manifest: Manifest) -> str:
