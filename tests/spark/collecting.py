@@ -12,6 +12,7 @@ from lakebed.gc.context import Progress
 from lakebed.gc.http_requests import Caller
 from lakebed.gc.protocol import (
     ApplyRequest,
+    EngineName,
     LedgerQuery,
     Mode,
     PlanRequest,
@@ -50,6 +51,7 @@ class Collecting:
             repository=self.repository,
             objectstore=self.objectstore,
             session=session,
+            engine=EngineName.LOCAL if spark is None else EngineName.SPARK,
             tasks=self.tasks,
             progress=self.progress,
             metadata=self.metadata,
@@ -59,13 +61,15 @@ class Collecting:
         """What needs neither a session nor a request."""
         return getattr(self.on(None), name)
 
-    def plan(self, spark: SparkSession, kind: RunKind, *, mode: Mode | None = None, rules: Rules | None = None) -> Plan:
+    def plan(
+        self, spark: SparkSession | None, kind: RunKind, *, mode: Mode | None = None, rules: Rules | None = None
+    ) -> Plan:
         (plan,) = self.plan_each(spark, [kind], mode=mode, rules=rules)
         return plan
 
     def plan_each(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         kinds: Sequence[RunKind] = (),
         *,
         mode: Mode | None = None,
@@ -74,13 +78,13 @@ class Collecting:
         how = self.how if mode is None else {**self.how, "mode": mode}
         return self.on(spark).plan(PlanRequest(kinds=tuple(kinds), rules=rules, **how))
 
-    def apply(self, spark: SparkSession, run_id: str, *, quarantine: str | None = None) -> RunReport:
+    def apply(self, spark: SparkSession | None, run_id: str, *, quarantine: str | None = None) -> RunReport:
         request = ApplyRequest(run_id=run_id, quarantine=quarantine, readers_grace=self.readers_grace)
         return self.on(spark).apply(request)
 
     def run_each(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         kinds: Sequence[RunKind] = (),
         *,
         mode: Mode | None = None,
@@ -90,23 +94,27 @@ class Collecting:
         request = RunRequest(kinds=tuple(kinds), quarantine=quarantine, readers_grace=self.readers_grace, **how)
         return (report for report in self.on(spark).run(request) if isinstance(report, RunReport))
 
-    def run(self, spark: SparkSession, kinds: Sequence[RunKind] = (), **how: Any) -> list[RunReport]:
+    def run(self, spark: SparkSession | None, kinds: Sequence[RunKind] = (), **how: Any) -> list[RunReport]:
         return list(self.run_each(spark, kinds, **how))
 
-    def purge(self, spark: SparkSession) -> PurgeReport:
+    def purge(self, spark: SparkSession | None) -> PurgeReport:
         return self.on(spark).purge()
 
     def restore(self, **options: Any) -> Any:
         return self.on(None).restore(Restore(**options))
 
-    def doomed(self, spark: SparkSession, run_id: str) -> DataFrame:
+    def taken(self, run_id: str) -> set[str]:
+        """The addresses in a plan."""
+        return {one.address for one in self.on(None).objects(run_id)}
+
+    def doomed(self, spark: SparkSession | None, run_id: str) -> DataFrame:
         return self.on(spark).doomed(run_id)
 
-    def condemned(self, spark: SparkSession, run_id: str) -> DataFrame:
+    def condemned(self, spark: SparkSession | None, run_id: str) -> DataFrame:
         return self.on(spark).condemned(run_id)
 
-    def differing(self, spark: SparkSession, a: str, b: str) -> DataFrame:
+    def differing(self, spark: SparkSession | None, a: str, b: str) -> DataFrame:
         return self.on(spark).differing(a, b)
 
-    def ledger(self, spark: SparkSession, query: LedgerQuery = LedgerQuery()) -> DataFrame:
+    def ledger(self, spark: SparkSession | None, query: LedgerQuery = LedgerQuery()) -> DataFrame:
         return self.on(spark).ledger(query)

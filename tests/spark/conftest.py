@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.gc import LocalSession, SessionOptions, local_session
+from lakebed.gc import EngineName, LocalSession, SessionOptions, local_session
 from tests.spark.lakeside import Lakeside
 from tests.spark.served import Served, serving
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that runs on the local engine needs no JVM."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if here in item.path.parents and EngineName.LOCAL not in params.values():
             item.add_marker(pytest.mark.spark)
 
 
@@ -30,8 +32,19 @@ def session() -> Iterator[LocalSession]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def spark(session: LocalSession) -> SparkSession:
+@pytest.fixture(params=[EngineName.LOCAL, EngineName.SPARK])
+def engine(request: pytest.FixtureRequest) -> EngineName:
+    """Each test that asks for `spark` runs on both engines."""
+    found: EngineName = request.param
+    return found
+
+
+@pytest.fixture
+def spark(engine: EngineName, request: pytest.FixtureRequest) -> SparkSession | None:
+    """The session to collect with; None on the local engine."""
+    if engine is EngineName.LOCAL:
+        return None
+    session: LocalSession = request.getfixturevalue("session")
     return session.spark
 
 

@@ -93,7 +93,7 @@ PLANNING = [
 
 @pytest.mark.parametrize(("number", "kind", "route", "pattern"), [(n, *of) for n, of in enumerate(PLANNING)])
 def test_an_input_of_a_plan_that_is_not_what_its_manifest_says_stops_it(
-    spark: SparkSession, lakeside: Lakeside, number: int, kind: RunKind, route: str, pattern: str
+    spark: SparkSession | None, lakeside: Lakeside, number: int, kind: RunKind, route: str, pattern: str
 ) -> None:
     tell(lakeside)
 
@@ -128,7 +128,7 @@ APPLYING = [
 
 @pytest.mark.parametrize(("number", "kind", "route", "pattern"), [(n, *of) for n, of in enumerate(APPLYING)])
 def test_an_input_of_an_apply_that_is_not_what_its_manifest_says_stops_it(
-    spark: SparkSession, lakeside: Lakeside, number: int, kind: RunKind, route: str, pattern: str
+    spark: SparkSession | None, lakeside: Lakeside, number: int, kind: RunKind, route: str, pattern: str
 ) -> None:
     tell(lakeside)
     if kind is M:
@@ -169,7 +169,7 @@ def test_an_input_of_an_apply_that_is_not_what_its_manifest_says_stops_it(
     ],
 )
 def test_an_input_of_a_later_version_stops_the_run(
-    spark: SparkSession, lakeside: Lakeside, kind: RunKind, route: str, field: str
+    spark: SparkSession | None, lakeside: Lakeside, kind: RunKind, route: str, field: str
 ) -> None:
     tell(lakeside)
     if kind is M:

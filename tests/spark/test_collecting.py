@@ -45,7 +45,9 @@ def remove(file: Path) -> None:
     file.unlink()
 
 
-def test_uncommitted_garbage_goes_and_whatever_something_names_stays(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_uncommitted_garbage_goes_and_whatever_something_names_stays(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     committed = lakeside.upload("a/1")
     lakeside.commit()
     staged = lakeside.upload("a/2")
@@ -56,7 +58,7 @@ def test_uncommitted_garbage_goes_and_whatever_something_names_stays(spark: Spar
 
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
 
-    assert {row.address for row in lakeside.collector.doomed(spark, plan.run_id).collect()} == {overwritten, deleted}
+    assert lakeside.collector.taken(plan.run_id) == {overwritten, deleted}
     assert plan.totals.all.objects == 2
     assert lakeside.addresses() == {committed, staged, overwritten, replacing, deleted}
 
@@ -66,7 +68,9 @@ def test_uncommitted_garbage_goes_and_whatever_something_names_stays(spark: Spar
     assert (report.state, report.objects_deleted, report.objects_failed) == (RunState.ENDED, 2, 0)
 
 
-def test_uncommitted_garbage_younger_than_the_rules_say_is_in_no_plan(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_uncommitted_garbage_younger_than_the_rules_say_is_in_no_plan(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     old, young = lakeside.upload("a/1"), lakeside.upload("a/1")
     lakeside.upload("a/1")
     for address, age_s in ((old, 86_500), (young, 86_300)):
@@ -77,15 +81,15 @@ def test_uncommitted_garbage_younger_than_the_rules_say_is_in_no_plan(spark: Spa
 
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
 
-    assert {row.address for row in lakeside.collector.doomed(spark, plan.run_id).collect()} == {old}
+    assert lakeside.collector.taken(plan.run_id) == {old}
     assert plan.totals.all.objects == 1
     assert young in lakeside.addresses()
 
 
-def test_the_last_commits_of_a_branch_stay_however_old_they_are(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_the_last_commits_of_a_branch_stay_however_old_they_are(spark: SparkSession | None, lakeside: Lakeside) -> None:
     objects = []
     for age_days in (40, 30, 20):
-        objects.append(lakeside.upload("a/1"))
+        objects.append(lakeside.upload("a/1", f"{age_days}".encode()))
         lakeside.commit(age_days=age_days)
     rules = Rules(default="36h", keep_last=(KeepLast(pattern="m*", commits=2),))
     lakeside.wait(lakeside.service.rules.write(rules))
@@ -97,7 +101,7 @@ def test_the_last_commits_of_a_branch_stay_however_old_they_are(spark: SparkSess
     assert lakeside.addresses() == set(objects[1:])
 
 
-def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession | None, lakeside: Lakeside) -> None:
     gone = lakeside.upload("a/1")
     kept = lakeside.upload("b/2")
     lakeside.commit(age_days=30)
@@ -108,7 +112,7 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
     lakeside.rules(5, main=7)
 
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
-    rows = lakeside.collector.doomed(spark, plan.run_id).collect()
+    rows = list(lakeside.collector.objects(plan.run_id))
 
     assert [(row.address, row.reason, row.rule, row.path, row.size_bytes) for row in rows] == [
         (gone, "expired", "main: 7d", "a/1", 4)
@@ -130,7 +134,7 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession, l
     ]
 
 
-def test_planning_without_rules_is_refused(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_planning_without_rules_is_refused(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.commit(age_days=30)
 
@@ -138,7 +142,7 @@ def test_planning_without_rules_is_refused(spark: SparkSession, lakeside: Lakesi
         lakeside.collector.plan(spark, RunKind.COMMITTED)
 
 
-def test_a_run_of_all_kinds_goes_on_where_no_rules_are_set(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_run_of_all_kinds_goes_on_where_no_rules_are_set(spark: SparkSession | None, lakeside: Lakeside) -> None:
     kept, dropped = lakeside.upload("a/1"), lakeside.upload("a/2")
     lakeside.delete("a/2")
     lakeside.commit(age_days=30)
@@ -152,7 +156,7 @@ def test_a_run_of_all_kinds_goes_on_where_no_rules_are_set(spark: SparkSession, 
 
 
 def test_what_is_staged_again_before_a_committed_plan_is_applied_is_let_off(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     revived = lakeside.upload("a/1")
     gone = lakeside.upload("a/2")
@@ -172,7 +176,7 @@ def test_what_is_staged_again_before_a_committed_plan_is_applied_is_let_off(
 
 
 def test_a_branch_made_on_an_expired_commit_between_plan_and_apply_saves_its_objects(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     saved = lakeside.upload("a/1")
     old = lakeside.commit(age_days=30)
@@ -189,7 +193,9 @@ def test_a_branch_made_on_an_expired_commit_between_plan_and_apply_saves_its_obj
     assert report.objects_deleted == 0
 
 
-def test_rules_that_were_loosened_between_plan_and_apply_end_the_run(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_rules_that_were_loosened_between_plan_and_apply_end_the_run(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     saved = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     lakeside.delete("a/1")
@@ -204,7 +210,7 @@ def test_rules_that_were_loosened_between_plan_and_apply_end_the_run(spark: Spar
     assert lakeside.addresses() == {saved}
 
 
-def test_a_run_abandoned_while_it_marks_deletes_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_run_abandoned_while_it_marks_deletes_nothing(spark: SparkSession | None, lakeside: Lakeside) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     lakeside.before["marked"] = lakeside.abandon_all
@@ -216,7 +222,7 @@ def test_a_run_abandoned_while_it_marks_deletes_nothing(spark: SparkSession, lak
     assert lakeside.addresses() == {garbage}
 
 
-def test_an_upload_during_the_run_survives(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_an_upload_during_the_run_survives(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
     fresh: list[str] = []
@@ -230,7 +236,7 @@ def test_an_upload_during_the_run_survives(spark: SparkSession, lakeside: Lakesi
     assert len(fresh) == 2
 
 
-def test_a_plan_is_applied_once_and_its_report_stays(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_plan_is_applied_once_and_its_report_stays(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -243,7 +249,7 @@ def test_a_plan_is_applied_once_and_its_report_stays(spark: SparkSession, lakesi
 
 
 def test_an_apply_that_died_after_the_sweep_ends_when_it_is_started_again(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     lakeside.upload("a/1")
     lakeside.commit(age_days=30)
@@ -263,7 +269,7 @@ def test_an_apply_that_died_after_the_sweep_ends_when_it_is_started_again(
     assert lakeside.files("_lakefs/retention/gc/ledger/date=*/*.parquet") == ledger
 
 
-def test_where_an_object_cannot_be_deleted_the_run_does_not_end(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_where_an_object_cannot_be_deleted_the_run_does_not_end(spark: SparkSession | None, lakeside: Lakeside) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.plan_of(garbage, "data/../no key of a store")
@@ -275,7 +281,9 @@ def test_where_an_object_cannot_be_deleted_the_run_does_not_end(spark: SparkSess
     assert lakeside.addresses() == set()
 
 
-def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -293,7 +301,7 @@ def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(spark: Spa
 
 @pytest.mark.parametrize("step", ["condemn", "sweeping"])
 def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_again(
-    spark: SparkSession, lakeside: Lakeside, step: str
+    spark: SparkSession | None, lakeside: Lakeside, step: str
 ) -> None:
     doomed = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
@@ -313,7 +321,7 @@ def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_
 
 
 def test_a_sweep_that_goes_on_makes_sure_first_that_its_commits_stay_given_up(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     """The server died when the run was `sweeping` and before it had written which commits are swept for ever."""
     lakeside.upload("a/1")
@@ -334,7 +342,7 @@ def test_a_sweep_that_goes_on_makes_sure_first_that_its_commits_stay_given_up(
 
 
 def test_of_two_applies_at_once_one_is_refused_and_leaves_the_other_s_table_alone(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     lakeside.upload("a/1")
     lakeside.upload("a/2")
@@ -362,7 +370,7 @@ def test_of_two_applies_at_once_one_is_refused_and_leaves_the_other_s_table_alon
     assert lakeside.addresses() == set()
 
 
-def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     lakeside.rules(1)
@@ -375,7 +383,7 @@ def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession, lak
         lakeside.collector.apply(spark, plan.run_id)
 
 
-def test_a_plan_that_fails_leaves_no_run_marking(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_plan_that_fails_leaves_no_run_marking(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.commit()
     remove(lakeside.files("_lakefs/metaranges/*.parquet")[0])
@@ -398,7 +406,7 @@ def test_a_plan_that_fails_leaves_no_run_marking(spark: SparkSession, lakeside: 
     ],
 )
 def test_a_damaged_file_of_a_tree_is_named_and_nothing_is_planned(
-    spark: SparkSession, lakeside: Lakeside, kind: RunKind, what: str, damage: Callable[[Path], None]
+    spark: SparkSession | None, lakeside: Lakeside, kind: RunKind, what: str, damage: Callable[[Path], None]
 ) -> None:
     for number in range(3):
         lakeside.upload(f"a/{number}")
@@ -416,7 +424,7 @@ def test_a_damaged_file_of_a_tree_is_named_and_nothing_is_planned(
 
 @pytest.mark.parametrize(("what", "damage"), [("doomed", flip_a_bit), ("doomed", remove), ("commits", cut_short)])
 def test_a_damaged_part_of_a_plan_is_named_and_nothing_is_deleted(
-    spark: SparkSession, lakeside: Lakeside, what: str, damage: Callable[[Path], None]
+    spark: SparkSession | None, lakeside: Lakeside, what: str, damage: Callable[[Path], None]
 ) -> None:
     doomed = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
@@ -432,7 +440,7 @@ def test_a_damaged_part_of_a_plan_is_named_and_nothing_is_deleted(
     assert lakeside.addresses() == {doomed}
 
 
-def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSession | None, lakeside: Lakeside) -> None:
     doomed = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     expired = lakeside.files("_lakefs/ranges/*.parquet")[0]
@@ -449,7 +457,7 @@ def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSess
     assert lakeside.addresses() == {doomed}
 
 
-def test_stray_files_are_reported_and_survive(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_stray_files_are_reported_and_survive(spark: SparkSession | None, lakeside: Lakeside) -> None:
     slice_folder = (lakeside.folder / lakeside.upload("a/1")).parent
     lakeside.delete("a/1")
     names = [
@@ -483,7 +491,7 @@ def test_stray_files_are_reported_and_survive(spark: SparkSession, lakeside: Lak
     assert all(stray.exists() for stray in strays)
 
 
-def test_an_unmarked_run_is_not_applied(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_an_unmarked_run_is_not_applied(spark: SparkSession | None, lakeside: Lakeside) -> None:
     """Its plan is there, but the server never heard of it: another server's namespace, or one restored from a copy."""
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
@@ -496,7 +504,7 @@ def test_an_unmarked_run_is_not_applied(spark: SparkSession, lakeside: Lakeside)
     assert lakeside.addresses() == {garbage}
 
 
-def test_a_repository_without_anything_plans_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_repository_without_anything_plans_nothing(spark: SparkSession | None, lakeside: Lakeside) -> None:
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
 
     assert plan.totals.all.objects == 0

@@ -52,7 +52,7 @@ def expire_and_replace(lakeside: Lakeside) -> set[str]:
     return {expired, garbage}
 
 
-def test_who_may_only_plan_deletes_writes_and_stops_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_who_may_only_plan_deletes_writes_and_stops_nothing(spark: SparkSession | None, lakeside: Lakeside) -> None:
     there = expire_and_replace(lakeside)
     planner = Planner(lakeside)
     collector = replace(lakeside.collector, client=planner)
@@ -69,7 +69,7 @@ def test_who_may_only_plan_deletes_writes_and_stops_nothing(spark: SparkSession,
     assert lakeside.files("**/*") == files
 
 
-def test_who_may_only_plan_purges_nothing(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_who_may_only_plan_purges_nothing(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -86,7 +86,9 @@ def test_who_may_only_plan_purges_nothing(spark: SparkSession, lakeside: Lakesid
     assert lakeside.collector.purge(spark).objects_purged == 1
 
 
-def test_an_apply_that_is_refused_leaves_one_that_is_under_way_alone(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_an_apply_that_is_refused_leaves_one_that_is_under_way_alone(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     expire_and_replace(lakeside)
     collector = lakeside.collector
     garbage = collector.plan(spark, RunKind.UNCOMMITTED)
@@ -113,7 +115,7 @@ def test_an_apply_that_is_refused_leaves_one_that_is_under_way_alone(spark: Spar
 
 
 def test_rules_that_change_while_a_run_condemns_abandon_it_when_it_is_applied_again(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expire_and_replace(lakeside)
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)

@@ -25,6 +25,14 @@ from .served import REPOSITORY, Served
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakebed.gc import LocalSession
+
+
+@pytest.fixture
+def spark(session: LocalSession) -> SparkSession:
+    """These tests are about DataFrames."""
+    return session.spark
+
 
 def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, served: Served) -> None:
     expired = {served.write("a/1", b"first"), served.write("a/2", b"second")}

@@ -28,7 +28,7 @@ def imported(lakeside: Lakeside, path: str, address: str, *, age_days: float = 4
 
 
 def test_what_expired_commits_imported_goes_if_it_is_still_that_and_nothing_else_names_it(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     objects = ["same", "rewritten", "grown", "undated", "late", "shared", "staged", "later"]
     for name in objects:

@@ -18,6 +18,14 @@ from .lakeside import Lakeside
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakebed.gc import LocalSession
+
+
+@pytest.fixture
+def spark(session: LocalSession) -> SparkSession:
+    """These tests are about DataFrames."""
+    return session.spark
+
 
 def replaced(lakeside: Lakeside) -> tuple[str, str]:
     """Two objects that were replaced on main: 20 and 5 days ago."""

@@ -48,7 +48,9 @@ def there(lakeside: Lakeside) -> set[str]:
     return lakeside.wait(listed())
 
 
-def test_what_nothing_names_goes_after_its_age_and_all_else_stays(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_what_nothing_names_goes_after_its_age_and_all_else_stays(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     committed, absolute = lay(lakeside, "objects/1"), lay(lakeside, "objects/2")
     staged = lay(lakeside, "data/flat")
     imported(lakeside, "a", committed)
@@ -73,7 +75,7 @@ def test_what_nothing_names_goes_after_its_age_and_all_else_stays(spark: SparkSe
 
 
 def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     old = lay(lakeside, "objects/1")
     clean = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -89,7 +91,9 @@ def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
     assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).strays == ()
 
 
-def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     rewritten, garbage = lay(lakeside, "table/1"), lay(lakeside, "table/2")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
     lakeside.wait(lakeside.objectstore.put(rewritten, b"new"))
@@ -103,7 +107,7 @@ def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(spark: SparkSe
 
 
 @pytest.mark.parametrize("ahead_days", [8, -8])
-def test_what_is_young_by_either_clock_stays(spark: SparkSession, lakeside: Lakeside, ahead_days: int) -> None:
+def test_what_is_young_by_either_clock_stays(spark: SparkSession | None, lakeside: Lakeside, ahead_days: int) -> None:
     young = lay(lakeside, "table/1", age_days=1 if ahead_days > 0 else 10)
     lakeside.clock.ms += ahead_days * DAY_MS
 
@@ -112,7 +116,7 @@ def test_what_is_young_by_either_clock_stays(spark: SparkSession, lakeside: Lake
     assert (plan.listing and plan.listing.objects, plan.totals.all.objects) == (1, 0), young
 
 
-def test_a_repository_inside_the_namespace_stops_the_plan(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_repository_inside_the_namespace_stops_the_plan(spark: SparkSession | None, lakeside: Lakeside) -> None:
     for key in ("table/1", "team/_lakefs/dummy", f"team/{format_address(7, 1)}"):
         lay(lakeside, key)
 

@@ -49,7 +49,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("large")
 def test_objects_move_aside_return_and_are_purged_when_the_window_is_over(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     gone = expire(lakeside, "a/1", "a/2")
     kept = lakeside.upload("kept")
@@ -79,11 +79,13 @@ def test_objects_move_aside_return_and_are_purged_when_the_window_is_over(
         collector.restore(path="a/1")
     states = Counter((row["path"], row["state"]) for row in collector.ledger_rows())
     assert states == {(path, state): 1 for path in ("a/1", "a/2") for state in ("quarantined", "restored", "purged")}
-    frame = collector.ledger(spark, LedgerQuery(path="a/1", state=LedgerState.PURGED))
-    assert [(row.address in gone, row.rule, row.kept_until) for row in frame.collect()] == [(True, "default: 1d", None)]
+    found = collector.ledger_rows(LedgerQuery(path="a/1", state=LedgerState.PURGED))
+    assert [(row["address"] in gone, row["rule"], row["kept_until"]) for row in found] == [(True, "default: 1d", None)]
 
 
-def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -102,7 +104,7 @@ def test_a_run_that_began_to_move_aside_goes_on_so_whoever_applies_it(spark: Spa
 
 
 def test_what_an_apply_moved_that_wrote_no_ledger_is_restored_and_purged(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
@@ -126,7 +128,7 @@ def test_what_an_apply_moved_that_wrote_no_ledger_is_restored_and_purged(
 
 
 def test_a_purge_beside_an_apply_that_makes_the_window_longer_takes_nothing(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     """The purge has read that the window is over when somebody resumes the run."""
     garbage = lakeside.upload("a/1")
@@ -149,7 +151,7 @@ def test_a_purge_beside_an_apply_that_makes_the_window_longer_takes_nothing(
 
 
 def test_of_a_run_that_the_server_does_not_know_objects_are_purged_and_the_record_stays(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     """A backup from before the run was restored. A newer one may follow, whose run goes on."""
     lakeside.upload("a/1")
@@ -172,7 +174,7 @@ def test_of_a_run_that_the_server_does_not_know_objects_are_purged_and_the_recor
 
 
 def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
@@ -198,7 +200,9 @@ def test_a_clock_that_jumped_ahead_purges_nothing_and_one_that_is_behind_neither
     assert "this clock shows a time before" in said[1]
 
 
-def test_a_window_without_an_end_is_refused_before_anything_is_touched(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_window_without_an_end_is_refused_before_anything_is_touched(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
@@ -211,7 +215,7 @@ def test_a_window_without_an_end_is_refused_before_anything_is_touched(spark: Sp
 
 @pytest.mark.usefixtures("large")
 def test_of_two_runs_that_are_applied_at_once_the_one_that_began_last_goes_on(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expired = expire(lakeside, "a/1")
     uncommitted = lakeside.upload("b/1")
@@ -223,7 +227,7 @@ def test_of_two_runs_that_are_applied_at_once_the_one_that_began_last_goes_on(
         if line.startswith("deleting"):
             lakeside.collector.apply(spark, second.run_id)
 
-    with pytest.raises(TaskStopped, match=f"of run {second.run_id}"):
+    with pytest.raises((Overtaken, TaskStopped), match=f"of run {second.run_id}"):
         replace(lakeside.collector, progress=overtake).apply(spark, first.run_id)
 
     assert lakeside.addresses() == {uncommitted}
@@ -234,7 +238,7 @@ def test_of_two_runs_that_are_applied_at_once_the_one_that_began_last_goes_on(
 
 
 def test_of_two_applies_of_one_run_at_once_the_one_that_began_last_goes_on(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     lakeside.upload("b/1")
     lakeside.delete("b/1")

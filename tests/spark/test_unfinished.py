@@ -32,7 +32,7 @@ def dying(lakeside: Lakeside, at: str) -> Collecting:
 
 @pytest.mark.parametrize("at", ["waiting", "ended"])
 def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
-    spark: SparkSession, lakeside: Lakeside, at: str
+    spark: SparkSession | None, lakeside: Lakeside, at: str
 ) -> None:
     gone = expire(lakeside, "a/1", "a/2")
     lakeside.upload("kept")
@@ -61,7 +61,7 @@ def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
 
 
 def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     collector = lakeside.collector
     lakeside.upload("base")
@@ -85,7 +85,7 @@ def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone
 
 
 def test_a_run_that_deletes_for_good_is_refused_while_another_moves_aside_what_it_may_hold(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     """Both plans were made before either was applied."""
     garbage = lakeside.upload("a/1")
@@ -107,7 +107,9 @@ def test_a_run_that_deletes_for_good_is_refused_while_another_moves_aside_what_i
     assert collector.restore(run_id=first.run_id, prefix="back").restored == 1
 
 
-def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(spark: SparkSession, lakeside: Lakeside) -> None:
+def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
     expire(lakeside, "a/1")
     collector = lakeside.collector
     plan = collector.plan(spark, RunKind.COMMITTED)
@@ -127,7 +129,7 @@ def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(spark: Spa
 
 
 def test_a_nightly_run_first_finishes_what_was_begun_in_the_way_it_was_begun(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     gone = expire(lakeside, "a/1", "a/2")
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
@@ -151,7 +153,7 @@ def test_a_nightly_run_first_finishes_what_was_begun_in_the_way_it_was_begun(
 
 
 def test_a_run_that_cannot_be_finished_is_told_at_the_end_and_others_are_made(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expire(lakeside, "a/1")
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
@@ -169,7 +171,7 @@ def test_a_run_that_cannot_be_finished_is_told_at_the_end_and_others_are_made(
 
 
 def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     lakeside.upload("a/1")
     lakeside.delete("a/1")
@@ -191,7 +193,7 @@ def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
 
 
 def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expire(lakeside, "a/1")
     collector = lakeside.collector
@@ -213,7 +215,7 @@ def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
 
 
 def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     """An object of a commit that the stale plan condemns came to be named by a later one, which the other condemns."""
     address = lakeside.upload("a/1")
@@ -244,7 +246,7 @@ def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
 
 
 def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
-    spark: SparkSession, lakeside: Lakeside
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
@@ -270,7 +272,7 @@ def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
 
 @pytest.mark.parametrize("damage", ["ranges/*", "retention/gc/uncommitted/{run}/apply.json"])
 def test_a_nightly_run_purges_also_where_nothing_can_be_planned_or_finished(
-    spark: SparkSession, lakeside: Lakeside, damage: str
+    spark: SparkSession | None, lakeside: Lakeside, damage: str
 ) -> None:
     lakeside.upload("kept")
     lakeside.commit()
