@@ -90,8 +90,9 @@ async def test_files_that_only_swept_commits_name_go_and_the_rest_still_reads(la
 
     gone = await collector(lake, FILES).collect()
 
-    assert gone >= {metarange_key(first.metarange_id), metarange_key(second.metarange_id)}
-    assert await tree_files(lake) == await files_of(lake, head)
+    # A cherry-pick of the head compares it with `second`.
+    assert metarange_key(first.metarange_id) in gone
+    assert await tree_files(lake) == await files_of(lake, head) | await files_of(lake, second)
     cold = lake.server()
     assert (await cold.staging.get("main", b"c")).size_bytes == 1
     assert (await cold.staging.get("main", b"a")).size_bytes == 1

@@ -1,6 +1,7 @@
 """The rules of forgetting in plain Python: the executable specification that the collectors must agree with. Pure."""
 
 from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, rows_of
+from .bases import merge_bases
 from .committed import EmptyLiveSet, Namespace, Trees, doomed_addresses, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
@@ -84,6 +85,7 @@ __all__ = [
     "lines_of",
     "main_ancestry",
     "matches",
+    "merge_bases",
     "most_specific_first",
     "named_files",
     "new_addresses",

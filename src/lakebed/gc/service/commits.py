@@ -9,17 +9,20 @@ A commit that is void (void.py) is said to be swept: it keeps nothing either, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, overload
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import CommitId
+from lakebed.base import CommitId, MetarangeId
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
-from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, rows_of
+from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, merge_bases, rows_of
+from lakebed.ranges import MetarangeCorrupt
 from lakebed.versions import (
     BranchRecord,
     HoldRecord,
@@ -86,6 +89,27 @@ class Snapshot:
         )
         return set(ids.filter(pa.array(kept)).to_pylist())
 
+    def swept_bases(self) -> list[tuple[CommitId, MetarangeId]]:
+        """Return each swept commit, with its tree, that a merge of two refs or a cherry-pick would compare with.
+
+        Raises:
+            BrokenHistory: a commit that something names was not among those read.
+        """
+        if not self.swept:
+            return []
+        ids, column = texts(self.commits.column("id")), self.commits.column("parents")
+        starts = column.offsets.to_numpy().astype(np.int64)
+        names = column.values.slice(starts[0], starts[-1] - starts[0])
+        rows = pc.fill_null(pc.index_in(names, value_set=self.commits.column("id")), -1).to_numpy().astype(np.int64)
+        parents = _Lists(starts - starts[0], rows)
+        named = [*self._rows(ids, "branch").values(), *self._rows(ids, "tag").values()]
+        there = self.there().to_numpy(zero_copy_only=False)
+        wanted = merge_bases(parents, self.commits.numbers("generation").tolist(), named)
+        wanted |= {*rows[np.repeat(there, np.diff(starts))].tolist()}
+        trees = self.commits.column("metarange_id")
+        swept = sorted(row for row in wanted if row >= 0 and not there[row])
+        return [(CommitId(ids[row].as_py()), MetarangeId(texts(trees.slice(row, 1))[0].as_py())) for row in swept]
+
     def there(self) -> pa.Array:
         """Of each commit, whether it was not swept."""
         return pc.invert(pc.is_in(self.commits.column("id"), value_set=packed(sorted(self.swept))))
@@ -127,12 +151,56 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:
-    """The same, where `swept` leaves out what was swept by a run that began less than `grace_ms` ago: somebody may be
-    reading a listing of it. A run whose record is gone began before that."""
+    """The same, where `swept` leaves out commits whose trees stay although their data is gone.
+
+    These are commits swept by a run that began less than `grace_ms` ago, whose listing a reader may have (a run whose
+    record is gone began before that); and those that merges and cherry-picks compare with (rules/bases.py).
+    """
     snapshot = await read_snapshot(versions)
     since_ms = versions.ports.clock.now_ms() - grace_ms
     young = {run for run, record in await versions.retired.runs() if record.started_ms > since_ms}
-    if not young:
-        return snapshot
-    late = {name async for name, swept in records(versions, SweptRecord, keys.SWEPT) if swept.run in young}
-    return replace(snapshot, swept=snapshot.swept - late)
+    stays = await _compared_with(versions, snapshot)
+    if young:
+        stays |= {name async for name, swept in records(versions, SweptRecord, keys.SWEPT) if swept.run in young}
+    return replace(snapshot, swept=snapshot.swept - stays) if stays else snapshot
+
+
+async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
+    """Return the swept commits whose trees merges of two refs, or cherry-picks, need, and that are whole.
+
+    Of one that nothing needed for a while a run may have deleted files: it keeps nothing, and must not stop the run
+    that looks for them. Costs one read of a metarange for each.
+    """
+    found: set[str] = set()
+    for id_, metarange in snapshot.swept_bases():
+        if any(await versions.retired.given_up([metarange])):
+            continue
+        try:
+            ranges = await versions.context.trees.ranges(metarange)
+        except MetarangeCorrupt:
+            continue
+        if not any(await versions.retired.given_up([info.id for info in ranges])):
+            found.add(id_)
+    return found
+
+
+class _Lists(Sequence[Sequence[int]]):
+    """The rows of each commit's parents, without an object for each commit."""
+
+    def __init__(self, offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
+        self._offsets, self._values = offsets, values
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        found: list[int] = self._values[self._offsets[index] : self._offsets[index + 1]].tolist()
+        return found

@@ -31,7 +31,10 @@ STRATEGY_KEY: Final = ".lakefs.merge.strategy"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A commit to publish, and the commits whose entries went into it."""
+    """A commit to publish, and the commits whose entries went into it.
+
+    The base of a three-way merge gives none: its data may be gone, and its tree stays for this (gc/rules/bases.py).
+    """
 
     commit: Commit
     used: tuple[CommitId, ...]
@@ -78,7 +81,7 @@ class Merger:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             merged = await self._three_way(base.id, source_id, head, strategy)
             parents = (head,) if squash else (head, source_id)
-            return Plan(await self._committer.new_commit(branch, merged, parents, note), (base.id, source_id, head))
+            return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head))
 
         return await self._advance(branch, plan)
 
@@ -102,7 +105,7 @@ class Merger:
             tree = await self._three_way(commit.id, parent, head, "none")
             if tree == await self._context.commits.metarange(head) and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (parent, head))
 
         return await self._advance(branch, plan)
 
@@ -127,7 +130,7 @@ class Merger:
             tree = await self._three_way(parent, commit.id, head, "none")
             if tree == await self._context.commits.metarange(head):
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, parent, head))
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, head))
 
         return await self._advance(branch, plan)
 
