@@ -21,12 +21,14 @@ from lakebed.kv import (
     PredicateFailed,
     StoreFormat,
     StoreUnavailable,
+    compact_store,
     open_store,
     snapshot_store,
     sqlite_uri,
+    store_size,
 )
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite_file import check_snapshot, copy_snapshot, translate
+from lakebed.kv.drivers.sqlite_file import check_snapshot, compact, copy_snapshot, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 
@@ -67,6 +69,10 @@ def limit_to(store: SqliteStore, pages: int) -> None:
 
 def names_in(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
+
+
+def content_size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def sqlite_error(code: int) -> sqlite3.Error:
@@ -536,6 +542,47 @@ async def test_a_damaged_snapshot_is_found(path: Path) -> None:
 
     with pytest.raises(StoreFormat, match="damaged"):
         check_snapshot(path)
+
+
+async def test_compacting_gives_free_space_back_while_a_store_is_open(path: Path) -> None:
+    uri, store = sqlite_uri(path), SqliteStore.open(path)
+    await store.set_many(P, [(b"%06d" % number, bytes(500)) for number in range(5_000)])
+    await store.delete_many(P, [b"%06d" % number for number in range(4_900)])
+    before = store_size(uri)
+
+    await asyncio.to_thread(compact_store, uri)
+    after = store_size(uri)
+
+    assert before.free_bytes > before.size_bytes // 2
+    assert after.free_bytes < 10_000
+    assert after.size_bytes < before.size_bytes // 10
+    assert content_size(path) == after.size_bytes
+    await store.set(P, b"later", b"1")
+    assert len((await store.scan(P, b"", 1000)).keys) == 101
+    await store.close()
+
+
+async def test_compacting_waits_for_a_writer_and_then_says_that_it_is_locked(path: Path) -> None:
+    await SqliteStore.open(path).close()
+    with foreign_connection(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match="locked by another program"):
+            compact(path, 0.02)
+
+        other.execute("COMMIT")
+    compact(path, 0.02)
+
+
+def test_what_is_no_store_has_no_size_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        store_size(sqlite_uri(tmp_path / "absent.db"))
+    with pytest.raises(StoreUnavailable):
+        compact_store(sqlite_uri(tmp_path / "absent.db"))
+    with pytest.raises(InvalidStoreUri, match="tells no size"):
+        store_size("mem://")
+
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(

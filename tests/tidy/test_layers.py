@@ -39,6 +39,7 @@ COMPOSITION_ROOTS = {
     "__main__.py": {"cli"},
     "cli/auth/recover.py": {"server"},
     "cli/backup.py": {"server"},
+    "cli/kv.py": {"kv", "server"},
     "cli/serve.py": {"server"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "gc": "lakebed.cli.gc",
     "auth": "lakebed.cli.auth",
     "backup": "lakebed.cli.backup",
+    "kv": "lakebed.cli.kv",
 }
 """Command to module, in the order of the help: set-up first, then from repositories down to objects."""
 

@@ -1,6 +1,15 @@
 """Mutable metadata: the narrow Store port, the drivers behind it, and how to open one."""
 
-from .opening import InvalidStoreUri, StoreUri, open_store, register_driver, snapshot_store, sqlite_uri
+from .opening import (
+    InvalidStoreUri,
+    StoreUri,
+    compact_store,
+    open_store,
+    register_driver,
+    snapshot_store,
+    sqlite_uri,
+    store_size,
+)
 from .store import (
     SCAN_PAGE,
     Held,
@@ -10,6 +19,7 @@ from .store import (
     PredicateFailed,
     Store,
     StoreFormat,
+    StoreSize,
     StoreUnavailable,
     check_key,
     prefix_end,
@@ -26,13 +36,16 @@ __all__ = [
     "PredicateFailed",
     "Store",
     "StoreFormat",
+    "StoreSize",
     "StoreUnavailable",
     "StoreUri",
     "check_key",
+    "compact_store",
     "open_store",
     "prefix_end",
     "register_driver",
     "scan_prefix",
     "snapshot_store",
     "sqlite_uri",
+    "store_size",
 ]

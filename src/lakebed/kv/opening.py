@@ -1,8 +1,8 @@
 """From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
 
-A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps one `snapshot_uri(uri, target)`.
-It takes its options with `uri.choice` and
-friends and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
+A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps `snapshot_uri(uri, target)`,
+`size_uri(uri)` and `compact_uri(uri)`. It takes its options with `uri.choice` and friends and then calls
+`uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
 Messages never repeat a URI: it may hold a password.
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lakebed.base import Invalid
 
-from .store import Store
+from .store import Store, StoreSize
 
 T = TypeVar("T", bound=str)
 
@@ -121,12 +122,29 @@ def snapshot_store(uri: str, target: Path) -> None:
         InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has tools of its own.
         StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
     """
-    parsed, driver = _driver_of(uri)
-    if not hasattr(driver, "snapshot_uri"):
-        raise InvalidStoreUri(
-            f"{parsed.scheme}: this store makes no snapshots; use its database's own backup", scheme=parsed.scheme
-        )
-    driver.snapshot_uri(parsed, target)
+    _offered(uri, "snapshot_uri", "makes no snapshots")(target)
+
+
+def store_size(uri: str) -> StoreSize:
+    """Ask how large the store of this URI is on disk. Others may use it.
+
+    Raises:
+        InvalidStoreUri: as `open_store`, and where the driver cannot tell.
+        StoreUnavailable, StoreFormat: as `open_store`.
+    """
+    size: StoreSize = _offered(uri, "size_uri", "tells no size")()
+    return size
+
+
+def compact_store(uri: str) -> None:
+    """Give free space of the store of this URI back to the disk. Blocks, and so do all writers until it is done.
+
+    Raises:
+        InvalidStoreUri: as `open_store`, and where the driver cannot.
+        StoreUnavailable: as `open_store`; also where others keep it locked, or there is no room for a copy of it.
+        StoreFormat: as `open_store`.
+    """
+    _offered(uri, "compact_uri", "cannot be compacted")()
 
 
 def sqlite_uri(path: Path) -> str:
@@ -138,6 +156,16 @@ def register_driver(scheme: str, module: str) -> None:
     """Make `scheme://` open by the function `open_uri` of this module, which is imported on first use."""
     assert _DRIVERS.get(scheme, module) == module, f"{scheme} is taken"
     _DRIVERS[scheme] = module
+
+
+def _offered(uri: str, function: str, lack: str) -> Callable[..., Any]:
+    parsed, driver = _driver_of(uri)
+    found = getattr(driver, function, None)
+    if found is None:
+        raise InvalidStoreUri(
+            f"{parsed.scheme}: this store {lack} here; use the tools of its database", scheme=parsed.scheme
+        )
+    return partial(found, parsed)
 
 
 def _driver_of(uri: str) -> tuple[StoreUri, ModuleType]:

@@ -54,6 +54,15 @@ class Page:
     next_start: bytes | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSize:
+    """How large a store is on disk. `log_bytes` come beside `size_bytes`, of which `free_bytes` hold nothing."""
+
+    size_bytes: int
+    log_bytes: int
+    free_bytes: int
+
+
 class Store(Protocol):
     """Every method may raise StoreUnavailable; writes may also raise OutcomeUnknown."""
 

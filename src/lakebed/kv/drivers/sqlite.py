@@ -25,21 +25,25 @@ from typing import Any, Final
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import StoreUri
-from lakebed.kv.store import Held, Page, Predicate, StoreUnavailable, check_key
+from lakebed.kv.store import Held, Page, Predicate, StoreSize, StoreUnavailable, check_key
 
 from .sqlite_commits import ANYTHING, Committer
 from .sqlite_file import (
     Synchronous,
+    compact,
     connect,
     connect_to_snapshot,
     copy_snapshot,
     is_busy,
     prepare_file,
+    size_of,
     translate,
 )
 
 BUSY_TIMEOUT_S: Final = 10.0
 """How long another program may hold the lock before a call gives up; a commit of a group holds it for milliseconds."""
+
+COMPACT_TIMEOUT_S: Final = 60.0
 
 BATCH_WEIGHT_MAX: Final = 2048
 """Keys or KiB of a `*_many` that go into one transaction; the next wait for it, and let others come between."""
@@ -69,6 +73,14 @@ def open_uri(uri: StoreUri) -> SqliteStore:
 def snapshot_uri(uri: StoreUri, target: Path) -> None:
     """Copy the file that this URI names. See `copy_snapshot`."""
     copy_snapshot(uri.file(), target)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    return size_of(uri.file())
+
+
+def compact_uri(uri: StoreUri) -> None:
+    compact(uri.file(), COMPACT_TIMEOUT_S)
 
 
 class SqliteStore:

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from lakebed.base import LakebedError, OutcomeUnknown
-from lakebed.kv.store import StoreFormat, StoreUnavailable
+from lakebed.kv.store import StoreFormat, StoreSize, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -144,6 +144,41 @@ def check_snapshot(path: Path) -> None:
         raise translate(path, error) from error
     if found != "ok":
         raise StoreFormat(f"{path}: the database is damaged: {found}", path=str(path))
+
+
+def size_of(path: Path) -> StoreSize:
+    """
+    Raises:
+        StoreUnavailable, StoreFormat: there is no such file, or it is not one of ours.
+    """
+    log = path.with_name(path.name + "-wal")
+    try:
+        with closing(_connect_to(path, "mode=rw")) as connection:
+            _check_ours(path, connection)
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            log_bytes = log.stat().st_size if log.exists() else 0
+    except sqlite3.Error as error:
+        raise translate(path, error) from error
+    return StoreSize(size_bytes=pages * page_bytes, log_bytes=log_bytes, free_bytes=free * page_bytes)
+
+
+def compact(path: Path, timeout_s: float) -> None:
+    """Write the database anew without its free pages. Readers go on; writers wait, and so does this for a writer.
+
+    Raises:
+        StoreUnavailable: no such file, locked for `timeout_s`, or no room for a second copy.
+        StoreFormat: not one of ours.
+    """
+    try:
+        with closing(_connect_to(path, "mode=rw")) as connection:
+            _check_ours(path, connection)
+            patiently(lambda: connection.execute("VACUUM"), timeout_s)
+            # The file shrinks when the log is folded into it. A reader may hold that up; then a server does it later.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise translate(path, error) from error
 
 
 def _connect_to(path: Path, options: str) -> sqlite3.Connection:

@@ -1,4 +1,4 @@
-"""`lakebed backup`, as the guide has it: create beside a running server, verify, restore into a new folder."""
+"""Commands at the data folder of a running server, as the guide has them: `lakebed backup` and `lakebed kv`."""
 
 from __future__ import annotations
 
@@ -48,3 +48,19 @@ def test_what_is_no_backup_is_not_found_and_what_exists_is_not_written_over(fold
 
     assert (missing.code, "is no finished backup" in missing.err) == (3, True)
     assert (taken.code, "is not empty" in taken.err) == (4, True)
+
+
+def test_the_size_of_the_metadata_is_shown_and_its_free_space_given_back(folder: Path) -> None:
+    shell = Shell(environment={})
+
+    shown = shell.ok("kv", "stats", "--data", str(folder), "-o", "json").json
+    compacted = shell.ok("kv", "compact", "--data", str(folder))
+
+    assert shown["size_bytes"] > shown["free_bytes"] >= 0
+    assert compacted.out.startswith("compacted: ")
+
+
+def test_a_folder_without_metadata_has_no_size(tmp_path: Path) -> None:
+    failed = Shell(environment={})("kv", "stats", "--data", str(tmp_path))
+
+    assert (failed.code, "metadata.db" in failed.err) == (5, True)
