@@ -30,6 +30,7 @@ from lakebed.cli.tree import COMMANDS
 from lakebed.client import BadRequest
 from lakebed.examples.quickstart import LocalServer
 from tests.cli.conftest import Shell
+from tests.cli.gc.test_runs import start_run
 
 Put = Callable[[str, str], None]
 
@@ -122,6 +123,11 @@ def test_misuse_is_told_in_one_line_like_every_other_error(shell: Shell, argumen
     assert outcome.err.endswith(" -h)\n")
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("comit", "commit"), ("brnch", "branch"), ("objects", "object")])
+def test_a_command_that_is_nearly_right_is_suggested(shell: Shell, typed: str, meant: str) -> None:
+    assert f"did you mean '{meant}'?" in shell(typed).err.lower()
+
+
 def test_a_noun_without_a_verb_is_answered_with_its_help(shell: Shell) -> None:
     outcome = shell("gc")
 
@@ -201,6 +207,16 @@ def test_the_configuration_keeps_what_is_not_given(shell: Shell, tmp_path: Path)
 
     shown = other.ok("config", "show", "-o", "json").json
     assert (shown["endpoint"], shown["access_key_id"]) == ("http://two", "key")
+
+
+def test_a_secret_is_read_from_a_pipe(tmp_path: Path) -> None:
+    environment = {"LAKEBED_CONFIG": str(tmp_path / "config.toml")}
+    process = Shell(environment=environment).process("config", "set", "--secret-access-key", "-", stdin=subprocess.PIPE)
+
+    _, err = process.communicate(b"hidden\n")
+
+    assert (process.returncode, err) == (0, b"")
+    assert 'secret_access_key = "hidden"' in (tmp_path / "config.toml").read_text()
 
 
 def test_a_configuration_that_others_can_read_is_warned_about(tmp_path: Path) -> None:
@@ -322,8 +338,10 @@ def test_serving_on_a_port_that_is_taken_is_unavailable(shell: Shell, tmp_path: 
 
 
 def completed(shell: Shell, line: str) -> list[str]:
-    """What bash is offered for the last word; it splits words at colons, too, and joins them by newlines."""
-    words = [part for word in line.split(" ") for part in re.split("(:)", word)]
+    """Return what bash is offered for the last word. It splits words at colons and equals signs."""
+    words = [part for word in line.split(" ") for part in re.split("([:=])", word)]
+    if len(words) > 1 and words[-2:] == ["=", ""]:
+        words.pop()
     environment = {
         **os.environ,
         **shell.environment,
@@ -360,6 +378,23 @@ def test_the_only_folder_is_completed_with_what_is_in_it(shell: Shell, lake: str
 
     assert completed(shell, f"lakebed log {lake[:-3]}") == [f"{name}/main"]
     assert completed(shell, f"lakebed object ls {lake}/main/da") == [f"{name}/main/data/a", f"{name}/main/data/b"]
+
+
+def test_a_path_is_completed_behind_an_equals_sign(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/year=2013/month=01/a", "1")
+    put(f"{lake}/main/year=2013/month=02/a", "2")
+
+    months = ["01/", "02/"]
+    assert completed(shell, f"lakebed object ls {lake}/main/year=2013/month=") == months
+    assert completed(shell, f"lakebed object cp {lake}/main/year=2013/month=01/a {lake}/main/year=2013/mo") == [
+        f"2013/month={month}" for month in months
+    ]
+
+
+def test_runs_are_completed(shell: Shell, lake: str) -> None:
+    run = start_run(shell, lake)
+
+    assert completed(shell, f"lakebed gc status {lake} {run[:5]}") == [run]
 
 
 def test_completion_without_a_server_offers_nothing_and_says_nothing(shell: Shell) -> None:

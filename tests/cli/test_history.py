@@ -253,4 +253,4 @@ def test_a_merge_is_reverted_against_a_parent_that_is_named(shell: Shell, branch
     refused = shell("branch", "revert", f"{branched}/main", "main", "--yes")
 
     assert refused.code == 2
-    assert "main is a merge: say against which parent, --parent 1" in refused.err
+    assert "main is a merge: add --parent 1" in refused.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.cli.log import graph_lines, paragraphs
+from lakebed.cli.history import graph_lines, paragraphs
 from lakebed.wire import Commit
 
 

@@ -86,6 +86,26 @@ def test_amounts_stand_below_one_another() -> None:
     ]
 
 
+def test_a_table_that_is_too_wide_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    lines = list(table(("name", "why"), [("first", "nothing names it any more, so it goes")]))
+
+    assert max(map(len, lines)) <= 30
+    assert [word for line in lines for word in line.split()][2:] == [
+        "first",
+        "nothing",
+        "names",
+        "it",
+        "any",
+        "more,",
+        "so",
+        "it",
+        "goes",
+    ]
+
+
 def test_fields_are_aligned() -> None:
     assert list(fields([("A", "1"), ("Long", "2")])) == ["A:     1", "Long:  2"]
 

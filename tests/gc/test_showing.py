@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.cli.gc.report import plan_html
-from lakebed.cli.gc.show import commits_text, expiring_text, objects_text
+from lakebed.cli.gc.text import commits_text, expiring_text, objects_text
 from lakebed.gc import context, protocol, showing
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (

@@ -10,14 +10,13 @@ import pytest
 from py4j.protocol import Py4JError
 
 from lakebed.base import CommitId
-from lakebed.cli.gc.diff import diff_text
-from lakebed.cli.gc.progress import CLEAR, TaskLine
 from lakebed.cli.gc.report import plan_html
-from lakebed.cli.gc.rules_plan import PlannedChange, planned_text
+from lakebed.cli.gc.rules import PlannedChange, planned_text
 from lakebed.cli.gc.text import (
     applied_text,
     bar,
     bars,
+    diff_text,
     outcome,
     plan_text,
     plan_texts,
@@ -28,6 +27,7 @@ from lakebed.cli.gc.text import (
 )
 from lakebed.cli.gc.why import why_text
 from lakebed.cli.output import human_time
+from lakebed.cli.progress import CLEAR, Line
 from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, protocol, standing_by_record, unforeseen
 from lakebed.gc.preflight import state_to_apply
 from lakebed.gc.protocol import (
@@ -306,9 +306,9 @@ def test_plans_of_one_command_stand_apart() -> None:
 
 
 def test_progress_is_erased_once_before_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    line = TaskLine()
+    line = Line(visible=True)
 
-    line.update(lambda: (4, 10))
+    line.update(lambda: "4 of 10 tasks")
     line.erase()
     line.erase()
 
@@ -382,7 +382,7 @@ def test_why_says_who_keeps_it_until_when_and_by_which_rule() -> None:
         (WhyObject(address="x", fate=Fate.UNREFERENCED, goes_ms=NOW), "next run of uncommitted data"),
         (WhyObject(address="x", fate=Fate.YOUNG, goes_ms=NOW), "stays for its age until 2026-09-21"),
         (WhyObject(address="x", fate=Fate.MISSING), "is not in the object store"),
-        (WhyObject(address="x", fate=Fate.UNKNOWN), "no ledger knows it"),
+        (WhyObject(address="x", fate=Fate.UNKNOWN), "and nothing names it"),
         (WhyObject(address="x", fate=Fate.OUTSIDE), "outside of this repository"),
         (WhyObject(address="x", fate=Fate.OWN), "only a run of metadata"),
         (

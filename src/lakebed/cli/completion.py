@@ -1,9 +1,9 @@
-"""Completion of URIs in a shell: repositories, then branches and tags, then paths, as the server knows them.
+"""Complete URIs and runs in a shell: repositories, then branches and tags, then paths, as the server knows them.
 
 A shell that completes must not wait or complain: half a second for the server, and silence on any error.
 
-Bash splits words at colons: `lakefs`, `:`, `//repository/…` arrive as three, which `with_whole_uris` puts together
-again. Not so the word being completed, of which bash replaces only what is behind the colon.
+Bash splits words at colons and equals signs: `lakefs`, `:`, `//repository/main/month`, `=`, `01` arrive as five.
+`with_whole_uris` puts them together again, except the last one: bash replaces only that.
 
 Shells put a space behind the only candidate, so a repository or folder that is the only one comes with what is in it.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -20,7 +20,7 @@ from lakebed.base import LakebedError
 
 from .session import connect
 from .settings import effective_settings
-from .uris import SCHEME
+from .uris import SCHEME, parse_repository
 
 if TYPE_CHECKING:
     from lakebed.client import Client
@@ -28,24 +28,31 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 0.5
 _SHOWN_MAX: Final = 100
 _DEPTH_MAX: Final = 4
-_BEHIND_COLON: Final = "//"
+_BREAKS: Final = (":", "=")
+_HEAD: Final = "_LAKEBED_COMPLETE_HEAD"
+"""The environment variable with what stands before the word that bash replaces."""
 
 
 def with_whole_uris(environment: Mapping[str, str]) -> dict[str, str]:
-    """What to change in the environment in which bash asks for completions, so that a URI is one word."""
+    """Return what to change in the environment in which bash asks for completions, so that a URI is one word."""
     words, current = environment.get("COMP_WORDS", "").split("\n"), environment.get("COMP_CWORD", "")
     if not current.isdigit():
         return {}
     whole: list[str] = []
-    position, place = 0, int(current)
-    while position < len(words):
-        is_uri = words[position : position + 2] == ["lakefs", ":"] and position + 2 < len(words)
-        position += 2 if is_uri else 0
-        if position == int(current):
-            place = len(whole)
-        whole.append(("lakefs:" if is_uri and position != int(current) else "") + words[position])
-        position += 1
-    return {"COMP_WORDS": "\n".join(whole), "COMP_CWORD": str(place)}
+    is_open = False
+    for word in words[: int(current) + 1]:
+        is_break = word in _BREAKS
+        is_uri = bool(whole) and (whole[-1] == "lakefs" or whole[-1].startswith("lakefs:"))
+        if is_uri and (is_open or is_break):
+            whole[-1] += word
+        else:
+            whole.append(word)
+        is_open = is_break
+    typed = whole[-1]
+    is_glued = typed != words[int(current)] or typed in _BREAKS
+    head = typed[: max(map(typed.rfind, _BREAKS)) + 1] if is_glued else ""
+    whole[-1] = typed.removeprefix(head)
+    return {"COMP_WORDS": "\n".join(whole), "COMP_CWORD": str(len(whole) - 1), _HEAD: head}
 
 
 def complete_repository(context: typer.Context, incomplete: str) -> list[str]:
@@ -60,23 +67,41 @@ def complete_object(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, _objects)
 
 
+def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a run that the server knows, in the repository that the command names."""
+
+    def runs(client: Client) -> list[str]:
+        repository = parse_repository(str(context.params.get("uri")))
+        found: Any = client.call("GET", f"/api/v1/repositories/{repository}/gc/runs")
+        return [run["run_id"] for run in found["runs"] if run["run_id"].startswith(incomplete)]
+
+    return _quietly(context, runs)
+
+
 def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]) -> list[str]:
-    """Candidates without scheme in the form that the shell showed us what was typed."""
-    if incomplete.startswith(_BEHIND_COLON):
-        shown, typed = _BEHIND_COLON, incomplete.removeprefix(_BEHIND_COLON)
-    elif incomplete.startswith(SCHEME):
-        shown, typed = SCHEME, incomplete.removeprefix(SCHEME)
-    else:
-        return [SCHEME] if SCHEME.startswith(incomplete) else []
+    """Return candidates without what stands before the word that the shell replaces."""
+    head = (context.find_root().obj or {}).get(_HEAD, "")
+    typed = head + incomplete
+    if not typed.startswith(SCHEME):
+        return [SCHEME.removeprefix(head)] if SCHEME.startswith(typed) else []
+
+    def uris(client: Client) -> list[str]:
+        found = list(itertools.islice(candidates(client, typed.removeprefix(SCHEME)), _SHOWN_MAX))
+        for _ in range(_DEPTH_MAX):
+            if len(found) != 1 or not found[0].endswith("/"):
+                break
+            found = list(itertools.islice(candidates(client, found[0]), _SHOWN_MAX)) or found
+        return [(SCHEME + candidate).removeprefix(head) for candidate in found]
+
+    return _quietly(context, uris)
+
+
+def _quietly(context: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
+    """Ask a client that gives up soon; answer nothing on any error."""
     try:
         settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
         with connect(settings, attempts=1, timeout_s=_TIMEOUT_S) as client:
-            found = list(itertools.islice(candidates(client, typed), _SHOWN_MAX))
-            for _ in range(_DEPTH_MAX):
-                if len(found) != 1 or not found[0].endswith("/"):
-                    break
-                found = list(itertools.islice(candidates(client, found[0]), _SHOWN_MAX)) or found
-            return [shown + candidate for candidate in found]
+            return ask(client)
     except (LakebedError, OSError):
         return []
 

@@ -1,4 +1,4 @@
-"""`lakebed config`: which server, and who we are there."""
+"""`lakebed setup` and `lakebed config`: the first user of a server, and which server and credentials we use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from lakebed.base import AlreadyExists
+
 from .failures import Misuse
-from .output import fields
 from .session import Session, command
 from .settings import ENDPOINT_DEFAULT, VARIABLES, Settings, read_settings, settings_path, write_settings
 from .tree import noun
 
 app = noun("Store and show the endpoint and the credentials.")
+setup_app = noun("Make the first user of a new server.")
 
 ASK: Final = "-"
 """In place of a secret: ask for it."""
@@ -28,10 +30,13 @@ def set_config(
     access_key_id: Annotated[str, typer.Option("--access-key-id", help="The key to store.")] = "",
     secret_access_key: Annotated[
         str,
-        typer.Option("--secret-access-key", help="The secret to store; - asks for it, so that no history holds it."),
+        typer.Option(
+            "--secret-access-key",
+            help="The secret to store. - asks for it, or reads a line of standard input, so that no history holds it.",
+        ),
     ] = "",
 ) -> None:
-    """Store the endpoint and credentials given, in a file that only you can read; asks for them when none is given."""
+    """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given."""
     path = settings_path(session.environment)
     old = read_settings(path)
     given = Settings(
@@ -48,7 +53,7 @@ def set_config(
 
 def _ask_all(old: Settings) -> Settings:
     if not sys.stdin.isatty():
-        raise Misuse("give --endpoint, --access-key-id or --secret-access-key: nobody is there to ask")
+        raise Misuse("give --endpoint, --access-key-id or --secret-access-key: there is no terminal to ask at")
     return Settings(
         endpoint=typer.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True),
         access_key_id=typer.prompt("Access key id", default=old.access_key_id or None, err=True),
@@ -57,13 +62,15 @@ def _ask_all(old: Settings) -> Settings:
 
 
 def _ask_secret() -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().strip()
     return str(typer.prompt("Secret access key", hide_input=True, err=True))
 
 
 @app.command("show")
 @command
 def show(session: Session) -> None:
-    """Show what holds, and where it comes from. The secret is not shown."""
+    """Show the settings in force, and where they come from. The secret is not shown."""
     path = settings_path(session.environment)
     masked = "(set)" if session.settings.secret_access_key else ""
     shown = msgspec.to_builtins(msgspec.structs.replace(session.settings, secret_access_key=masked))
@@ -71,15 +78,57 @@ def show(session: Session) -> None:
     record = {**shown, "file": str(path), "file_exists": path.exists(), "environment": sources}
     if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         session.note(f"warning: others can read {path}: chmod 600 it")
-    session.show(
+    session.show_fields(
         record,
-        lambda _: fields(
-            [
-                ("Endpoint", session.settings.endpoint),
-                ("Access key id", session.settings.access_key_id or "(not set)"),
-                ("Secret access key", masked or "(not set)"),
-                ("File", f"{path}{'' if path.exists() else ' (does not exist)'}"),
-                ("From environment", ", ".join(sources) or "nothing"),
-            ]
-        ),
+        [
+            ("Endpoint", session.settings.endpoint),
+            ("Access key id", session.settings.access_key_id or "(not set)"),
+            ("Secret access key", masked or "(not set)"),
+            ("File", f"{path}{'' if path.exists() else ' (does not exist)'}"),
+            ("From environment", ", ".join(sources) or "nothing"),
+        ],
     )
+
+
+class HasUsers(AlreadyExists):
+    """The server has users already; only a new one makes its first user without credentials."""
+
+
+@setup_app.command()
+@command
+def setup(
+    session: Session,
+    user: Annotated[str, typer.Option("--user", "-u", help="The name of the first user.")] = "admin",
+    store: Annotated[
+        bool, typer.Option("--store/--no-store", help="Keep the credentials as `config set` does.")
+    ] = True,
+    secret: Annotated[
+        str,
+        typer.Option(
+            "--secret",
+            envvar="LAKEBED_SETUP_SECRET",
+            help="The secret that the server printed when it started; on loopback it needs none.",
+        ),
+    ] = "",
+) -> None:
+    """Make the first user of a new server.
+
+    The credentials are stored and shown; the server shows the secret only once.
+    """
+    try:
+        made = session.client.setup(user, secret=secret)
+    except AlreadyExists as error:
+        raise HasUsers("the server is already initialized: store a user's credentials with `config set`") from error
+    path = settings_path(session.environment)
+    if store:
+        # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
+        write_settings(
+            path,
+            Settings(
+                endpoint=session.settings.endpoint,
+                access_key_id=made.access_key_id,
+                secret_access_key=made.secret_access_key,
+            ),
+        )
+        session.note(f"stored in {path}")
+    session.show_fields(made, [("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)])

@@ -10,14 +10,13 @@ from typing import Annotated, Final
 
 import typer
 
-from lakebed.base import count_of, human_size
+from lakebed.base import NotFound, count_of, human_size
 from lakebed.wire import ObjectStats
 
-from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta
-from .branch import same_repository
+from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
 from .completion import complete_object
 from .failures import Misuse, being_there
-from .output import fields, human_time, printable
+from .output import human_time, printable
 from .progress import bar
 from .session import Session, command
 from .transfers import Moved, SomeFailed, download_tree, folder_of, upload_tree
@@ -34,9 +33,9 @@ TargetFile = Annotated[str, typer.Argument(metavar="FILE", help="A file or folde
 PrefixArgument = Annotated[
     str, typer.Argument(metavar="URI", help="lakefs://repository/ref/prefix", autocompletion=complete_object)
 ]
-RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="All that is below.")]
-ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="So many files at a time.")]
-ContentTypeOption = Annotated[str, typer.Option("--content-type", help="The type of what is uploaded.")]
+RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="Take everything below the path.")]
+ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
+ContentTypeOption = Annotated[str, typer.Option("--content-type", help="The content type of the upload.")]
 
 
 @app.command("upload")
@@ -51,7 +50,7 @@ def upload(
     meta: MetaOption = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
 ) -> None:
-    """Upload a file, standard input, or all files of a folder. A path that ends in / gets the file's name."""
+    """Upload a file, standard input, or a folder. A path that ends in / gets the file's name."""
     target = parse_prefix(destination)
     metadata = parse_meta(meta)
     if recursive:
@@ -90,7 +89,7 @@ def _upload_one(
         )
     file = Path(source)
     if file.is_dir():
-        raise Misuse(f"{source} is a folder: give --recursive")
+        raise Misuse(f"{source} is a folder: add --recursive")
     path = target.path if target.path and not target.path.endswith("/") else target.path + file.name
     with bar(f"uploading {file.name}", file.stat().st_size, visible=session.shows_progress) as shown:
         return files.upload(
@@ -114,7 +113,7 @@ def download(
     recursive: RecursiveOption = False,
     parallel: ParallelOption = 8,
 ) -> None:
-    """Download an object to a file or folder, or with -r all below a folder. Files that exist are replaced."""
+    """Download an object to a file or folder, or with -r a whole folder. Existing files are replaced."""
     source = parse_prefix(uri)
     if recursive:
         if target == STANDARD_STREAM:
@@ -131,8 +130,8 @@ def download(
     if file.is_dir() or target.endswith("/"):
         file = file / _base_name(source)
     if not file.parent.is_dir():
-        raise Misuse(f"there is no folder {file.parent} to download to")
-    total = session.client.objects.stat(source.repository, source.ref, source.path).size_bytes or 0
+        raise Misuse(f"{file.parent}: no such folder to download to")
+    total = _stat(session, source).size_bytes or 0
     with bar(f"downloading {file.name}", total, visible=session.shows_progress) as shown:
         moved = session.client.files.download(source.repository, source.ref, source.path, file, progress=shown.advance)
     session.done(f"downloaded {source} to {file} ({human_size(moved)})", file=str(file), size_bytes=moved)
@@ -154,7 +153,7 @@ def ls(
     delimiter: Annotated[str, typer.Option("--delimiter", help="What separates folders.")] = "/",
     limit: LimitOption = None,
 ) -> None:
-    """List what is at a prefix: paths, and common prefixes as folders; with -r all paths."""
+    """List paths at a prefix, common prefixes as folders; with -r all paths."""
     place = parse_prefix(uri)
     found = session.client.objects.list(
         place.repository, place.ref, prefix=place.path, delimiter="" if recursive else delimiter, limit=limit
@@ -165,15 +164,25 @@ def ls(
 @app.command("stat")
 @command
 def stat(session: Session, uri: ObjectArgument) -> None:
-    """Show all that is known about an object."""
+    """Show an object's size, checksum, address and metadata."""
     place = parse_object(uri)
-    session.show(session.client.objects.stat(place.repository, place.ref, place.path), _describe)
+    one = session.client.objects.stat(place.repository, place.ref, place.path)
+    metadata = [(f"  {name}", value) for name, value in sorted((one.metadata or {}).items())]
+    facts = [
+        ("Path", one.path),
+        ("Size", _size(one.size_bytes or 0)),
+        ("Modified", human_time(one.mtime)),
+        ("Checksum", one.checksum),
+        ("Content type", one.content_type or ""),
+        ("Address", one.physical_address),
+    ]
+    session.show_fields(one, [*facts, *metadata])
 
 
 @app.command("rm")
 @command
 def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False, yes: YesOption = False) -> None:
-    """Delete an object, or with -r all below a folder. Commits keep what they hold."""
+    """Delete an object, or with -r a whole folder. Commits keep what they hold."""
     objects = session.client.objects
     if recursive:
         place = parse_prefix(uri)
@@ -184,7 +193,7 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
         return
     place = parse_object(uri)
     # Deleting what is not there succeeds; a mistyped path should not.
-    objects.stat(place.repository, place.ref, place.path)
+    _stat(session, place)
     session.confirm(f"Delete {place}?", yes=yes)
     objects.delete(place.repository, place.ref, place.path)
     session.done(f"deleted {place}", deleted=1)
@@ -215,6 +224,20 @@ def _delete_below(session: Session, place: ObjectUri, folder: str) -> int:
     return deleted
 
 
+def _stat(session: Session, place: ObjectUri) -> ObjectStats:
+    """
+    Raises:
+        NotFound: there is no such object; the message says so if it is a folder.
+    """
+    objects = session.client.objects
+    try:
+        return objects.stat(place.repository, place.ref, place.path)
+    except NotFound as error:
+        if next(iter(objects.list(place.repository, place.ref, prefix=folder_of(place.path), limit=1)), None) is None:
+            raise
+        raise NotFound(f"{place} is a folder: add --recursive", **error.facts) from error
+
+
 def _to_stdout(session: Session, place: ObjectUri) -> None:
     session.client.files.download_to(place.repository, place.ref, place.path, sys.stdout.buffer)
 
@@ -242,18 +265,3 @@ def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:
 def _size(size_bytes: int) -> str:
     exactly = count_of(size_bytes, "byte")
     return exactly if size_bytes < 1024 else f"{human_size(size_bytes)} ({exactly})"
-
-
-def _describe(one: ObjectStats) -> Iterator[str]:
-    metadata = [(f"  {printable(name)}", printable(value)) for name, value in sorted((one.metadata or {}).items())]
-    return fields(
-        [
-            ("Path", printable(one.path)),
-            ("Size", _size(one.size_bytes or 0)),
-            ("Modified", human_time(one.mtime)),
-            ("Checksum", one.checksum),
-            ("Content type", one.content_type or ""),
-            ("Address", printable(one.physical_address)),
-            *metadata,
-        ]
-    )

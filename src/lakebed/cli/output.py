@@ -1,4 +1,4 @@
-"""What a person reads and what a program reads. Pure: values in, text out.
+"""Write what a person reads and what a program reads: values in, text out.
 
 Text is for people and may change. JSON is for programs and does not: records have the names and units of the HTTP
 contract (sizes in bytes, dates in Unix seconds); one record is one indented object, a list is one array with a record
@@ -8,13 +8,17 @@ on each line, written as it arrives.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
 from lakebed.base import SIZE_UNITS
 
+R = TypeVar("R")
 _AMOUNT = re.compile(rf"[\d,.]+( ({'|'.join(SIZE_UNITS)}))?")
 
 
@@ -47,27 +51,61 @@ def _two(amount: int, unit: str, rest: int, rest_unit: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Lines with aligned columns, two spaces apart, the header first: amounts to the right, but for the first column,
-    which has names. No trailing spaces.
+    """Yield lines with aligned columns, two spaces apart, the header first; nothing where there are no rows.
+
+    Amounts stand at the right, but for the first column, which has names. A table that is wider than the terminal is
+    wrapped at words, each cell within its column.
     """
-    body = [list(row) for row in rows]
+    body = [[printable(cell) for cell in row] for row in rows]
+    if not body:
+        return
     lines = [[cell.upper() for cell in header], *body]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    aligned = [
-        str.rjust if column and body and all(_AMOUNT.fullmatch(line[column]) for line in body) else str.ljust
-        for column in range(len(header))
+    is_amount = [
+        bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in range(len(header))
     ]
+    needed = sum(widths) + 2 * (len(widths) - 1)
+    if sys.stdout.isatty() and needed > (room := terminal_width()):
+        yield from _wrapped(lines, is_amount, room)
+        return
     for line in lines:
-        cells = zip(line, widths, aligned, strict=True)
-        yield "  ".join(align(cell, width) for cell, width, align in cells).rstrip()
+        cells = zip(line, widths, is_amount, strict=True)
+        yield "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+
+
+def _wrapped(lines: Sequence[Sequence[str]], is_amount: Sequence[bool], room: int) -> Iterator[str]:
+    # rich is imported only where its layout is needed: it takes longer than most commands.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for right in is_amount:
+        grid.add_column(justify="right" if right else "left", overflow="fold")
+    for line in lines:
+        grid.add_row(*map(Text, line))
+    console = Console(width=room, color_system=None)
+    with console.capture() as captured:
+        console.print(grid)
+    yield from (line.rstrip() for line in captured.get().splitlines())
+
+
+def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> Iterator[str]:
+    """Yield a table with a row for each record: the columns by their titles."""
+    return table([*columns], [[str(cell(record)) for cell in columns.values()] for record in records])
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Lines `name:  value` with aligned values."""
+    """Yield lines `name:  value` with aligned values."""
     kept = list(pairs)
     width = max(len(name) for name, _ in kept) + 1
     for name, value in kept:
-        yield f"{name + ':':<{width}}  {value}".rstrip()
+        yield f"{printable(name) + ':':<{width}}  {printable(value)}".rstrip()
+
+
+def terminal_width() -> int:
+    """Return the width of the terminal, 80 where standard output is none."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
 
 
 def json_record(record: object) -> str:
@@ -89,7 +127,7 @@ def json_array(records: Iterable[object]) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """Without characters that would command a terminal: paths and messages are other people's."""
+    """Escape the characters that would command a terminal: paths and messages come from other people."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

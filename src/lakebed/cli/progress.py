@@ -1,25 +1,32 @@
-"""A bar for somebody who watches, and nothing at all for a file or a pipe."""
+"""Show progress on a terminal: a bar of bytes, or one line of words. A file or a pipe gets nothing.
+
+Answers go to the same terminal: erase the line before one is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lakebed.base import human_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
+CLEAR: Final = "\r\x1b[K"
+
 
 class Bar:
-    """Counts what moved, in bytes. This one shows nothing. May be used by many threads."""
+    """Count what moved, in bytes. This one shows nothing. May be used by many threads."""
 
     def advance(self, amount: int) -> None:
-        """So much more is done; negative: so much is to be done again."""
+        """Add to what is done; negative: it is to be done again."""
 
     def expect(self, amount: int) -> None:
-        """So much more there is to do than was known."""
+        """Add to what there is to do."""
 
 
 class _VisibleBar(Bar):
@@ -38,7 +45,7 @@ class _VisibleBar(Bar):
 
 @contextmanager
 def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
-    """A bar on stderr while the block runs, then gone: results remain, progress does not."""
+    """Show a bar on stderr while the block runs, and remove it at the end."""
     if not visible:
         yield Bar()
         return
@@ -48,7 +55,7 @@ def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
     from rich.text import Text
 
     class Amount(TextColumn):
-        """How much is done of how much, and how fast, in the units of all our output."""
+        """Show how much is done of how much, and how fast, in the units of all our output."""
 
         def render(self, task: Task) -> Text:
             speed = f"  {human_size(int(task.speed))}/s" if task.speed else ""
@@ -63,3 +70,26 @@ def bar(description: str, total: int = 0, *, visible: bool) -> Iterator[Bar]:
         transient=True,
     ) as progress:
         yield _VisibleBar(progress, progress.add_task(description, total=total))
+
+
+class Line:
+    """One line of a terminal that is written over. Threads may write and erase it."""
+
+    def __init__(self, *, visible: bool) -> None:
+        self._lock = threading.Lock()
+        self._is_visible = visible
+        self._is_shown = False
+
+    def update(self, look: Callable[[], str]) -> None:
+        """Show the text that `look` returns; erase the line if it is empty. No other thread writes between the two."""
+        if not self._is_visible:
+            return
+        with self._lock:
+            found = look()
+            if found or self._is_shown:
+                sys.stderr.write(CLEAR + found)
+                sys.stderr.flush()
+            self._is_shown = bool(found)
+
+    def erase(self) -> None:
+        self.update(str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,7 +12,7 @@ from lakebed.wire import Repository
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, YesOption
 from .failures import Misuse, being_new
-from .output import fields, human_time, table
+from .output import human_time
 from .session import Session, command
 from .tree import noun
 from .uris import SCHEME, parse_repository
@@ -30,7 +30,7 @@ def create(
     ],
     default_branch: Annotated[str, typer.Option("--default-branch", "-d", help="The first branch.")] = "main",
 ) -> None:
-    """Create a repository over a storage namespace that nobody uses yet."""
+    """Create a repository over a storage namespace that is not in use."""
     name = parse_repository(uri)
     if "://" not in namespace:
         raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
@@ -43,14 +43,30 @@ def create(
 @command
 def list_repositories(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List repositories."""
-    session.show_all(session.client.repositories.list(prefix=prefix, limit=limit), _repository_table)
+    columns: dict[str, Callable[[Repository], object]] = {
+        "repository": lambda one: one.id,
+        "created": lambda one: human_time(one.creation_date),
+        "default branch": lambda one: one.default_branch,
+        "storage namespace": lambda one: one.storage_namespace,
+    }
+    session.show_table(session.client.repositories.list(prefix=prefix, limit=limit), columns)
 
 
 @app.command("show")
 @command
 def show(session: Session, uri: RepositoryArgument) -> None:
     """Show one repository."""
-    session.show(session.client.repositories.get(parse_repository(uri)), _describe)
+    found = session.client.repositories.get(parse_repository(uri))
+    session.show_fields(
+        found,
+        [
+            ("Repository", f"{SCHEME}{found.id}"),
+            ("Created", human_time(found.creation_date)),
+            ("Default branch", found.default_branch),
+            ("Storage", found.storage_namespace),
+            ("Read-only", "yes" if found.read_only else "no"),
+        ],
+    )
 
 
 @app.command("delete")
@@ -63,25 +79,8 @@ def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) ->
     session.done(f"deleted {SCHEME}{name}", deleted=name)
 
 
-def _repository_table(repositories: Iterable[Repository]) -> Iterable[str]:
-    rows = [(one.id, human_time(one.creation_date), one.default_branch, one.storage_namespace) for one in repositories]
-    return table(("repository", "created", "default branch", "storage namespace"), rows) if rows else ()
-
-
-def _describe(repository: Repository) -> Iterable[str]:
-    return fields(
-        [
-            ("Repository", f"{SCHEME}{repository.id}"),
-            ("Created", human_time(repository.creation_date)),
-            ("Default branch", repository.default_branch),
-            ("Storage", repository.storage_namespace),
-            ("Read-only", "yes" if repository.read_only else "no"),
-        ]
-    )
-
-
 def _accepted(session: Session) -> str:
-    """What storage namespaces this server takes, where it says so."""
+    """Say which storage namespaces this server takes, where it says so."""
     from lakebed.client import api_path
 
     try:
@@ -91,5 +90,5 @@ def _accepted(session: Session) -> str:
     storage = answer.get("storage_config") if isinstance(answer, dict) else None
     example = storage.get("blockstore_namespace_example") if isinstance(storage, dict) else None
     if not example:
-        return "say where its data lies, such as s3://bucket/folder"
+        return "use one such as s3://bucket/folder"
     return f"those of this server look like {example}"

@@ -1,7 +1,8 @@
-"""`lakebed serve`: run a server here. The one command that loads the server's code, and only when it is carried out."""
+"""`lakebed serve` and `auth recover`: the commands that load the server's code, and only when they run."""
 
 from __future__ import annotations
 
+import asyncio
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -59,3 +60,26 @@ def serve(
 
     log = LogOptions(level=log_level.value, format=log_format.value)
     serve_until_stopped(options, host=host, port=port, workers=workers, drain_s=drain, log=log, on_ready=ready)
+
+
+@command
+def recover(
+    session: Session,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.")],
+    user: Annotated[
+        str, typer.Option("--user", "-u", help="Name of the user; made if it does not exist.")
+    ] = "recovered-admin",
+) -> None:
+    """Make a user an administrator with a new key pair, at the data folder.
+
+    Use it when no administrator can log in any more. It asks for no permission but that to write
+    to the folder. Servers may go on running; they know the new key pair at once.
+    """
+    from lakebed.server import options_of
+    from lakebed.server import recover as recover_at
+
+    made = asyncio.run(recover_at(options_of(data.absolute(), session.environment), user))
+    session.show_fields(
+        made,
+        [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)],
+    )

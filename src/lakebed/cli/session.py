@@ -30,7 +30,7 @@ import typer
 from lakebed.base import Denied, LakebedError, exit_code
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
-from .output import json_array, json_record
+from .output import columns_of, fields, json_array, json_record
 from .settings import Settings, effective_settings, source_of
 from .uris import is_uri
 
@@ -114,6 +114,14 @@ class Session:
         """Answer with a list, each record as soon as it is there."""
         for line in json_array(records) if self.is_json else text(records):
             self.say(line)
+
+    def show_table(self, records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> None:
+        """Answer with a list: a row for each record, the columns by their titles."""
+        self.show_all(records, lambda found: columns_of(found, columns))
+
+    def show_fields(self, record: object, pairs: Iterable[tuple[str, str]]) -> None:
+        """Answer with one record, a line for each of these facts."""
+        self.show(record, lambda _: fields(pairs))
 
     def done(self, message: str, **facts: object) -> None:
         """Answer that it is done: a sentence, or its facts as JSON."""

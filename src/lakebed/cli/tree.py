@@ -1,6 +1,6 @@
 """Hold the command tree. A noun's module is imported when its command is asked for: the others cost nothing.
 
-`COMMANDS` is the registration point: a name, and the module whose `app` it is: a group or a command.
+`COMMANDS` is the registration point: a name, and where its application is, a group or a command.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from typer.main import get_command
 from .failures import FAILED, INTERRUPTED, MISUSED
 
 COMMANDS: Final = {
-    "quickstart": "lakebed.examples.quickstart",
-    "serve": "lakebed.cli.serve",
-    "setup": "lakebed.cli.setup",
-    "config": "lakebed.cli.config",
-    "repo": "lakebed.cli.repo",
-    "branch": "lakebed.cli.branch",
-    "tag": "lakebed.cli.tag",
-    "commit": "lakebed.cli.commit",
-    "log": "lakebed.cli.log",
-    "diff": "lakebed.cli.diff",
-    "merge": "lakebed.cli.merge",
-    "object": "lakebed.cli.objects",
-    "gc": "lakebed.cli.gc",
-    "auth": "lakebed.cli.auth",
-    "backup": "lakebed.cli.backup",
-    "kv": "lakebed.cli.kv",
+    "quickstart": "lakebed.examples.quickstart:app",
+    "serve": "lakebed.cli.serve:app",
+    "setup": "lakebed.cli.config:setup_app",
+    "config": "lakebed.cli.config:app",
+    "repo": "lakebed.cli.repo:app",
+    "branch": "lakebed.cli.refs:app",
+    "tag": "lakebed.cli.refs:tags",
+    "commit": "lakebed.cli.history:commit_app",
+    "log": "lakebed.cli.history:log_app",
+    "diff": "lakebed.cli.history:diff_app",
+    "merge": "lakebed.cli.history:merge_app",
+    "object": "lakebed.cli.objects:app",
+    "gc": "lakebed.cli.gc:app",
+    "auth": "lakebed.cli.auth:app",
+    "backup": "lakebed.cli.backup:app",
+    "kv": "lakebed.cli.kv:app",
 }
-"""Command to module, in the order of the help: set-up first, then from repositories down to objects."""
+"""Each command and its application, in the order of the help: set-up first, then from repositories to objects."""
+
 
 _WHOLE: Final = 1000
 
 
 class Group(TyperGroup):
-    """A group whose help has the whole first sentence of each command, on as many lines as that takes."""
+    """Show the whole first sentence of each command in the help, on as many lines as that takes."""
 
     # Typer keeps the class of its contexts private, and it moved between releases: hence Any.
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -49,10 +50,10 @@ class Group(TyperGroup):
 
 
 class LazyGroup(Group):
-    """A group whose commands are the applications of the modules in `COMMANDS`."""
+    """Find each command in its module in `COMMANDS`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """One command. Misuse is told like every other error, in one line, and ends with MISUSED."""
+        """Run one command. Misuse is reported like every other error, in one line, and ends with MISUSED."""
         try:
             # What Typer itself would do with errors is several lines. What it returns is the code of an early exit.
             sys.exit(super().main(*args, **{**kwargs, "standalone_mode": False}))
@@ -68,8 +69,14 @@ class LazyGroup(Group):
                 # Ctrl-C at a question, whose line it leaves.
                 typer.echo(err=True)
                 sys.exit(INTERRUPTED)
-            typer.echo("error: nothing was answered", err=True)
+            typer.echo("error: no answer was given", err=True)
             sys.exit(FAILED)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # Typer suggests what it finds here, which is nothing yet.
+        names: Any = dict.fromkeys(COMMANDS)
+        self.commands.update(names)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         return list(COMMANDS)
@@ -77,23 +84,25 @@ class LazyGroup(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # Typer's signature
         if cmd_name not in COMMANDS:
             return None
-        found = get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found = get_command(getattr(importlib.import_module(module), name))
         found.name = cmd_name
         return found
 
 
 _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
-"""The family of all misuse: Typer shows only this member of it, and where the family lives moved between releases."""
+"""The family of all misuse. Typer exports only one member of it, and its module moved between releases."""
 
 
 def _one_line(error: Any) -> str:
-    said = " ".join(error.format_message().split()).rstrip(".")
+    # Typer passes on what its validator says, with the validator's own word for an error.
+    said = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
     return f"{said[:1].lower()}{said[1:]}{where}"
 
 
 def noun(help_text: str) -> typer.Typer:
-    """An application with the manners of all of ours."""
+    """Make an application that behaves like all of ours."""
     return typer.Typer(cls=Group, help=help_text, add_completion=False, **_MANNERS)
 
 
@@ -119,10 +128,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     _: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Say which version this is.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
     ] = False,
 ) -> None:
-    """Version control for a data lake that gives back what nobody can reach any more.
+    """Version control for a data lake that deletes what is no longer reachable.
 
     Exit codes: 0 done, 1 failed, 2 misused, 3 not found, 4 conflict, 5 unavailable.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import httpx
 import msgspec
 
-from lakebed.operations import accounts, installation
+from lakebed.operations import Operation, accounts, installation
 from lakebed.wire import Config, CredentialsWithSecret, Setup
 
 from .auth import Groups, Policies, Users
@@ -21,6 +21,9 @@ from .objects import Objects
 from .refs import Branches, Tags
 from .repositories import Repositories
 from .transfers import Files
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Client:
@@ -88,6 +91,14 @@ class Client:
     def current_user(self) -> str:
         """The id of the user whose credentials these are: one request tells whether they are valid."""
         return self._connection.do(accounts.GET_CURRENT_USER).user.id
+
+    def do(self, operation: Operation[B, A], *arguments: str, body: B | None = None, query: Query | None = None) -> A:
+        """Carry out an operation of the table (`lakebed.operations`); `arguments` fill in its path, in order.
+
+        Raises:
+            ErrorAnswer, Unreachable, AnswerLost, BadAnswer: as every call.
+        """
+        return self._connection.do(operation, *arguments, body=body, query=query)
 
     def call(
         self,

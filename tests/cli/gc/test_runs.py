@@ -57,7 +57,7 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
 
     assert (unsaid.code, unsaid.err) == (
         2,
-        "error: say where local:// repositories lie: --data with the server's data folder\n",
+        "error: where do local:// repositories lie? Add --data with the server's data folder\n",
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err
@@ -109,10 +109,10 @@ def test_a_plan_nobody_applied_is_told_as_one(shell: Shell, lake: str, data: Pat
     assert "committed" in status.out
     assert "2026-09-21" in status.out
     assert "3 objects, 2.0 KiB" in status.out
-    assert "state:    planned; nobody applied it\n" in shown.out
+    assert "state:    planned; not applied\n" in shown.out
     assert (abandoned.code, abandoned.err) == (
         4,
-        f"error: {PLANNED} is a plan nobody applied: nothing to abandon\n",
+        f"error: {PLANNED} is a plan that was not applied: there is nothing to abandon\n",
     )
 
 
@@ -194,12 +194,15 @@ def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, l
 def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell, lake: str, data: Path) -> None:
     write_plan(lake, data)
 
-    for name in (PLANNED[:8], "latest"):
+    for name in (PLANNED[:8], "latest", "latest-committed"):
         shown = shell.ok("gc", "show", lake, name, "--data", str(data))
         assert (PLANNED in shown.out, shown.err) == (True, f"run {PLANNED}\n")
     assert shell.ok("gc", "status", lake, PLANNED[:8], "--data", str(data)).code == 0
-    start_run(shell, lake)
-    assert shell("gc", "show", lake, "0", "--data", str(data)).err.startswith("error: '0' is how 2 runs begin: ")
+    started = start_run(shell, lake)
+    assert started in shell.ok("gc", "status", lake, "latest-uncommitted", "--data", str(data)).out
+    assert PLANNED in shell.ok("gc", "show", lake, "latest-committed", "--data", str(data)).out
+    assert shell("gc", "abandon", lake, started[:12], "--yes").code == 0
+    assert shell("gc", "show", lake, "0", "--data", str(data)).err.startswith("error: 2 runs begin with '0': ")
     assert shell("gc", "show", lake, "zz", "--data", str(data)).code == 3
 
 

@@ -1,27 +1,27 @@
-"""`lakebed gc`: what goes, why, and making it go.
+"""`lakebed gc`: plan what goes and why, and make it go.
 
-`plan` decides and deletes nothing; `show` tells what a plan says, `diff` what differs between two; `why` asks after one
-object; `apply` carries out one plan; `purge`, `restore` and `ledger` are in gc_aside.py, `rules` in gc_rules.py.
-Planning, applying and purging run Spark on this machine; the rest does not.
+`plan` decides and deletes nothing; `show` shows a plan, `diff` what differs between two; `apply` carries out one
+plan; `why` explains one object. `purge`, `restore` and `ledger` are in aside.py, the rules in rules.py. Planning,
+applying and purging may run Spark on this machine; the rest does not.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from lakebed.base import Conflict, LakebedError
 from lakebed.cli.arguments import RepositoryArgument, YesOption
-from lakebed.cli.failures import FAILED
+from lakebed.cli.failures import FAILED, Misuse
 from lakebed.cli.output import json_record
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
 from .aside import ledger, purge, purge_text, restore
-from .diff import diff_text
 from .jobs import app as jobs
 from .options import Deleting, Looking, Working, asked
 from .rules import app as rules
@@ -41,20 +41,13 @@ from .session import (
     warn_of_unfinished,
     with_spark,
 )
-from .show import (
-    COMMITS_TOLD,
-    CommitsOption,
-    LimitOption,
-    ObjectsOption,
-    PrefixOption,
-    check_one_by_one,
-    expiring_text,
-    show_commits,
-    show_objects,
-)
 from .text import (
     amount,
     applied_text,
+    commits_text,
+    diff_text,
+    expiring_text,
+    objects_text,
     outcome,
     plan_text,
     plan_texts,
@@ -67,18 +60,34 @@ from .why import why
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import PurgeReport
-    from lakebed.gc.protocol import RunReport
+    from lakebed.gc import Collector, PurgeReport
+    from lakebed.gc.protocol import Plan, RunReport
 
 __all__ = ["app", "plan_text"]
 
-app = noun("Find and delete what nobody can reach any more.")
+app = noun("Find and delete what is no longer reachable.")
 app.add_typer(rules, name="rules")
 app.add_typer(jobs, name="job")
 
 
+SHOWN: Final = 100
+COMMITS_SHOWN: Final = 10
+"""Of the commits that expire, beside a plan's sums."""
+
+ObjectsOption = Annotated[bool, typer.Option("--objects", help="Show each object that goes, not the sums.")]
+CommitsOption = Annotated[bool, typer.Option("--commits", help="Show each commit that expires, not the sums.")]
+PathOption = Annotated[
+    str,
+    typer.Option("--path", metavar="PREFIX", help="With --objects: only those whose path or address begins with this."),
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option("--limit", "-n", min=1, help="Show at most this many. Default: 100; with -o json all objects."),
+]
+
+
 class NothingToAbandon(Conflict):
-    """A plan that no apply began: nothing waits for it, and it deletes nothing."""
+    """No apply of this plan has begun: there is nothing to end."""
 
 
 @app.command("plan")
@@ -114,25 +123,25 @@ def show(
     ] = None,
     objects: ObjectsOption = False,
     commits: CommitsOption = False,
-    path: PrefixOption = "",
-    limit: LimitOption = None,
+    path: PathOption = "",
+    limit: RowsOption = None,
     local_root: RootOption = None,
 ) -> None:
     """Show a plan: objects, bytes, why they go, and what it was made from."""
-    check_one_by_one(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
+    _check_ways(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
     if objects:
-        return show_objects(session, collector, found, path=path, limit=limit)
+        return _show_objects(session, collector, found, path=path, limit=limit)
     if commits:
-        return show_commits(session, collector, found, limit=limit)
+        return _show_commits(session, collector, found, limit=limit)
     report = collector.report(run)
     if html is None:
         state = outcome(collector.standing(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
         if not session.is_json:
-            for line in expiring_text(found, collector.expiring(run, limit=COMMITS_TOLD)):
+            for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
                 session.say(line)
         return None
     from .report import TOP, plan_html
@@ -148,10 +157,10 @@ def diff(
     uri: RepositoryArgument,
     first: Annotated[str, typer.Argument(metavar="RUN", help="A plan.")],
     second: Annotated[str, typer.Argument(metavar="RUN", help="Another plan, of the same kind.")],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many objects of either.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     local_root: RootOption = None,
 ) -> None:
-    """Show what only one of two plans takes, and what both do."""
+    """Show what only one of two plans takes, and what both take."""
     collector = checked_collector(session, uri, local_root)
     first, second = (run_named(session, collector, name) for name in (first, second))
     session.show(collector.diff(first, second, limit=limit), diff_text)
@@ -236,10 +245,10 @@ def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
 def list_runs(
     session: Session,
     uri: RepositoryArgument,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
     local_root: RootOption = None,
 ) -> None:
-    """List runs, newest first: those the server knows, and plans that were never applied."""
+    """List runs, and plans that were never applied, newest first."""
     collector = checked_collector(session, uri, local_root)
     session.show_all(collector.listed(limit=limit), runs_text)
     warn_of_unfinished(session, collector)
@@ -260,9 +269,10 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
 def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False) -> None:
     """End a run that was left behind before its deletes began."""
     collector = collector_of(session, uri)
+    run = run_named(session, collector, run)
     if collector.status(run) is None:
         if is_plan(session, collector, run):
-            raise NothingToAbandon(f"{run} is a plan nobody applied: nothing to abandon", run_id=run)
+            raise NothingToAbandon(f"{run} is a plan that was not applied: there is nothing to abandon", run_id=run)
         raise no_such_run(collector, run)
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
     session.show(collector.abandon(run), view_text)
@@ -271,16 +281,51 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
 @app.command("adopt")
 @command
 def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
-    """Choose this installation, where collections stopped because another one was seen in the namespace."""
+    """Let this installation collect where collections stopped because another one uses the namespace."""
     session.confirm(
-        f"Collect in {uri} by what this server knows? What only another installation, or a newer state of this one,"
-        " names may then be deleted.",
+        f"Collect in {uri} by what this server knows? Objects that only another installation names, or a newer state of"
+        " this one, may then be deleted.",
         yes=yes,
     )
     session.show(collector_of(session, uri).adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
 
 
-# Here, for the help has the commands in this order
+def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, has_html: bool) -> None:
+    """
+    Raises:
+        Misuse: options that do not go together.
+    """
+    if objects + commits + has_html > 1:
+        raise Misuse("--objects, --commits and --html do not go together")
+    if path and not objects:
+        raise Misuse("--path is for --objects")
+    if limit is not None and not (objects or commits):
+        raise Misuse("--limit is for --objects or --commits")
+
+
+def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: str, limit: int | None) -> None:
+    """As JSON each object is written as it is read."""
+    found = collector.objects(plan.run_id, prefix=path)
+    if limit is None and session.is_json:
+        session.show_all(found, objects_text)
+        return
+    shown = list(islice(found, limit or SHOWN))
+    session.show_all(shown, objects_text)
+    if next(found, None) is not None:
+        whole = "" if path else f" of {plan.totals.all.objects:,}"
+        session.note(f"these are {len(shown):,}{whole}; --limit says how many are shown")
+
+
+def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: int | None) -> None:
+    shown = collector.expiring(plan.run_id, limit=limit or SHOWN)
+    session.show_all(shown, commits_text)
+    if len(shown) < plan.commit_counts.expired:
+        session.note(
+            f"these are the newest {len(shown):,} of {plan.commit_counts.expired:,}; --limit says how many are shown"
+        )
+
+
+# At the end, so that the help has the commands in this order.
 app.command("why")(command(why))
 app.command("purge")(command(purge))
 app.command("restore")(command(restore))

@@ -1,12 +1,12 @@
 """`lakebed gc purge`, `restore` and `ledger`: what becomes of objects after a run took them.
 
-Only a purge runs Spark: the server restores, and a look at the ledger reads its files here.
+Only a purge may run Spark: the server restores, and the ledger's files are read here.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +15,7 @@ import typer
 from lakebed.base import NotFound, count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
-from lakebed.cli.output import human_time, printable, table
+from lakebed.cli.output import human_time, printable
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
 
@@ -28,9 +28,18 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 20
 OCCUPIED: Final = "another object is there"
-"""What the server says of an object that would need --overwrite."""
+"""The server's word for an object that would need --overwrite."""
+LEDGER: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
+    "when": lambda row: human_time(int(row["deleted_at"].timestamp())),
+    "state": lambda row: row["state"],
+    "size": lambda row: human_size(row["size_bytes"]),
+    "object": lambda row: row["path"] or row["address"],
+    "run": lambda row: row["run_id"],
+    "why": lambda row: row["error"] or row["rule"] or row["reason"],
+}
+"""The columns for people. JSON has every field."""
 TIMEOUT_S: Final = 3600.0
-"""How long the server may work on a page in silence: an object may be very large."""
+"""How long the server may work on a page in silence. An object may be very large."""
 
 
 def purge(
@@ -56,13 +65,14 @@ def restore(
     session: Session,
     uri: RepositoryArgument,
     what: Annotated[
-        str, typer.Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), an address.")
+        str,
+        typer.Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), or an address."),
     ],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Of a path: as this run took it.")] = "",
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="With a path: as this run took it.")] = "",
     to: Annotated[str, typer.Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace other objects at these paths.")] = False,
     all_versions: Annotated[
-        bool, typer.Option("--all-versions", help="Not only the latest of each path: all, to PATH@RUN/ADDRESS.")
+        bool, typer.Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
     ] = False,
 ) -> None:
     """Stage what lies in quarantine again, under fresh addresses. Each object is read back before it counts."""
@@ -95,22 +105,25 @@ def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
     except NotFound as error:
         if not path or path.endswith("/"):
             raise
-        raise NotFound(f"{error}; if it is a folder, say {path}/", **error.facts) from error
+        raise NotFound(f"{error}; if it is a folder, write {path}/", **error.facts) from error
 
 
 def ledger(
     session: Session,
     uri: RepositoryArgument,
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="What this run did.")] = "",
-    path: Annotated[
-        str, typer.Option("--path", help="What became of this path, or of a folder (with a slash at its end).")
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Only what this run did.")] = "",
+    path: Annotated[str, typer.Option("--path", help="Only this path, or a folder (with a slash at its end).")] = "",
+    address: Annotated[str, typer.Option("--address", help="Only this address.")] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            "--state", help="Only rows in this state: deleted, quarantined, purged, restored, kept or failed."
+        ),
     ] = "",
-    address: Annotated[str, typer.Option("--address", help="What became of this address.")] = "",
-    state: Annotated[str, typer.Option("--state", help="deleted, quarantined, purged, restored, kept or failed.")] = "",
     since: Annotated[
-        str, typer.Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")
+        str, typer.Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 1000,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many rows.")] = 1000,
     local_root: RootOption = None,
 ) -> None:
     """Show the ledger: a row for each object and what a run did with it, newest runs first."""
@@ -124,9 +137,9 @@ def ledger(
     found = list(islice(rows, limit + 1))
     if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
         check_run(collector, run)
-    session.show_all(found[:limit], ledger_text)
+    session.show_table(found[:limit], LEDGER)
     if len(found) > limit:
-        session.note(f"these are the newest {count_of(limit, 'row')}; there are more: --limit says how many are shown")
+        session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
 
 
 def _target(to: str, repository: str) -> ObjectUri:
@@ -139,7 +152,7 @@ def _target(to: str, repository: str) -> ObjectUri:
 
 
 def _is_run(collector: Any, what: str) -> bool:
-    """Whether the server knows a run of this name. A path may look like one."""
+    """Return whether the server knows a run of this name. A path may look like one."""
     from lakebed.gc.protocol import InvalidRunId
 
     try:
@@ -156,7 +169,7 @@ def _state(text: str) -> Any:
     try:
         return LedgerState(text)
     except ValueError:
-        raise Misuse(f"{text!r} is no state: say {', '.join(LedgerState)}") from None
+        raise Misuse(f"{text!r} is no state: use {', '.join(LedgerState)}") from None
 
 
 def _since_ms(text: str) -> int | None:
@@ -165,7 +178,7 @@ def _since_ms(text: str) -> int | None:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        raise Misuse(f"{text!r} is no date: say 2026-11-21 or 2026-11-21T10:00:00Z") from None
+        raise Misuse(f"{text!r} is no date: use 2026-11-21 or 2026-11-21T10:00:00Z") from None
     return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -196,19 +209,3 @@ def restore_text(report: RestoreReport) -> Iterator[str]:
 def _advised(error: str) -> str:
     advice = " (--overwrite, or --to a prefix where nothing is)" if error == OCCUPIED else ""
     return printable(error) + advice
-
-
-def ledger_text(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """A row a deed; an object is told by its path, else by its address. JSON has both."""
-    found = [
-        (
-            human_time(int(row["deleted_at"].timestamp())),
-            row["state"],
-            human_size(row["size_bytes"]),
-            printable(row["path"] or row["address"]),
-            row["run_id"],
-            printable(row["error"] or row["rule"] or row["reason"]),
-        )
-        for row in rows
-    ]
-    yield from table(("when", "state", "size", "object", "run", "why"), found) if found else ()

@@ -1,23 +1,21 @@
 """`lakebed gc job`: collections on the server's machine, so that neither Spark nor the object store is needed here.
 
-A composition root: what is asked and answered is `lakebed.gc.protocol`'s. Waiting for a job is watching it: who stops
-watching (Ctrl-C) does not stop the job, `gc job stop` does.
+Waiting for a job is watching it: Ctrl-C ends the watching and not the job, which `gc job stop` does.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from lakebed.base import count_of, human_size
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED
-from lakebed.cli.output import fields, human_time, printable, table
+from lakebed.cli.output import fields, human_time, printable
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 app = noun("Collections on the server's machine.")
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `start` and `list` say it.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[
     str, typer.Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
 ]
@@ -55,7 +53,8 @@ def start(
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""
-    from lakebed.gc.protocol import JobView, StartJob
+    from lakebed.gc.protocol import StartJob
+    from lakebed.operations import collectors
 
     supposed = None if rules is None else rules_file(rules)
     request = asked(action, looking, deleting, working, run_id=run, rules=supposed)
@@ -63,7 +62,7 @@ def start(
         what = f"what run {run} names" if run else "everything that is no longer reachable"
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
     body = StartJob(request=request)
-    job = msgspec.convert(session.client.call("POST", _path(uri), json=body), JobView)
+    job = session.client.do(collectors.START_GC_JOB, parse_repository(uri), body=body)
     if wait:
         job = _watched(session, uri, job)
     _show(session, job)
@@ -73,10 +72,15 @@ def start(
 @command
 def list_jobs(session: Session, uri: RepositoryArgument) -> None:
     """List the jobs of a repository, newest first."""
-    from lakebed.gc.protocol import JobList
+    from lakebed.operations import collectors
 
-    found = msgspec.convert(session.client.call("GET", _path(uri)), JobList)
-    session.show_all(found.jobs, _job_table)
+    columns: dict[str, Callable[[JobView], object]] = {
+        "job": lambda job: job.id,
+        "does": _what,
+        "state": lambda job: job.state,
+        "started": lambda job: human_time(job.started_ms // 1000),
+    }
+    session.show_table(session.client.do(collectors.LIST_GC_JOBS, parse_repository(uri)).jobs, columns)
 
 
 @app.command("show")
@@ -89,43 +93,39 @@ def show(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
 @app.command("stop")
 @command
 def stop(session: Session, uri: RepositoryArgument, job: JobArgument) -> None:
-    """Ask a job to stop. What it was doing can be begun, or gone on with, again."""
-    session.client.call("DELETE", _path(uri, job))
-    session.show(_watched(session, uri, _get(session, uri, job)), lambda found: f"job {found.id} is {found.state}")
+    """Ask a job to stop. Start it again to go on."""
+    from lakebed.operations import collectors
 
-
-def _path(uri: str, *rest: str) -> str:
-    from lakebed.client import api_path
-
-    return api_path("repositories", parse_repository(uri), "gc", "jobs", *rest)
+    asked_to_stop = session.client.do(collectors.STOP_GC_JOB, parse_repository(uri), job)
+    session.show(_watched(session, uri, asked_to_stop), lambda found: f"job {found.id} is {found.state}")
 
 
 def _get(session: Session, uri: str, job: str) -> JobView:
-    from lakebed.gc.protocol import JobView
+    from lakebed.operations import collectors
 
-    return msgspec.convert(session.client.call("GET", _path(uri, job)), JobView)
+    return session.client.do(collectors.GET_GC_JOB, parse_repository(uri), job)
 
 
 def _watched(session: Session, uri: str, job: JobView) -> JobView:
-    """The job when it has ended; until then its new lines are told as they come."""
+    """Show new lines as they come, and return the job when it has ended."""
     from lakebed.gc.protocol import JobState
 
-    told: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     while True:
-        for line in _new_lines(told, job.lines):
+        for line in _new_lines(shown, job.lines):
             session.note(printable(line))
-        told = job.lines
+        shown = job.lines
         if job.state is not JobState.RUNNING:
             return job
         time.sleep(POLL_S)
         job = _get(session, uri, job.id)
 
 
-def _new_lines(told: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...]:
-    """What came since: a job keeps the newest lines only, so the beginning of `lines` is somewhere in `told`."""
-    for start in range(len(told) + 1):
-        if told[start:] == lines[: len(told) - start]:
-            return lines[len(told) - start :]
+def _new_lines(shown: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what came since: a job keeps the newest lines only, so the beginning of `lines` is in `shown`."""
+    for start in range(len(shown) + 1):
+        if shown[start:] == lines[: len(shown) - start]:
+            return lines[len(shown) - start :]
     return lines
 
 
@@ -142,9 +142,9 @@ def _describe(job: JobView) -> Iterator[str]:
         ("job", job.id),
         ("does", _what(job)),
         ("state", str(job.state)),
-        ("started", f"{human_time(job.started_ms // 1000)} by {printable(job.started_by)}"),
+        ("started", f"{human_time(job.started_ms // 1000)} by {job.started_by}"),
         *([("ended", human_time(job.ended_ms // 1000))] if job.ended_ms is not None else []),
-        *([("error", printable(job.error.removeprefix("error: ")))] if job.error else []),
+        *([("error", job.error.removeprefix("error: "))] if job.error else []),
         *(("result", _result(one)) for one in job.results),
     ]
     return fields(facts)
@@ -165,8 +165,3 @@ def _result(one: JobResult) -> str:
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
     run = f" run {one.run_id} ({one.kind})" if one.run_id else " what lay in quarantine past its window"
     return f"{one.deed}{run}: {amount}{failed}"
-
-
-def _job_table(jobs: Iterable[Any]) -> Iterable[str]:
-    rows = [(job.id, _what(job), str(job.state), human_time(job.started_ms // 1000)) for job in jobs]
-    return table(("job", "does", "state", "started"), rows) if rows else ()

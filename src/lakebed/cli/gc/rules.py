@@ -1,35 +1,39 @@
 """`lakebed gc rules`: how long committed data stays after it has been replaced, and what stays regardless.
 
-A composition root: patterns, durations and what differs between two sets of rules are `lakebed.gc.rules`'s, so that
-what is refused here is what the server would refuse. Every change is made to the version that was read, and fails with
-a conflict when somebody else was faster. Nothing is deleted here; a run deletes.
+Patterns, durations and differences between rules are `lakebed.gc.rules`'s, so the command line refuses what the server
+would refuse. Every change is made to the version that was read, and fails with a conflict when another user was faster.
+Nothing is deleted here; a run deletes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from lakebed.base import NotFound, count_of
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import Misuse
+from lakebed.cli.output import fields, human_time, table
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import RefUri, parse_ref, parse_repository
 
-from .rules_plan import planned_change, planned_text
-from .rules_text import changes_text, explanation_text, history_text, version_text
-from .session import RootOption, rules_file
+from .session import RootOption, check, checked_collector, rules_file, with_spark
+from .text import diff_text
 
 if TYPE_CHECKING:
-    # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import RulesVersion
-    from lakebed.gc.rules import Rules
+    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
+    from lakebed.gc.protocol import PlanDiff, RulesVersion
+    from lakebed.gc.rules import Considered, Explanation, RuleChange, Rules
 
 SAVE: Final = "Save these rules?"
+OFF: Final = "off"
+PAGE: Final = 100
 app = noun("How long committed data stays after it has been replaced, and what stays regardless.")
 
 DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
@@ -40,9 +44,15 @@ PatternArgument = Annotated[
 PlanOption = Annotated[
     bool, typer.Option("--plan", help="Plan by both, and show the difference in objects, bytes and commits.")
 ]
-OFF: Final = "off"
 DASHES: Final = {"ignore_unknown_options": True}
-"""A duration that begins with a dash is one that nobody can mean, and no option: it is told like the others."""
+"""A duration that begins with a dash is an invalid duration, not an unknown option."""
+
+
+class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between two sets of rules, and between what they take: `plan.a` is by the former rules."""
+
+    changes: Sequence[RuleChange]
+    plan: PlanDiff
 
 
 @app.command("get")
@@ -50,7 +60,7 @@ DASHES: Final = {"ignore_unknown_options": True}
 def get_rules(
     session: Session,
     uri: RepositoryArgument,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="Not those in force, but these.")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="Show this version.")] = None,
 ) -> None:
     """Show the rules. With -o json as `apply` reads them."""
     session.show(_read(session, parse_repository(uri), version), version_text)
@@ -60,10 +70,8 @@ def get_rules(
 @command
 def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
     """Set how long data stays that is on no branch with a rule of its own."""
-    from msgspec.structs import replace
-
-    said = f"{uri}: default retention is {duration}"
-    _change(session, parse_repository(uri), lambda rules: replace(rules, default=duration), said)
+    message = f"{uri}: default retention is {duration}"
+    _change(session, parse_repository(uri), lambda rules: replace(rules, default=duration), message)
 
 
 @app.command("set", context_settings=DASHES)
@@ -71,15 +79,13 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
     if "/" not in uri.removeprefix("lakefs://").rstrip("/"):
-        raise Misuse(f"{uri}: which branch or pattern? For all that no pattern matches: lakebed gc rules set-default")
+        raise Misuse(f"{uri}: which branch or pattern? For all others: lakebed gc rules set-default")
     target = parse_ref(uri)
 
     def edit(rules: Rules) -> Rules:
-        from msgspec.structs import replace
-
         from lakebed.gc.rules import BranchRule
 
-        others = [rule for rule in rules.branches if rule.pattern != target.ref]
+        others = _others(rules.branches, target)
         return replace(rules, branches=(*others, BranchRule(pattern=target.ref, period=duration)))
 
     _change(session, target.repository, edit, f"{target}: retention is {duration}")
@@ -94,31 +100,28 @@ def unset_rule(
     ],
     yes: YesOption = False,
 ) -> None:
-    """Remove the period of a pattern; or all rules, pins too, and nothing committed ever goes."""
+    """Remove the period of a pattern; or all rules, pins too: then all committed data stays."""
     if "/" not in uri.removeprefix("lakefs://"):
         _remove_all(session, uri, yes=yes)
         return
     target = parse_ref(uri)
 
     def edit(rules: Rules) -> Rules:
-        from msgspec.structs import replace
-
-        others = tuple(rule for rule in rules.branches if rule.pattern != target.ref)
+        others = _others(rules.branches, target)
         if len(others) == len(rules.branches):
             raise NotFound(f"{target} has no rule of its own")
         return replace(rules, branches=others)
 
-    _change(session, target.repository, edit, f"{target} has no rule of its own any more")
+    _change(session, target.repository, edit, f"{target}: removed its rule")
 
 
 def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
-    from lakebed.client import api_path
+    from lakebed.operations import collectors
 
     repository = parse_repository(uri)
     found = _read(session, repository)
     session.confirm(f"Remove all retention rules of {uri}?", yes=yes)
-    path = api_path("repositories", repository, "gc", "rules", "full")
-    session.client.call("DELETE", path, query={"if_version": found.version}, repeatable=False)
+    session.client.do(collectors.DELETE_FULL_GC_RULES, repository, query={"if_version": found.version})
     session.done(f"{uri} has no rules: committed data stays for ever", unset=None)
 
 
@@ -135,16 +138,14 @@ def keep_last(
         raise Misuse(f"{commits!r} is neither a number of commits nor off")
 
     def edit(rules: Rules) -> Rules:
-        from msgspec.structs import replace
-
         from lakebed.gc.rules import KeepLast
 
-        pins = [pin for pin in rules.keep_last if pin.pattern != target.ref]
+        pins = _others(rules.keep_last, target)
         if commits != OFF:
-            pins.append(KeepLast(pattern=target.ref, commits=int(commits)))
+            pins = (*pins, KeepLast(pattern=target.ref, commits=int(commits)))
         elif len(pins) == len(rules.keep_last):
             raise Misuse(f"{target} has no such rule")
-        return replace(rules, keep_last=tuple(pins))
+        return replace(rules, keep_last=pins)
 
     kept = "the period alone counts" if commits == OFF else f"the last {count_of(int(commits), 'commit')} stay"
     _change(session, target.repository, edit, f"{target}: {kept}")
@@ -153,13 +154,11 @@ def keep_last(
 @app.command("pin-tags")
 @command
 def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, typer.Argument(metavar="on|off")]) -> None:
-    """Say whether a tag keeps the data of its commit. It does unless it is said here that it does not."""
-    from msgspec.structs import replace
-
+    """Set whether a tag keeps the data of its commit. By default it does."""
     if on not in {"on", OFF}:
         raise Misuse(f"{on!r} is neither on nor off")
-    said = f"{uri}: tags {'keep their commits' if on == 'on' else 'keep nothing'}"
-    _change(session, parse_repository(uri), lambda rules: replace(rules, tags_pin=on == "on"), said)
+    message = f"{uri}: tags {'keep their commits' if on == 'on' else 'keep nothing'}"
+    _change(session, parse_repository(uri), lambda rules: replace(rules, tags_pin=on == "on"), message)
 
 
 @app.command("uncommitted", context_settings=DASHES)
@@ -169,12 +168,10 @@ def uncommitted(
     uri: RepositoryArgument,
     duration: Annotated[str, typer.Argument(metavar="DURATION|off", help="36h, 2d, 2w, 1mo, forever or off.")],
 ) -> None:
-    """Set how old an object that is in no commit must be, by its upload, before a plan may hold it."""
-    from msgspec.structs import replace
-
+    """Set how long an object that is in no commit stays after its upload."""
     age = None if duration == OFF else duration
-    said = f"{uri}: uncommitted garbage {'may go at any age' if age is None else f'stays for {age}'}"
-    _change(session, parse_repository(uri), lambda rules: replace(rules, uncommitted_min_age=age), said)
+    message = f"{uri}: uncommitted garbage {'may go at any age' if age is None else f'stays for {age}'}"
+    _change(session, parse_repository(uri), lambda rules: replace(rules, uncommitted_min_age=age), message)
 
 
 @app.command("explain")
@@ -185,16 +182,12 @@ def explain(
         str, typer.Argument(metavar="BRANCH", help="lakefs://repository/branch, or lakefs://repository for no branch")
     ],
 ) -> None:
-    """Say which rule counts for a branch, there or not, and why; or what counts for commits on no branch."""
-    from msgspec import convert
-
-    from lakebed.client import api_path
-    from lakebed.gc.rules import Explanation
+    """Explain which rule counts for a branch, existing or not; or for commits on no branch."""
+    from lakebed.operations import collectors
 
     target = parse_ref(uri) if "/" in uri.removeprefix("lakefs://") else RefUri(parse_repository(uri), "")
-    path = api_path("repositories", target.repository, "gc", "rules", "explain")
-    answer = session.client.call("GET", path, query={"branch": target.ref or None})
-    session.show(convert(answer, Explanation), explanation_text)
+    query = {"branch": target.ref or None}
+    session.show(session.client.do(collectors.EXPLAIN_GC_RULES, target.repository, query=query), explanation_text)
 
 
 @app.command("history")
@@ -219,11 +212,10 @@ def diff(
 
     repository = parse_repository(uri)
     current = _read(session, repository)
-    if not first:
-        first = str(current.version - 1)
+    first = first or str(current.version - 1)
     before = _named(session, repository, first)
     after = _named(session, repository, second) if second else current.rules
-    # A file by itself is what may come: what is in force is then what was.
+    # A file by itself holds what is wanted; the rules in force are then the former ones.
     pair = (before, after) if second or _is_version(first) else (after, before)
     if plan:
         session.show(planned_change(session, uri, pair, local_root), planned_text)
@@ -241,8 +233,9 @@ def apply_rules(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Replace all rules by those of a file, and show what that changes. With --plan it asks in between."""
+    """Replace all rules by those of a file, and show what that changes. With --plan it asks first."""
     from lakebed.gc.rules import diff_rules
+    from lakebed.operations import collections
 
     repository = parse_repository(uri)
     wanted = rules_file(file)
@@ -251,12 +244,12 @@ def apply_rules(
     if not changes:
         session.done(f"{uri}: the rules are as in {file}", version=found.version, counts_after=[])
         return
-    told = changes_text(changes)
+    lines = changes_text(changes)
     if plan:
         session.check_can_ask(SAVE, yes=yes)
-        _check_may_write(session, repository)
-        told = planned_text(planned_change(session, uri, (found.rules, wanted), local_root))
-    for line in told:
+        session.client.do(collections.SET_GARBAGE_COLLECTION_RULES_PREFLIGHT, repository)
+        lines = planned_text(planned_change(session, uri, (found.rules, wanted), local_root))
+    for line in lines:
         session.note(line)
     if plan:
         session.confirm(SAVE, yes=yes)
@@ -266,24 +259,14 @@ def apply_rules(
 # What the commands share
 
 
+def _others(rules: Iterable[Any], target: RefUri) -> tuple[Any, ...]:
+    return tuple(rule for rule in rules if rule.pattern != target.ref)
+
+
 def _read(session: Session, repository: str, version: int | None = None) -> RulesVersion:
-    from msgspec import convert
+    from lakebed.operations import collectors
 
-    from lakebed.client import api_path
-    from lakebed.gc.protocol import RulesVersion
-
-    path = api_path("repositories", repository, "gc", "rules", "full")
-    return convert(session.client.call("GET", path, query={"version": version}), RulesVersion)
-
-
-def _check_may_write(session: Session, repository: str) -> None:
-    """
-    Raises:
-        Denied: who asks may not set rules.
-    """
-    from lakebed.client import api_path
-
-    session.client.call("GET", api_path("repositories", repository, "gc", "rules", "set_allowed"))
+    return session.client.do(collectors.GET_FULL_GC_RULES, repository, query={"version": version})
 
 
 def _is_version(text: str) -> bool:
@@ -291,13 +274,13 @@ def _is_version(text: str) -> bool:
 
 
 def _named(session: Session, repository: str, name: str) -> Rules | None:
-    """Rules by version (0: before there were any) or from a file."""
+    """Return rules by version (0: before there were any) or from a file."""
     if not _is_version(name):
         return rules_file(Path(name))
     return _read(session, repository, int(name)).rules if int(name) else None
 
 
-def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], said: str) -> None:
+def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], message: str) -> None:
     """Change the rules in force. Where there are none, all stays for ever but what the change says."""
     from lakebed.gc.rules import FOREVER, Rules, check_rules
 
@@ -305,37 +288,128 @@ def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], s
     changed = check_rules(edit(found.rules or Rules(default=FOREVER)))
     if found.rules is None and changed.default == FOREVER:
         session.note("no default is set: what no rule matches stays for ever")
-    _write(session, repository, found, changed, said)
+    _write(session, repository, found, changed, message)
 
 
-def _write(session: Session, repository: str, found: RulesVersion, rules: Rules, said: str) -> None:
-    from msgspec import convert
+def _write(session: Session, repository: str, found: RulesVersion, rules: Rules, message: str) -> None:
+    from lakebed.operations import collectors
 
-    from lakebed.client import api_path
-    from lakebed.gc.protocol import RulesWritten
-
-    path = api_path("repositories", repository, "gc", "rules", "full")
-    # Not repeated: the second of two would find the version of the first, and say that somebody else was faster.
-    answer = session.client.call("PUT", path, json=rules, query={"if_version": found.version}, repeatable=False)
-    written = convert(answer, RulesWritten)
+    query = {"if_version": found.version}
+    written = session.client.do(collectors.SET_FULL_GC_RULES, repository, body=rules, query=query)
     for run in written.counts_after:
         session.note(f"run {run} goes on by the former rules; these count after it")
-    session.done(said, version=written.version, counts_after=written.counts_after)
+    session.done(message, version=written.version, counts_after=written.counts_after)
 
 
 def _versions(session: Session, repository: str, limit: int | None) -> Iterator[RulesVersion]:
-    from msgspec import convert
+    from lakebed.operations import collectors
 
-    from lakebed.client import api_path
-    from lakebed.gc.protocol import RulesHistory
-
-    path = api_path("repositories", repository, "gc", "rules", "history")
     before: int | None = None
     left, has_more = limit, True
     while has_more and left != 0:
-        amount = 100 if left is None else min(100, left)
-        page = convert(session.client.call("GET", path, query={"before": before, "amount": amount}), RulesHistory)
+        query = {"before": before, "amount": PAGE if left is None else min(PAGE, left)}
+        page = session.client.do(collectors.LIST_GC_RULES_HISTORY, repository, query=query)
         yield from page.versions
         left = None if left is None else left - len(page.versions)
         before = page.versions[-1].version if page.versions else None
         has_more = page.has_more and bool(page.versions)
+
+
+def planned_change(
+    session: Session, uri: str, pair: tuple[Rules | None, Rules | None], local_root: Path | None, *, limit: int = 20
+) -> PlannedChange:
+    """Plan committed data by both, and compare. Deletes nothing and saves no rules; no rules keep everything."""
+    from lakebed.gc.protocol import PlanRequest, RunKind
+    from lakebed.gc.rules import FOREVER, Rules, diff_rules
+
+    collector = checked_collector(session, uri, local_root)
+    requests = [PlanRequest(kinds=(RunKind.COMMITTED,), rules=rules or Rules(default=FOREVER)) for rules in pair]
+    for request in requests:
+        check(session, collector, request)
+    with with_spark(session, collector) as collector:
+        before, after = (plan for request in requests for plan in collector.plan(request))
+    diff = collector.diff(before.run_id, after.run_id, limit=limit)
+    return PlannedChange(changes=diff_rules(*pair), plan=diff)
+
+
+# Texts
+
+
+def planned_text(found: PlannedChange) -> Iterator[str]:
+    yield from changes_text(found.changes)
+    yield ""
+    yield f"{found.plan.a} is by the rules before, {found.plan.b} by those after:"
+    yield from diff_text(found.plan)
+
+
+def version_text(found: RulesVersion) -> Iterator[str]:
+    if found.rules is None:
+        yield "no rules are set: committed data stays for ever"
+        return
+    rules = found.rules
+    rows = [*((rule.pattern, rule.period) for rule in rules.branches), ("(default)", rules.default)]
+    yield from table(("branch", "retention"), rows)
+    yield ""
+    by = f" by {found.changed_by}" if found.changed_by else ""
+    facts: list[tuple[str, str]] = [
+        ("version", f"{found.version}, set {human_time(found.changed_ms // 1000)}{by}"),
+        *(("keeps", f"the last {count_of(pin.commits, 'commit')} of {pin.pattern}") for pin in rules.keep_last),
+        ("tags", "keep their commits" if rules.tags_pin else "keep nothing"),
+    ]
+    if rules.uncommitted_min_age is not None:
+        facts.append(("uncommitted", f"stays for {rules.uncommitted_min_age} after its upload"))
+    yield from fields(facts)
+
+
+def explanation_text(found: Explanation) -> Iterator[str]:
+    since = "for ever" if found.since_ms is None else f"since {human_time(found.since_ms // 1000)}"
+    rule = "the default" if found.pattern is None else found.pattern
+    facts = [
+        ("branch", found.branch or "(commits on no branch)"),
+        ("retention", f"{found.period}, by {rule}: what was its head {since} stays"),
+        ("why", found.why),
+    ]
+    if found.keep_last:
+        facts.append(("keeps", f"the last {count_of(found.keep_last, 'commit')}, by {found.pins[0].pattern}"))
+    yield from fields(facts)
+    for title, rules in (("retention", found.periods), ("keeps the last", found.pins)):
+        if len(rules) > 1:
+            yield ""
+            yield from table(("pattern", title, "counts", "why"), map(_considered_row, rules))
+
+
+def _considered_row(rule: Considered) -> tuple[str, ...]:
+    return rule.pattern, rule.value, "yes" if rule.wins else "no", rule.why
+
+
+def history_text(versions: Iterable[RulesVersion]) -> Iterator[str]:
+    from lakebed.gc.rules import diff_rules
+
+    found = list(versions)
+    rows = []
+    for place, version in enumerate(found):
+        older = found[place + 1].rules if place + 1 < len(found) else None
+        is_compared = place + 1 < len(found) or version.version == 1
+        changes = "; ".join(map(_change_words, diff_rules(older, version.rules))) if is_compared else "…"
+        rows.append((str(version.version), human_time(version.changed_ms // 1000), version.changed_by, changes))
+    return table(("version", "changed", "by", "what"), rows)
+
+
+_WORDS: Final = {"keep_last": "keep-last", "tags_pin": "pin-tags"}
+"""The command that sets a field, where its name is another."""
+
+
+def _change_words(change: RuleChange) -> str:
+    word = _WORDS.get(change.what, change.what)
+    what = f"{word} of {change.pattern}" if change.pattern else word
+    if change.before is None:
+        return f"{what}: {change.after}"
+    return f"{what}: {change.before} → {change.after or 'none'}"
+
+
+def changes_text(changes: Iterable[RuleChange]) -> Iterator[str]:
+    rows = [
+        (_WORDS.get(change.what, change.what), change.pattern, change.before or "-", change.after or "-")
+        for change in changes
+    ]
+    yield from table(("what", "pattern", "before", "after"), rows) if rows else ("no difference",)

@@ -1,13 +1,14 @@
-"""What the commands of `lakebed gc` share: their options, a collector, and a Spark of this machine.
+"""Share among the commands of `lakebed gc`: arguments, a collector, names of runs, and a Spark of this machine.
 
-A composition root. Where the bytes of a `local://` repository lie is said by --data or LAKEBED_BLOCKS_LOCAL_ROOT; that
-is checked before Spark is started.
+--data or LAKEBED_BLOCKS_LOCAL_ROOT says where the bytes of a `local://` repository lie. That is checked before anything
+slow begins.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,26 +17,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from lakebed.base import NotFound, count_of
+from lakebed.cli.completion import complete_run
 from lakebed.cli.failures import Misuse, describe
 from lakebed.cli.output import human_duration
+from lakebed.cli.progress import CLEAR, Line
 from lakebed.cli.session import Session
 from lakebed.cli.uris import parse_repository
 
-from .progress import CLEAR, tasks_shown
 from .text import unfinished_text
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, Standing
+    from lakebed.gc import Collector, LocalSession, Standing
     from lakebed.gc.protocol import Plan, Request
     from lakebed.gc.rules import Rules
 
 LATEST: Final = "latest"
+LISTED_MAX: Final = 10_000
+"""Look for names of runs among this many of the newest."""
 RUN_ID_LENGTH: Final = 20
+WATCH_S: Final = 0.5
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's id, as `gc plan` and `gc list` say it, the beginning of one, or `latest`."
+        metavar="RUN",
+        help="A run's id or the beginning of one, or `latest`, or `latest-committed` (or another kind).",
+        autocompletion=complete_run,
     ),
 ]
 RootOption = Annotated[
@@ -47,14 +54,14 @@ RootOption = Annotated[
 
 
 class NoSuchRun(NotFound):
-    """The id is wrong, or of a run of another repository."""
+    """The repository has no run of this id."""
 
 
 def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
-    """For what reads or writes the namespace: a mistake in where it lies is told before Spark is started.
+    """Make a collector for what reads or writes the namespace, and find out whether that is within reach.
 
     Raises:
-        Misuse: nobody said where local:// repositories lie.
+        Misuse: it is local://, and --data is missing.
     """
     from lakebed.objectstore import InvalidNamespace
 
@@ -63,13 +70,13 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
         collector.check_namespace()
     except InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
-            raise Misuse("say where local:// repositories lie: --data with the server's data folder") from error
+            raise Misuse("where do local:// repositories lie? Add --data with the server's data folder") from error
         raise
     return collector
 
 
 def collector_of(session: Session, uri: str, local_root: Path | None = None) -> Collector:
-    """For what only asks the server."""
+    """Make a collector for what only asks the server."""
     from dataclasses import replace
 
     from lakebed.gc import Collector, session_options
@@ -91,8 +98,8 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
 
 
 def run_named(session: Session, collector: Collector, name: str) -> str:
-    """The id of a run that is named by it, by its beginning, or as `latest`: which it is, is told. A name of nothing is
-    returned as it is.
+    """Return the id of the run with this id, or with an id that begins so; or of the latest run, of any kind or, as
+    `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is.
 
     Raises:
         Misuse: several runs begin so.
@@ -100,21 +107,28 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
     if len(name) >= RUN_ID_LENGTH:
         return name
     known = _known_runs(collector)
-    found = sorted(known)[-1:] if name == LATEST else [id_ for id_ in sorted(known) if id_.startswith(name)]
-    if len(found) > 1 and name not in known:
-        raise Misuse(f"{name!r} is how {count_of(len(found), 'run')} begin: {', '.join(found[:3])}…")
-    if not found or name in known:
+    if name in known:
+        return name
+    if name == LATEST or name.removeprefix(f"{LATEST}-") in set(known.values()):
+        kind = name.removeprefix(LATEST).removeprefix("-")
+        found = sorted(run for run, of in known.items() if of == kind or not kind)[-1:]
+    else:
+        found = sorted(run for run in known if run.startswith(name))
+    if len(found) > 1:
+        raise Misuse(f"{count_of(len(found), 'run')} begin with {name!r}: {', '.join(found[:3])}…")
+    if not found:
         return name
     session.note(f"run {found[0]}")
     return found[0]
 
 
-def _known_runs(collector: Collector) -> set[str]:
+def _known_runs(collector: Collector) -> dict[str, str]:
+    """Return the kind of each run: those that the server knows, and plans where the namespace is within reach."""
     from lakebed.objectstore import InvalidNamespace
 
-    known = {view.run_id for view in collector.runs()}
+    known = {view.run_id: view.kind.value for view in collector.runs()}
     try:
-        return known | set(collector.plans())
+        return {**{run.run_id: run.kind.value for run in collector.listed(limit=LISTED_MAX)}, **known}
     except InvalidNamespace:
         return known
 
@@ -136,7 +150,7 @@ def read_run(collector: Collector, run: str) -> Plan:
 
 
 def read_standing(collector: Collector, run: str) -> Standing:
-    """How far a run has come; what only the record says where the namespace is not within reach.
+    """Return how far a run has come; by its record alone where the namespace is not within reach.
 
     Raises:
         NoSuchRun: there is neither a run nor a plan of this name.
@@ -176,11 +190,11 @@ def check_run(collector: Collector, run: str) -> None:
 
 
 def is_plan(session: Session, collector: Collector, run: str) -> bool:
-    """Whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
-    from lakebed.client import api_path
+    """Return whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
+    from lakebed.operations import collectors
 
     try:
-        session.client.call("GET", api_path("repositories", collector.repository, "gc", "plans", run))
+        session.client.do(collectors.GET_GC_PLAN, collector.repository, run)
     except NotFound:
         return False
     return True
@@ -191,7 +205,7 @@ def no_such_run(collector: Collector, run: str) -> NoSuchRun:
 
 
 def objects_in(folder: Path) -> Path:
-    """The folder of repositories itself, or where a server keeps it in its data folder.
+    """Return the folder of repositories: the one given, or the one in a server's data folder.
 
     Raises:
         Misuse: there is no such folder.
@@ -203,10 +217,12 @@ def objects_in(folder: Path) -> Path:
 
 
 def timed(note: Callable[[str], None]) -> Callable[[str], None]:
-    """Stages as they begin, each with how long the command has been at work."""
-    began_s = time.monotonic()
+    """Note stages as they begin, each with the time since the first one: a question before it may have waited long."""
+    began_s: float | None = None
 
     def say(line: str) -> None:
+        nonlocal began_s
+        began_s = began_s or time.monotonic()
         # In place of what a line of progress shows just now.
         start = CLEAR if sys.stderr.isatty() else ""
         note(f"{start}[{human_duration(time.monotonic() - began_s)}] {line}")
@@ -215,7 +231,7 @@ def timed(note: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def rules_file(path: Path) -> Rules:
-    """Rules as `gc rules get -o json` shows them.
+    """Read rules as `gc rules get -o json` shows them.
 
     Raises:
         Misuse: no file that can be read.
@@ -260,10 +276,39 @@ def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
         session.note("starting Spark")
         with (
             local_session(options, session.environment) as running,
-            tasks_shown(running, visible=session.shows_progress) as line,
+            _tasks_shown(running, visible=session.shows_progress) as line,
         ):
             session.before_answer = line.erase
             yield running.spark
 
     with unforeseen(), session_on_demand(start) as spark:
         yield replace(collector, session=spark)
+
+
+@contextlib.contextmanager
+def _tasks_shown(local: LocalSession, *, visible: bool) -> Iterator[Line]:
+    """While the block runs, show how many tasks are done of the stages under way."""
+    line, done = Line(visible=visible), threading.Event()
+    watcher = threading.Thread(target=_watch, args=(local, line, done), daemon=True)
+    if visible:
+        watcher.start()
+    try:
+        yield line
+    finally:
+        done.set()
+        if visible:
+            watcher.join()
+
+
+def _watch(local: LocalSession, line: Line, done: threading.Event) -> None:
+    tracker = local.spark.sparkContext.statusTracker()
+
+    def look() -> str:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        tasks = sum(stage.numTasks for stage in running)
+        return f"{sum(stage.numCompletedTasks for stage in running)} of {tasks} tasks" if running else ""
+
+    while not done.wait(WATCH_S):
+        line.update(look)
+    line.erase()

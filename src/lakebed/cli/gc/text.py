@@ -1,21 +1,20 @@
-"""How `lakebed gc` tells plans, runs and reports to people: tables with bars of plain characters."""
+"""Write plans, runs, reports and differences for people: tables with bars of plain characters."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.output import fields, human_time, printable, table
+from lakebed.cli.output import fields, human_time, printable, table, terminal_width
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, Standing, UnfinishedRun
-    from lakebed.gc.protocol import Plan, RunReport, RunView, Total
+    from lakebed.gc.protocol import DoomedObject, ExpiringCommit, OnlyIn, Plan, PlanDiff, RunReport, RunView, Total
 
 TOP: Final = 10
-"""How many branches and folders are named; the others are summed."""
+"""Name this many branches and folders, and sum up the others."""
 NAME_MAX: Final = 40
 BAR_MIN: Final = 8
 BAR_MAX: Final = 40
@@ -37,8 +36,8 @@ def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
-    """A plan: what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` is
-    what came of it."""
+    """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
+    what came of the plan."""
     commits = plan.commit_counts
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
@@ -50,7 +49,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
     if state:
         facts.insert(1, ("state", state))
     if plan.what_if:
-        facts.insert(1, ("supposed", "by rules that nobody saved"))
+        facts.insert(1, ("supposed", "by rules that are not saved"))
     if plan.mode_note:
         facts.append(("mode", f"{plan.mode.value}: {plan.mode_note}"))
     if plan.listing:
@@ -91,8 +90,8 @@ def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:
 
 
 def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> Iterator[str]:
-    """A table of totals, each with a bar of its bytes as long as there is room for; none in a narrow terminal, and none
-    for the sum of those that are not shown, beside which the others would be as nothing."""
+    """Yield a table of totals, each with a bar of its bytes. A narrow terminal gets no bars, nor does the sum of the
+    names that are not shown: beside it the other bars would vanish."""
     rows = [(name, total.objects, total.size_bytes) for name, total in sums.items()]
     rest = rows[TOP:]
     largest = max(size for _, _, size in rows[:TOP]) or 1
@@ -111,7 +110,7 @@ def bars(title: str, sums: Mapping[str, Total], *, width: int | None = None) -> 
 
 
 def bar(share: float, width: int) -> str:
-    """`share` of `width` characters, to an eighth where the terminal can show that."""
+    """Return `share` of `width` characters, to an eighth where the terminal can show that."""
     if not _shows_blocks():
         return "#" * round(share * width)
     whole, part = divmod(round(share * width * 8), 8)
@@ -124,11 +123,6 @@ def _shows_blocks() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def terminal_width() -> int:
-    """80 where nobody watches."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
 
 
 def shortened(name: str) -> str:
@@ -157,7 +151,7 @@ def _gone(report: RunReport) -> str:
 
 
 def applied_text(report: RunReport) -> str:
-    """Of a run that is over: said so that nobody takes it for another deletion."""
+    """Say that a run was applied before: this was no second deletion."""
     return f"{report.run_id} was {_applied(report)}"
 
 
@@ -166,9 +160,9 @@ def _applied(report: RunReport) -> str:
 
 
 def outcome(found: Standing, report: RunReport | None) -> str:
-    """What came of a plan."""
+    """Say what came of a plan."""
     if found.state in {"planned", "supposed"}:
-        return f"{state_text(found.state)}; nobody applied it"
+        return f"{state_text(found.state)}; not applied"
     if report is not None and found.state == "ended":
         return _applied(report)
     if report is not None and report.objects_failed:
@@ -181,7 +175,7 @@ def standing_state(found: Standing) -> str:
 
 
 def state_text(state: str, *, nothing_deleted: bool = False, has_begun: bool = False) -> str:
-    """What a state means to who waits for a run; records and JSON have their own words (docs/guide/retention.md)."""
+    """Return the word for people; records and JSON have their own (docs/guide/retention.md)."""
     if has_begun:
         return "applying"
     return "ended: nothing deleted" if nothing_deleted else _STATES.get(state, state)
@@ -200,7 +194,7 @@ _STATES: Final = {
 
 
 def standing_text(found: Standing, command: str) -> Iterator[str]:
-    """How far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
+    """Yield how far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
     condemned: the list is emptied when a run is over.
     """
     facts: list[tuple[str, Any]] = [
@@ -235,7 +229,7 @@ def view_text(view: RunView) -> Iterator[str]:
 def unfinished_text(run: UnfinishedRun, command: str) -> str:
     return (
         f"warning: run {run.run_id} ({run.kind}) began to delete {human_time(run.began_ms // 1000)} and has not ended; "
-        f"unless somebody is applying it now: {command}"
+        f"unless it is being applied now: {command}"
     )
 
 
@@ -251,4 +245,104 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
         )
         for run in runs
     ]
-    return table(("run", "began", "kind", "state", "objects", "size"), rows) if rows else ()
+    return table(("run", "began", "kind", "state", "objects", "size"), rows)
+
+
+def objects_text(objects: Iterable[DoomedObject]) -> Iterator[str]:
+    """Yield a row for each object: its path and its address, or its address where it is in no commit."""
+    found = list(objects)
+    if not found:
+        yield "no object"
+        return
+    has_paths = any(one.path for one in found)
+    rows = [
+        (
+            *([one.path or "-"] if has_paths else []),
+            one.address,
+            human_size(one.size_bytes),
+            human_time(one.last_seen_ms // 1000),
+            one.reason,
+            one.rule or "-",
+        )
+        for one in found
+    ]
+    yield from table((*(["path"] if has_paths else []), "address", "size", "last seen", "reason", "rule"), rows)
+
+
+def commits_text(commits: Iterable[ExpiringCommit]) -> Iterator[str]:
+    rows = [
+        (
+            one.id[:16],
+            human_time(one.created_ms // 1000),
+            one.branch or "(none)",
+            one.rule,
+            one.message,
+        )
+        for one in commits
+    ]
+    yield from table(("commit", "made", "branch", "rule", "message"), rows) if rows else ["no commit"]
+
+
+def expiring_text(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
+    """Yield the newest of the commits that expire, below a plan's sums."""
+    if not commits:
+        return
+    yield ""
+    yield "expiring commits, the newest first:"
+    yield from commits_text(commits)
+    if len(commits) < plan.commit_counts.expired:
+        yield f"… and {count_of(plan.commit_counts.expired - len(commits), 'commit')} more: --commits"
+
+
+def diff_text(found: PlanDiff) -> Iterator[str]:
+    """Yield sums, then sums by what an object's row says, then some of the objects."""
+    only = (
+        (f"only the first, {found.a}", found.only_a, found.commits.a),
+        (f"only the second, {found.b}", found.only_b, found.commits.b),
+    )
+    rows = [
+        (title, f"{it.all.objects:,}", human_size(it.all.size_bytes), f"{commits:,}") for title, it, commits in only
+    ]
+    both = found.both
+    rows.append(("both", f"{both.objects:,}", human_size(both.size_bytes), f"{found.commits.both:,}"))
+    yield from table(("plans", "objects", "size", "commits"), rows)
+    for way in ("reason", "rule", "prefix"):
+        yield from _by(way, *(_sums(it, way) for _, it, _ in only))
+    changed = [(name, a, b) for name, (a, b) in found.by_branch.items() if a != b]
+    if changed:
+        yield ""
+        lines = [(name or "(none)", amount(a), amount(b)) for name, a, b in changed[:TOP]]
+        yield from table(("branch", "first", "second"), lines)
+    if found.objects:
+        yield ""
+        shown = [
+            (
+                "first" if it.side.value == "a" else "second",
+                it.address,
+                human_size(it.size_bytes),
+                it.rule or it.reason,
+                human_time(it.last_seen_ms // 1000),
+                it.path,
+            )
+            for it in found.objects
+        ]
+        yield from table(("only", "object", "size", "rule", "last seen", "path"), shown)
+
+
+def _sums(side: OnlyIn, way: str) -> dict[str, tuple[int, int]]:
+    sums = {"reason": side.by_reason, "rule": side.by_rule, "prefix": side.by_prefix}[way]
+    return {name: (total.objects, total.size_bytes) for name, total in sums.items()}
+
+
+def _by(way: str, a: dict[str, tuple[int, int]], b: dict[str, tuple[int, int]]) -> Iterator[str]:
+    names = [*dict.fromkeys([*a, *b])][:TOP]
+    if not any(names):
+        return
+    yield ""
+    lines = []
+    for name in names:
+        left, right = (side.get(name, (0, 0)) for side in (a, b))
+        sizes = (f"{left[0]:,}", human_size(left[1]), f"{right[0]:,}", human_size(right[1]))
+        lines.append((shortened(name), *sizes))
+    title = "folder" if way == "prefix" else way
+    yield from table((title, "only first", "size", "only second", "size"), lines)

@@ -1,11 +1,9 @@
-"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks, a page at a time; no
-Spark."""
+"""`lakebed gc why`: what keeps an object and until when, or which run took it. The server looks, a page at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,10 +11,9 @@ import typer
 from lakebed.base import NotFound, count_of, human_size
 from lakebed.cli.failures import Misuse
 from lakebed.cli.output import fields, human_time, printable, table
+from lakebed.cli.progress import Line
 from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import parse_object, parse_repository
-
-from .progress import CLEAR
 
 if TYPE_CHECKING:
     from lakebed.gc.protocol import LedgerRow, WhyAnswer, WhyObject, WhyProgress
@@ -38,42 +35,26 @@ AddressArgument = Annotated[
 
 
 def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
-    """Say what keeps an object, until when, or which run took it, when, and by which rule."""
+    """Explain what keeps an object and until when, or which run took it, when and by which rule."""
     from lakebed.gc import LiveSide
 
     if address:
         repository, asked = parse_repository(uri), {"address": address}
     elif "/" not in uri.removeprefix("lakefs://"):
-        raise Misuse(f"{uri}: say a path in it, or an address behind it")
+        raise Misuse(f"{uri}: add a path, or an address as a second argument")
     else:
         target = parse_object(uri)
         repository, asked = target.repository, {"ref": target.ref, "path": target.path}
-    with (
-        contextlib.closing(connect(session.settings)) as client,
-        _search_shown(visible=session.shows_progress) as tell,
-    ):
-        answer = LiveSide(client, repository).why(**asked, progress=tell)
+    line = Line(visible=session.shows_progress)
+    with contextlib.closing(connect(session.settings)) as client, contextlib.ExitStack() as ending:
+        ending.callback(line.erase)
+        answer = LiveSide(client, repository).why(
+            **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
+        )
     if session.is_json or answer.objects:
         session.show(answer, why_text)
     if not answer.objects:
-        raise NotFound(f"{printable(address or uri)}: no commit and no ledger knows it")
-
-
-@contextlib.contextmanager
-def _search_shown(*, visible: bool) -> Iterator[Callable[[WhyProgress], None]]:
-    """While the block runs, how far the search is: a line on stderr that is written over, and gone at the end."""
-
-    def tell(progress: WhyProgress) -> None:
-        if visible:
-            sys.stderr.write(f"{CLEAR}{progress_text(progress)}")
-            sys.stderr.flush()
-
-    try:
-        yield tell
-    finally:
-        if visible:
-            sys.stderr.write(CLEAR)
-            sys.stderr.flush()
+        raise NotFound(f"{printable(address or uri)}: no commit and no ledger names it")
 
 
 def progress_text(progress: WhyProgress) -> str:
@@ -141,7 +122,7 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
         case "taken":
             return "a run took it"
         case "missing":
-            return "is named, and is not in the object store: no run of ours is known to have taken it"
+            return "is named, and is not in the object store: no known run took it"
         case "outside":
             return "lies outside of this repository's namespace: no run takes it"
         case "own" if found.commits:
@@ -149,11 +130,11 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
         case "own":
             return "is Lakebed's own, and no commit names it: only a run of metadata may take it"
         case _:
-            return "is not in the object store, nothing names it, and no ledger knows it"
+            return "is not in the object store, and nothing names it"
 
 
 def _holder(found: WhyObject) -> str:
-    """By what it stays without an end."""
+    """Say what keeps it without an end."""
     for stay in found.stays:
         what = {
             "head": f"it is in the head of branch {stay.name}",

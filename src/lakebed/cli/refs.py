@@ -1,25 +1,35 @@
-"""`lakebed branch`: branches, and what moves them other than commits and merges."""
+"""`lakebed branch` and `lakebed tag`: names of commits, and what moves branches other than commits and merges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Final
 
 import typer
 
 from lakebed.base import Invalid
 from lakebed.wire import Ref
 
-from .arguments import BranchArgument, LimitOption, PrefixOption, RepositoryArgument, YesOption
+from .arguments import (
+    BranchArgument,
+    LimitOption,
+    PathsOption,
+    PrefixOption,
+    RepositoryArgument,
+    TagArgument,
+    YesOption,
+    ref_in,
+)
 from .completion import complete_ref
-from .failures import Misuse, being_there
-from .output import table
+from .failures import Misuse, being_new, being_there
 from .session import Session, command
 from .tree import noun
-from .uris import SCHEME, RefUri, is_uri, parse_ref, parse_repository
+from .uris import RefUri, parse_ref, parse_repository, parse_tag
 
 app = noun("Create, list, show, delete, move and protect branches.")
+tags = noun("Create, list, show and delete tags.")
 
+COLUMNS: Final[dict[str, Callable[[Ref], object]]] = {"name": lambda ref: ref.id, "commit": lambda ref: ref.commit_id}
 SourceOption = Annotated[
     str,
     typer.Option(
@@ -29,6 +39,10 @@ SourceOption = Annotated[
         help="Where it starts: a ref, or lakefs://repository/ref.",
         autocompletion=complete_ref,
     ),
+]
+NamedArgument = Annotated[
+    str,
+    typer.Argument(metavar="REF", help="The commit: a ref, or lakefs://repository/ref.", autocompletion=complete_ref),
 ]
 
 
@@ -46,14 +60,14 @@ def create(session: Session, uri: BranchArgument, source: SourceOption) -> None:
 def list_branches(
     session: Session, uri: RepositoryArgument, prefix: PrefixOption = "", limit: LimitOption = None
 ) -> None:
-    """List the branches of a repository and the commits they name."""
-    session.show_all(session.client.branches.list(parse_repository(uri), prefix=prefix, limit=limit), ref_table)
+    """List the branches of a repository and their commits."""
+    session.show_table(session.client.branches.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 
 
 @app.command("show")
 @command
 def show(session: Session, uri: BranchArgument) -> None:
-    """Show which commit a branch names."""
+    """Show the commit of a branch."""
     branch = parse_ref(uri)
     session.show(session.client.branches.get(branch.repository, branch.ref), lambda found: found.commit_id)
 
@@ -74,22 +88,22 @@ def reset(
     session: Session,
     uri: BranchArgument,
     path: Annotated[str, typer.Option("--object", help="Only this path.")] = "",
-    prefix: Annotated[str, typer.Option("--prefix", help="Only paths that begin so.")] = "",
+    prefix: PathsOption = "",
     to: Annotated[str, typer.Option("--to", metavar="REF", help="Move the branch to this commit as well.")] = "",
     yes: YesOption = False,
 ) -> None:
-    """Forget uncommitted changes: all of them, or those of a path or prefix; with --to, move the branch as well."""
+    """Drop uncommitted changes: all of them, or those of a path or prefix; with --to, move the branch as well."""
     branch = parse_ref(uri)
     if sum(map(bool, (path, prefix, to))) > 1:
         raise Misuse("give one of --object, --prefix and --to")
     branches = session.client.branches
     if to:
-        session.confirm(f"Move {branch} to {to} and forget its uncommitted changes?", yes=yes)
+        session.confirm(f"Move {branch} to {to} and drop its uncommitted changes?", yes=yes)
         branches.hard_reset(branch.repository, branch.ref, ref=ref_in(branch.repository, to))
         session.done(f"moved {branch} to {to}", reset=str(branch), to=to)
         return
     what = path or (f"{prefix}*" if prefix else "everything uncommitted")
-    session.confirm(f"Forget the uncommitted changes of {what} on {branch}?", yes=yes)
+    session.confirm(f"Drop the uncommitted changes of {what} on {branch}?", yes=yes)
     branches.reset(branch.repository, branch.ref, path=path, prefix=prefix)
     session.done(f"reset {what} on {branch}", reset=str(branch), path=path or None, prefix=prefix or None)
 
@@ -115,7 +129,7 @@ def revert(
     except Invalid as error:
         if parent or "merge commit" not in str(error):
             raise
-        raise Misuse(f"{undone} is a merge: say against which parent, --parent 1 (where it was made) or 2") from error
+        raise Misuse(f"{undone} is a merge: add --parent 1 (the branch it was made on) or --parent 2") from error
     session.show(
         session.client.branches.get(branch.repository, branch.ref),
         lambda head: f"reverted {undone} on {branch}: now at {head.commit_id[:12]}",
@@ -146,11 +160,11 @@ def protect(
     session: Session,
     uri: RepositoryArgument,
     patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="PATTERN", help="A branch, or with * many. None: show what is.")
+        list[str] | None, typer.Argument(metavar="PATTERN", help="A branch, or a pattern with *. None: list them.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the patterns away again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection.")] = False,
 ) -> None:
-    """Let branches take merges and nothing else; or show which do."""
+    """Protect branches: they take merges and nothing else. Lists the protected ones afterwards."""
     repository = parse_repository(uri)
     repositories = session.client.repositories
     found, version = repositories.protected_branches(repository)
@@ -160,35 +174,41 @@ def protect(
     wanted = sorted(set(found) - set(given) if remove else set(found) | set(given))
     if given:
         repositories.protect_branches(repository, wanted, version=version)
+        session.note(f"{'no longer protected' if remove else 'protected'}: {', '.join(given)}")
     session.show_all(wanted, lambda lines: lines)
 
 
-def ref_in(repository: str, text: str) -> str:
-    """A ref given bare or as a URI, which must be of the same repository.
-
-    Raises:
-        Misuse: it is of another one.
-    """
-    if not is_uri(text):
-        return text
-    uri = parse_ref(text)
-    if uri.repository != repository:
-        raise Misuse(f"{uri} is not in {SCHEME}{repository}")
-    return uri.ref
+@tags.command("create")
+@command
+def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
+    """Name a commit for ever."""
+    tag = parse_tag(uri)
+    named = ref_in(tag.repository, ref)
+    with being_new(str(tag)), being_there(str(RefUri(tag.repository, named))):
+        made = session.client.tags.create(tag.repository, tag.ref, ref=named)
+    session.show(made, lambda _: f"created {tag} at {made.commit_id[:12]}")
 
 
-def ref_table(refs: Iterable[Ref]) -> Iterable[str]:
-    """Names and whole commit ids."""
-    rows = [(ref.id, ref.commit_id) for ref in refs]
-    return table(("name", "commit"), rows) if rows else ()
+@tags.command("list")
+@command
+def list_tags(session: Session, uri: RepositoryArgument, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+    """List the tags of a repository and their commits."""
+    session.show_table(session.client.tags.list(parse_repository(uri), prefix=prefix, limit=limit), COLUMNS)
 
 
-def same_repository(left: RefUri, right: RefUri) -> str:
-    """The repository of both.
+@tags.command("show")
+@command
+def show_tag(session: Session, uri: TagArgument) -> None:
+    """Show the commit of a tag."""
+    tag = parse_tag(uri)
+    session.show(session.client.tags.get(tag.repository, tag.ref), lambda found: found.commit_id)
 
-    Raises:
-        Misuse: they are of two.
-    """
-    if left.repository != right.repository:
-        raise Misuse(f"{left} and {right} are not in one repository")
-    return left.repository
+
+@tags.command("delete")
+@command
+def delete_tag(session: Session, uri: TagArgument, yes: YesOption = False) -> None:
+    """Delete a tag. Its commit stays until retention lets it go."""
+    tag = parse_tag(uri)
+    session.confirm(f"Delete the tag {tag}?", yes=yes)
+    session.client.tags.delete(tag.repository, tag.ref)
+    session.done(f"deleted {tag}", deleted=str(tag))
