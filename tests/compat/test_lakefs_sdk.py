@@ -75,7 +75,7 @@ def test_it_manages_groups_policies_and_who_has_them(sdk: LakeFSClient, server: 
     )
     reader = LakeFSClient(configuration)
     reader.repositories_api.list_repositories()
-    refused = lakefs_sdk.exceptions.ForbiddenException
+    refused = lakefs_sdk.exceptions.UnauthorizedException
     with pytest.raises(refused, match="insufficient permissions"):
         reader.auth_api.list_users()
     with pytest.raises(refused, match="insufficient permissions"):

@@ -95,3 +95,44 @@ def test_a_server_told_to_sign_nothing_takes_and_gives_the_bytes_itself(
         assert target.stat(pre_sign=True).physical_address.startswith(namespace)
         location = client.sdk_client.staging_api.get_physical_address("lake", "main", "b", presign=True)
         assert location.presigned_url is None
+
+
+def test_a_listing_signs_only_what_its_caller_may_read(s3_client: Any, options: ObjectStoreOptions) -> None:
+    namespace = f"s3://{make_bucket(options)}/one"
+    main = lakefs.Repository("rows", client=s3_client).create(storage_namespace=namespace).branch("main")
+    for path in ("open/a", "secret/a"):
+        main.object(path).upload(b"hello")
+    host = s3_client.config.host.removesuffix("/api/v1")
+    admin = httpx.Client(base_url=host + "/api/v1", auth=(s3_client.config.username, s3_client.config.password))
+    readable = "arn:lakefs:fs:::repository/rows/object/open/*"
+    statement = [
+        {"effect": "allow", "action": ["fs:ListObjects"], "resource": "*"},
+        {"effect": "allow", "action": ["fs:ReadObject"], "resource": readable},
+    ]
+    admin.post("/auth/users", json={"id": "ann"}).raise_for_status()
+    admin.post("/auth/policies", json={"id": "ann", "statement": statement}).raise_for_status()
+    admin.put("/auth/users/ann/policies/ann").raise_for_status()
+    pair = admin.post("/auth/users/ann/credentials").json()
+
+    page = httpx.get(
+        host + "/api/v1/repositories/rows/refs/main/objects/ls",
+        params={"presign": "true"},
+        auth=(pair["access_key_id"], pair["secret_access_key"]),
+    ).json()
+
+    shown = {row["path"]: row["physical_address"].partition(":")[0] for row in page["results"]}
+    assert shown == {"open/a": "http", "secret/a": "s3"}
+
+
+def test_a_repository_in_a_missing_bucket_is_refused_for_good(s3_client: Any, options: ObjectStoreOptions) -> None:
+    """No retry helps, and where the store stands is not the client's business."""
+    answer = httpx.post(
+        s3_client.config.host.removesuffix("/api/v1") + "/api/v1/repositories",
+        json={"name": "nowhere", "storage_namespace": "s3://no-such-bucket-here/one"},
+        auth=(s3_client.config.username, s3_client.config.password),
+    )
+
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith("failed to create repository: failed to access storage")
+    assert str(options.s3_endpoint) not in answer.text
+    assert "<" not in answer.text

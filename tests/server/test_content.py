@@ -202,13 +202,6 @@ class TestRanges:
         assert (await download(client, repo, "a", headers={"range": "bytes=0-9"})).status_code == 416
         assert (await download(client, repo, "a")).status_code == 200
 
-    async def test_several_ranges_are_answered_with_the_whole(self, client: httpx.AsyncClient, repo: str) -> None:
-        await upload(client, repo, "a", content=b"0123456789")
-
-        answer = await download(client, repo, "a", headers={"range": "bytes=0-1,3-4"})
-
-        assert (answer.status_code, answer.content) == (200, b"0123456789")
-
     @pytest.mark.parametrize("header", ["items=0-1", "bytes=", "bytes=-", "bytes=a-b"])
     async def test_a_malformed_range_is_refused(self, client: httpx.AsyncClient, repo: str, header: str) -> None:
         await upload(client, repo, "a", content=b"0123456789")

@@ -64,14 +64,14 @@ class TestRefs:
     async def test_expressions_name_commits(self, client: httpx.AsyncClient, repo: str) -> None:
         first = await commit(client, repo, "main", "a")
         second = await commit(client, repo, "main", "b")
-        await client.post(repo + "/tags", json={"id": "v1/x", "ref": "main~1"})
+        await client.post(repo + "/tags", json={"id": "v1-x", "ref": "main~1"})
 
         for expression, expected in (
             ("main", second),
             ("main@", second),
             ("main~", first),
             ("main^1", first),
-            ("v1%2Fx", first),
+            ("v1-x", first),
             (first[:12], first),
             (second, second),
         ):
@@ -93,14 +93,14 @@ class TestRefs:
         assert (await client.get(f"{repo}/commits/{expression}")).status_code in {400, 404}
         assert (await client.get(f"{repo}/refs/{expression}/objects/ls")).status_code in {400, 404}
 
-    async def test_a_tag_with_slashes_comes_and_goes(self, client: httpx.AsyncClient, repo: str) -> None:
-        assert (await client.post(repo + "/tags", json={"id": "r/1.0", "ref": "main"})).status_code == 201
-        assert (await client.get(repo + "/tags/r%2F1.0")).json()["id"] == "r/1.0"
-        assert [tag["id"] for tag in (await client.get(repo + "/tags")).json()["results"]] == ["r/1.0"]
-        assert (await client.delete(repo + "/tags/r%2F1.0")).status_code == 204
-        assert (await client.get(repo + "/tags/r%2F1.0")).json() == {"message": "tag not found"}
+    async def test_a_tag_comes_and_goes(self, client: httpx.AsyncClient, repo: str) -> None:
+        assert (await client.post(repo + "/tags", json={"id": "r-1.0", "ref": "main"})).status_code == 201
+        assert (await client.get(repo + "/tags/r-1.0")).json()["id"] == "r-1.0"
+        assert [tag["id"] for tag in (await client.get(repo + "/tags")).json()["results"]] == ["r-1.0"]
+        assert (await client.delete(repo + "/tags/r-1.0")).status_code == 204
+        assert (await client.get(repo + "/tags/r-1.0")).json() == {"message": "tag not found"}
 
-    @pytest.mark.parametrize("tag", ["", "a b", "a..b", "/a", "a^b", "x.lock"])
+    @pytest.mark.parametrize("tag", ["", "a b", "a..b", "/a", "r/1", "a^b", "x.lock"])
     async def test_a_bad_tag_is_refused(self, client: httpx.AsyncClient, repo: str, tag: str) -> None:
         assert (await client.post(repo + "/tags", json={"id": tag, "ref": "main"})).status_code == 400
 

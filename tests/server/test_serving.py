@@ -102,6 +102,21 @@ def test_a_killed_server_starts_again_with_all_that_it_acknowledged(tmp_path: Pa
         assert client.post("/repositories/lake/branches/main/commits", json={"message": "m"}).status_code == 201
 
 
+def test_a_body_that_is_refused_unread_ends_its_connection(tmp_path: Path) -> None:
+    """The client may send the body that it announced or leave it out: what follows could be either."""
+    head = b"PUT /api/v1/nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+    with serving(tmp_path / "lake") as (_, url):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(head)
+            received = b""
+            while chunk := connection.recv(4096):
+                received += chunk
+
+    assert received.startswith(b"HTTP/1.1 404")
+    assert b"connection: close" in received.lower()
+
+
 def test_a_body_shorter_than_declared_stores_nothing(tmp_path: Path) -> None:
     with serving(tmp_path / "lake") as (_, url), set_up(url) as client:
         client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})

@@ -13,7 +13,7 @@ KEY_BYTES_MAX: Final = 1024
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
-_TAG_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+_TAG_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\/]|\.\.|@\{")
 
 
 class InvalidName(Invalid):
@@ -38,13 +38,13 @@ def check_branch(name: str) -> BranchName:
 
 
 def check_tag(name: str) -> TagName:
-    """Git's rules for a ref name, without slashes at the ends."""
+    """Apply Git's rules for a ref name, without slashes."""
     bad = (
         not name
         or len(name.encode()) > 255
         or _TAG_FORBIDDEN.search(name)
-        or name.startswith(("/", ".", "-"))
-        or name.endswith(("/", ".", ".lock"))
+        or name.startswith((".", "-"))
+        or name.endswith((".", ".lock"))
         or name == "@"
         or "$" in name
     )

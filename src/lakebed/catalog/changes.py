@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lakebed.base import CommitId, Ports
-from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy
+from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, UncommittedChanges
 
 from .errors import DefaultBranchKept
 from .queue import BranchQueue
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PICKED_KEY: Final = "cherry-pick-origin"
+PICKED_COMMITTER_KEY: Final = "cherry-pick-committer"
 ATTEMPTS_MAX: Final = 5
 """How often a commit starts again after another process, or a reset, took what it had sealed."""
 POLITE_STEPS: Final = 20
@@ -59,7 +61,7 @@ class Changes:
             CommitQueueTimeout: the branch stayed busy.
             CommitOvertaken: by other processes, again and again.
         """
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._repository.check_branch_writable(branch, force=force, verb="commit")
         head = (await self._versions.refs.get_branch(branch)).commit_id
 
         async def attempt(*, allow_empty: bool) -> Commit:
@@ -99,9 +101,13 @@ class Changes:
         squash: bool = False,
         force: bool = False,
     ) -> Commit:
-        """Protected branches are changed by merges and by nothing else, so no rule is asked here."""
+        """Merge a ref into a branch. A protected branch takes merges.
+
+        Raises:
+            UncommittedChanges: the branch has some.
+        """
         self._repository.check_writable(force=force)
-        return await self._in_turn(
+        return await self._on_clean(
             branch,
             lambda: self._versions.merges.merge(
                 source,
@@ -128,7 +134,7 @@ class Changes:
         force: bool = False,
     ) -> Commit:
         await self._repository.check_branch_writable(branch, force=force)
-        return await self._in_turn(
+        return await self._on_clean(
             branch,
             lambda: self._versions.merges.revert(
                 branch,
@@ -152,8 +158,15 @@ class Changes:
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> Commit:
-        await self._repository.check_branch_writable(branch, force=force)
-        return await self._in_turn(
+        """Commit on a branch what another commit changed, with where it comes from in the metadata.
+
+        Raises:
+            UncommittedChanges: the branch has some.
+        """
+        self._repository.check_writable(force=force)
+        picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
+        origin = {PICKED_KEY: picked.id, PICKED_COMMITTER_KEY: picked.committer}
+        return await self._on_clean(
             branch,
             lambda: self._versions.merges.cherry_pick(
                 branch,
@@ -161,7 +174,7 @@ class Changes:
                 parent_number=parent_number,
                 committer=committer,
                 message=message,
-                metadata=metadata,
+                metadata={**(metadata or {}), **origin},
             ),
         )
 
@@ -196,9 +209,9 @@ class Changes:
     async def delete_branch(self, name: str, *, force: bool = False) -> None:
         """
         Raises:
-            DefaultBranchKept, ProtectedBranch, ReadOnly, BranchNotFound.
+            DefaultBranchKept, ReadOnly, BranchNotFound.
         """
-        await self._repository.check_branch_writable(name, force=force)
+        self._repository.check_writable(force=force)
         if name == self._repository.record.default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
         await self._versions.refs.delete_branch(name)
@@ -211,6 +224,20 @@ class Changes:
     async def delete_tag(self, name: str, *, force: bool = False) -> None:
         self._repository.check_writable(force=force)
         await self._versions.refs.delete_tag(name)
+
+    async def _on_clean(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work in turn, on a branch without uncommitted changes.
+
+        A write that arrives after the look stays staged on top of what the work publishes: nothing is lost.
+        """
+
+        async def in_turn() -> T:
+            changes, _ = await self._versions.history.diff_branch(branch, limit=1)
+            if changes:
+                raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
+            return await work()
+
+        return await self._queue.run(branch, in_turn)
 
     async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         return await self._queue.run(branch, work)

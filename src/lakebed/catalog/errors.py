@@ -54,6 +54,14 @@ class AddressInNamespace(Invalid):
     of those, name one. Facts: `address`."""
 
 
+class NotHeaderText(Invalid):
+    """A content type or checksum that no answer could carry in its headers. Facts: `name`."""
+
+
+class StorageMissing(Invalid):
+    """The bucket of a storage namespace does not exist. Facts: `namespace`."""
+
+
 class UploadMissing(Invalid):
     """Nothing was stored at the address that should be linked, or something of another size."""
 

@@ -7,6 +7,7 @@ is normalised.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, pat
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound
 
-from .errors import AddressInNamespace, TooManyPaths, UploadMissing
+from .errors import AddressInNamespace, NotHeaderText, TooManyPaths, UploadMissing
 from .namespaces import Namespaces
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 DELETE_MANY_MAX: Final = 1_000
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
+_HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
+"""What can be sent as an HTTP header: Latin-1 without control characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,7 @@ class Objects:
             ReadOnly, ProtectedBranch: see `Repository.check_branch_writable`.
         """
         key = path_to_key(path)
+        _check_header_text(content_type=content_type)
         await self._repository.check_branch_writable(branch, force=force)
         if if_none_match:
             # Only to spare the transfer; what decides is the same check beside the write.
@@ -112,7 +116,9 @@ class Objects:
             AddressInNamespace: it lies inside, or in what is or was another repository's, here or elsewhere.
             ForeignAddress: no store of ours could ever read it.
             NamespaceUnclear: we may not look whether it does.
+            NotHeaderText: the checksum or the content type cannot be sent back.
         """
+        _check_header_text(checksum=entry.checksum, content_type=entry.content_type)
         await self._repository.check_branch_writable(branch, force=force)
         if not is_absolute(entry.address) or is_inside(entry.address, self._repository.objectstore.uri):
             raise AddressInNamespace(
@@ -170,8 +176,10 @@ class Objects:
     # Addresses handed out
 
     async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
-        """A fresh address for a client that stores the bytes itself and links them then."""
-        await self._repository.check_branch_writable(branch)
+        """A fresh address for a client that stores the bytes itself and links them then.
+
+        Handed out for a protected branch and in a read-only repository too: linking is what they refuse.
+        """
         path_to_key(path)  # Nobody shall put bytes for a path that cannot be linked.
         address = await self._repository.versions.uploads.issue(branch)
         url = None
@@ -200,6 +208,7 @@ class Objects:
             UploadRefused: the address was not issued here, has expired, or was used before.
         """
         key = path_to_key(path)
+        _check_header_text(checksum=checksum, content_type=content_type)
         await self._repository.check_branch_writable(branch, force=force)
         address = full_address.removeprefix(self._repository.address_prefix)
         if "://" in address:
@@ -236,3 +245,10 @@ class Objects:
 
     def _locate(self, address: str) -> tuple[ObjectStore, str]:
         return self._namespaces.locate(address) if "://" in address else (self._repository.objectstore, address)
+
+
+def _check_header_text(**texts: str) -> None:
+    for name, text in texts.items():
+        if not _HEADER_TEXT.fullmatch(text):
+            shown = name.replace("_", " ")
+            raise NotHeaderText(f"{shown} {text!a} has characters that no HTTP header can have", name=name)

@@ -35,7 +35,7 @@ from lakebed.base import (
     check_repository,
 )
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
-from lakebed.objectstore import ObjectStore
+from lakebed.objectstore import BucketMissing, ObjectStore
 from lakebed.versions import (
     BranchRecord,
     ClaimRecord,
@@ -45,7 +45,7 @@ from lakebed.versions import (
     keys,
 )
 
-from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound, TooMuchMetadata
+from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound, StorageMissing, TooMuchMetadata
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
 from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState, deleted_partition
@@ -141,6 +141,7 @@ class Catalog:
             RepositoryExists: the id is taken.
             NamespaceInUse: by another repository, a deleted one, or one around or inside it.
             NamespaceUnclear: we may not look whether it is.
+            StorageMissing: the namespace lies in a bucket that does not exist.
         """
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
@@ -149,11 +150,17 @@ class Catalog:
         try:
             await self._check_no_overlap(name, objectstore.uri)
             await self.namespaces.mark(objectstore, record.marker)
-        except (NamespaceInUse, Unavailable):
+        except (NamespaceInUse, Unavailable) as error:
             if record.marker == record.uid:
                 await self._withdraw(name, held)
             else:  # the marker of one that died may be there
                 await self._give_up(name, record, held)
+            if isinstance(error, BucketMissing):
+                raise StorageMissing(
+                    f"failed to create repository: failed to access storage: the bucket of {storage_namespace} does"
+                    " not exist",
+                    namespace=storage_namespace,
+                ) from error
             raise
         except LakebedError:
             await self._give_up(name, record, held)

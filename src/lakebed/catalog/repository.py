@@ -52,8 +52,8 @@ class Repository:
         if self.record.read_only and not force:
             raise ReadOnly("read-only repository", repository=self.id)
 
-    async def check_branch_writable(self, branch: str, *, force: bool = False) -> None:
-        """What every change of a branch asks first, merges excepted: those ask `check_writable`.
+    async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
+        """Refuse a change that protection forbids. Merges, cherry-picks and deletions ask `check_writable` alone.
 
         Raises:
             ReadOnly: as above.
@@ -61,7 +61,7 @@ class Repository:
         """
         self.check_writable(force=force)
         if await self.settings.is_protected(branch):
-            raise ProtectedBranch("cannot write to protected branch", branch=branch)
+            raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
 
     def full_address(self, address: str) -> str:
         """An entry's address as users see it: a full URI."""

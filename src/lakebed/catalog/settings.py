@@ -45,7 +45,7 @@ class Settings:
         Raises:
             SettingChanged: the ETag stored is not `if_match` (empty: that nothing is stored).
         """
-        value = encode_record(BranchProtection(patterns=tuple(patterns)))
+        value = encode_record(BranchProtection(patterns=tuple(dict.fromkeys(patterns))))
         self._protection = None
         if if_match is None:
             await self._store.set(self._partition, _PROTECTION, value)

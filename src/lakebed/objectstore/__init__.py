@@ -8,6 +8,7 @@ from .options import ObjectStoreOptions, environment_of, options_from_environmen
 from .store import (
     CHUNK_BYTES,
     Body,
+    BucketMissing,
     DeleteFailure,
     Deleter,
     InvalidNamespace,
@@ -30,6 +31,7 @@ __all__ = [
     "BLOCK_KEY_BYTES_MAX",
     "CHUNK_BYTES",
     "Body",
+    "BucketMissing",
     "DeleteFailure",
     "Deleter",
     "InvalidNamespace",

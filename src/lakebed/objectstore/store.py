@@ -53,6 +53,10 @@ class ObjectStoreDenied(ObjectStoreUnavailable):
     """The object store refused us: our credentials may not do this. Whether the object exists is not said."""
 
 
+class BucketMissing(ObjectStoreUnavailable):
+    """The bucket does not exist. It may be made yet, so this is no word about any object."""
+
+
 class UnlistableKey(ObjectStoreUnavailable):
     """Somebody else's object has a key that the driver's client takes for none, and then lists nothing beside it."""
 

@@ -84,6 +84,7 @@ LIST_OBJECTS: Final = listing(
     DELIMITER,
     _USER_METADATA,
     _PRESIGN,
+    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each row that is to have a signed URL"),),
 )
 GET_UNDERLYING_PROPERTIES: Final = get(
     "getUnderlyingProperties",
@@ -150,7 +151,7 @@ UPDATE_OBJECT_USER_METADATA: Final = Operation(
     _WRITE,
     "Replace an object's metadata.",
     (PATH,),
-    status=201,
+    status=204,
 )
 DELETE_OBJECT: Final = delete(
     "deleteObject",

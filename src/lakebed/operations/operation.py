@@ -140,10 +140,17 @@ def get(
 
 
 def listing(
-    id_: str, path: str, answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
+    id_: str,
+    path: str,
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    asked_later: tuple[Permission, ...] = (),
 ) -> Operation[None, A]:
     """A GET that answers in pages, filtered by prefix."""
-    return get(id_, path, answer, permissions, summary, PREFIX, *PAGE, *parameters)
+    all_parameters = (PREFIX, *PAGE, *parameters)
+    return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, all_parameters, asked_later)
 
 
 def create(

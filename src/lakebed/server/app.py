@@ -31,6 +31,7 @@ from lakebed.auth import (
     Authorizer,
     Groups,
     NotAuthenticated,
+    NotPermitted,
     Policies,
     load_server_keys,
 )
@@ -262,6 +263,16 @@ async def _refuse(_: RestRequest) -> Response:
     raise NotImplementedHere("Not Implemented")
 
 
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Lakebed</title></head>
+<body><h1>Lakebed</h1>
+<p>This server keeps versions of a data lake. Its API is below <code>/api/v1</code>,
+described in <a href="/openapi.json">openapi.json</a>.
+The <code>lakebed</code> command and the <code>lakefs</code> packages speak it.</p>
+</body></html>
+"""
+
+
 class App:
     """The ASGI application. It has no lifespan of its own: who opened the state closes it."""
 
@@ -292,8 +303,9 @@ class App:
         try:
             response = await self._answer_or_error(request)
             response.raw_headers.append((b"x-request-id", request_id.encode()))
-            if self._state.drain.is_draining:
-                # The client is to open its next connection to another process.
+            if self._state.drain.is_draining or request.may_leave_its_body():
+                # Draining: the client is to open its next connection to another process. Else: it may send the body
+                # that it announced or leave it out, so the server could not tell where its next request begins.
                 response.raw_headers.append((b"connection", b"close"))
             await response(scope, receive, send)
         except ClientDisconnect:
@@ -312,7 +324,10 @@ class App:
             if isinstance(error, NotAuthenticated) and "failures" in error.facts:
                 key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
                 logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, told())
-            return error_response(error, told)
+            response = error_response(error, told)
+            if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
+                response.status_code = 401  # The contract keeps 403 for protected branches.
+            return response
         except ClientDisconnect:
             raise
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
@@ -365,9 +380,10 @@ class App:
             return answer(readiness, 200 if readiness.ready else 503)
         if path == b"/metrics":
             return await self._answer_metrics(request)
-        if path == b"/":
-            return text("This is Lakebed. Its API is below /api/v1; `lakebed --help` and the lakefs packages speak it.")
-        raise NoSuchEndpoint("invalid API endpoint")
+        if request.scope["method"] not in {"GET", "HEAD"}:
+            raise NoSuchEndpoint("invalid API endpoint")
+        # Clients tell a wrong endpoint from wrong credentials by the page that they get.
+        return Response(_PAGE, media_type="text/html")
 
     async def _answer_metrics(self, request: RestRequest) -> Response:
         request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence, Set
+from collections.abc import AsyncGenerator, Sequence, Set
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -45,8 +45,18 @@ class RestRequest(Request):
     permissions: Permissions
     operation: AnyOperation | None = None
     parameters: Set[str]
+    _is_body_asked = False
     _record: object = None
     _query: dict[str, list[str]] | None = None
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        self._is_body_asked = True
+        async for chunk in super().stream():
+            yield chunk
+
+    def may_leave_its_body(self) -> bool:
+        """Whether the client waits to be asked for its body, and was not asked."""
+        return not self._is_body_asked and (self.header(b"expect") or "").lower() == "100-continue"
 
     # Headers: looked up in the raw list, which is short, rather than in an object built for it
 

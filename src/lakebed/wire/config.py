@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+CONTRACT_VERSION: Final = "1.84.0"
 
 
 class VersionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`version_context` must be the word that clients of the contract look for."""
+    """`version` is that of the contract that is met: its clients compare it with what they need.
 
-    version: str
+    `version_context` must be the word that they look for. `lakebed_version` is our own.
+    """
+
+    version: str = CONTRACT_VERSION
     version_context: str = "lakeFS"
+    lakebed_version: str = ""
 
 
 class StorageConfig(

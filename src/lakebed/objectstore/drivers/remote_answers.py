@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
 from lakebed.objectstore.store import (
+    BucketMissing,
     ObjectExists,
     ObjectMissing,
     ObjectOutcomeUnknown,
@@ -57,12 +58,12 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
             raise ObjectStoreUnavailable(brief(error), key=key) from error
         raise ObjectExists(f"there is an object {key!r} already", key=key) from error
     except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise ObjectStoreUnavailable(brief(error), key=key) from error
+        _check_bucket(key, error)
         raise ObjectMissing(f"there is no object {key!r}", key=key) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise ObjectStoreDenied(f"the store refused us: {brief(error)}", key=key) from error
     except BaseError as error:
+        _check_bucket(key, error)
         if bad := _BAD_PATH.search(str(error)):
             raise UnlistableKey(
                 f"{bad[1]!r} lies in the bucket and cannot be listed, for a part of it is empty, '.' or '..': move it"
@@ -81,6 +82,11 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
             raise
         kind = ObjectOutcomeUnknown if conditional else ObjectStoreUnavailable
         raise kind("the store gave an answer that no S3 service gives", key=key) from error
+
+
+def _check_bucket(key: str, error: Exception) -> None:
+    if "NoSuchBucket" in str(error):
+        raise BucketMissing("the bucket does not exist (NoSuchBucket)", key=key) from error
 
 
 def brief(error: Exception) -> str:

@@ -45,9 +45,9 @@ class Commits:
         return commit_record(commit)
 
     async def log(self, request: RestRequest) -> wire.CommitList:
-        """`limit` says that the caller wants `amount` commits and no more pages: the same work for us."""
+        """List commits. With `limit` the caller wants `amount` of them and no more pages."""
         repository = await self._catalog.get(request.args[0])
-        request.flag("limit")
+        is_limited = request.flag("limit")
         commits, has_more = await repository.versions.history.log(
             request.args[1],
             after=request.query("after"),
@@ -59,7 +59,7 @@ class Commits:
             prefixes=[prefix.encode() for prefix in request.query_list("prefixes")],
         )
         results = [commit_record(commit) for commit in commits]
-        pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
+        pagination = page_of(results, has_more=has_more and not is_limited, last=results[-1].id if results else "")
         return wire.CommitList(pagination=pagination, results=results)
 
     async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:

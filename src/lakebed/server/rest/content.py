@@ -29,9 +29,14 @@ from lakebed.versions import Condemned
 from .stats import stats_of_entry
 
 SMALL_BYTES_MAX: Final = 1 << 20
-_METADATA_PREFIX: Final = b"x-lakefs-meta-"
-_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
-_RANGES: Final = re.compile(r"bytes=((\d*-\d*,? ?)+)")
+_METADATA_PREFIXES: Final = {b"x-lakefs-meta-": "", b"x-lakefs-internal-": "::lakefs::"}
+"""Headers that become user metadata, and what their names begin with there. The second one is for the contract's
+clients: the times and permissions of the files that they sent."""
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+# One class and one quantifier, so that no header can make it go back.
+_RANGES: Final = re.compile(r"bytes=[\d, \t-]*")
+_INLINE: Final = re.compile(r"(text/plain|application/(json|pdf)|image/(gif|jpeg|png|webp))(;.*)?", re.IGNORECASE)
+"""Types that a browser may show. HTML and SVG could run scripts on the server's own origin."""
 _NEVER: Final = "Thu, 01 Jan 1970 00:00:00 GMT"
 
 
@@ -71,8 +76,9 @@ class Content:
             if url is not None:
                 return RedirectResponse(url, 302)
         headers = _headers(entry)
-        headers["content-disposition"] = "attachment"
+        headers["content-disposition"] = "inline" if _INLINE.fullmatch(entry.content_type) else "attachment"
         headers["content-security-policy"] = "default-src 'none'"
+        headers["x-content-type-options"] = "nosniff"
         headers["x-frame-options"] = "SAMEORIGIN"
         if _names(request.header(b"if-none-match"), entry.checksum):
             return _bare(304, headers)
@@ -137,9 +143,10 @@ async def _chunks(request: RestRequest) -> AsyncIterator[bytes]:
 
 def _user_metadata(request: RestRequest) -> dict[str, str]:
     return {
-        key[len(_METADATA_PREFIX) :].decode("latin-1"): _header_text(value)
+        shown + key[len(prefix) :].decode("latin-1"): _header_text(value)
         for key, value in request.scope["headers"]
-        if key.startswith(_METADATA_PREFIX)
+        for prefix, shown in _METADATA_PREFIXES.items()
+        if key.startswith(prefix)
     }
 
 
@@ -200,14 +207,14 @@ def _headers(entry: Entry) -> dict[str, str]:
 def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
     """Which bytes a Range header asks for, from start to before end, cut to the size; start ≥ end where there are none.
 
-    None: the whole object, which is also how several ranges at once are answered (RFC 9110, 14.2, allows it).
+    None: the whole object. Several ranges at once are refused as if there were none of them.
     """
     if header is None:
         return None
     match = _RANGE.fullmatch(header.strip())
     if match is None:
-        if _RANGES.fullmatch(header.strip()):
-            return None
+        if "," in header and _RANGES.fullmatch(header.strip()):
+            return size_bytes, size_bytes
         raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
     first, last = match[1], match[2]
     if first:

@@ -30,7 +30,7 @@ class Differences:
             delimiter=request.query("delimiter").encode(),
             limit=request.amount(),
         )
-        return _page(found, has_more=has_more, is_with_stats=False)
+        return _page(found, has_more=has_more, is_uncommitted=True)
 
     async def of_refs(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
@@ -84,13 +84,15 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def _page(found: Sequence[Difference], *, has_more: bool, is_with_stats: bool) -> wire.DiffList:
-    results = [_difference(difference, is_with_stats=is_with_stats) for difference in found]
+def _page(
+    found: Sequence[Difference], *, has_more: bool, is_with_stats: bool = False, is_uncommitted: bool = False
+) -> wire.DiffList:
+    results = [_difference(difference, is_with_stats, is_uncommitted) for difference in found]
     pagination = page_of(results, has_more=has_more, last=results[-1].path if results else "")
     return wire.DiffList(pagination=pagination, results=results)
 
 
-def _difference(difference: Difference, *, is_with_stats: bool) -> wire.Diff:
+def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: bool) -> wire.Diff:
     path, row = key_to_path(difference.key), difference.row
     if row is None:
         return wire.Diff(path=path, path_type="common_prefix", type=difference.kind)
@@ -99,4 +101,6 @@ def _difference(difference: Difference, *, is_with_stats: bool) -> wire.Diff:
         right = wire.DiffObjectStat(
             checksum=row[5], mtime=row[6] // 1000, content_type=row[7], metadata=decode_metadata(row[8])
         )
-    return wire.Diff(path=path, path_type="object", size_bytes=row[4], type=difference.kind, right=right)
+    # Of a branch's uncommitted changes the contract's server shows what is there now: of a removal nothing.
+    size_bytes = 0 if is_uncommitted and difference.kind == "removed" else row[4]
+    return wire.Diff(path=path, path_type="object", size_bytes=size_bytes, type=difference.kind, right=right)

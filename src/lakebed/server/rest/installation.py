@@ -24,7 +24,7 @@ from lakebed.wire import (
 class Installation:
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._version = VersionConfig(version=state.version)
+        self._version = VersionConfig(lakebed_version=state.version)
         self._config = Config(storage_config=state.storage, version_config=self._version)
 
     async def health(self, _: RestRequest) -> None:

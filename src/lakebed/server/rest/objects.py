@@ -5,10 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakebed import wire
+from lakebed.auth import NotPermitted
 from lakebed.base import Entry, from_row
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import objects
 from lakebed.server.errors import status_and_message
+from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.responses import page_of
 from lakebed.server.routing import Route
@@ -50,8 +52,9 @@ class Objects:
             is_with_metadata=request.flag("user_metadata", default=True),
         )
         if request.flag("presign") and self._presign_s is not None:
-            for index, (_, row) in enumerate(listing.items):
-                if row is not None:
+            for index, (key, row) in enumerate(listing.items):
+                # A signed URL reads the object, which listing alone does not allow.
+                if row is not None and _may_read(request, key.decode()):
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)
@@ -76,7 +79,10 @@ class Objects:
 
     async def delete_many(self, request: RestRequest, body: wire.PathList) -> wire.ObjectErrorList:
         repository = await self._catalog.get(request.args[0])
-        failed = await repository.objects.delete_many(request.args[1], body.paths, force=request.flag("force"))
+        try:
+            failed = await repository.objects.delete_many(request.args[1], body.paths, force=request.flag("force"))
+        except (ProtectedBranch, ReadOnly) as refused:
+            failed = [(path, refused) for path in body.paths]
         errors = []
         for path, error in failed:
             status, message = status_and_message(error)
@@ -125,6 +131,15 @@ class Objects:
             return stats
         expires_s = self._clock.now_ms() // 1000 + self._presign_s
         return replace(stats, physical_address=url, physical_address_expiry=expires_s)
+
+
+def _may_read(request: RestRequest, path: str) -> bool:
+    try:
+        names = {"repository": request.args[0], "path": path}
+        require(objects.LIST_OBJECTS.asked_later, request.permissions, names)
+    except NotPermitted:
+        return False
+    return True
 
 
 def routes(state: AppState) -> list[Route]:

@@ -34,6 +34,8 @@ class Repositories:
     async def create(self, request: RestRequest, body: wire.RepositoryCreation) -> wire.Repository:
         if request.flag("bare"):
             raise Answer(501, "bare repositories are not supported")
+        if body.storage_id:
+            raise Answer(400, "storage id: invalid value: validation error: this server has one storage, without an id")
         if body.sample_data:
             raise Answer(501, "sample data is not supported: `lakebed quickstart` loads some")
         try:

@@ -82,6 +82,8 @@ class Policies:
         return _policy(await self._policies.get(request.args[0]))
 
     async def update(self, request: RestRequest, body: wire.Policy) -> wire.Policy:
+        if body.id != request.args[0]:
+            raise InvalidBody("can't update policy id")
         return _policy(await self._policies.update(request.args[0], _statements(body)))
 
     async def delete(self, request: RestRequest) -> None:

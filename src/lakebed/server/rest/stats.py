@@ -15,7 +15,7 @@ def stats_of_entry(repository: Repository, path: str, entry: Entry, *, is_with_m
     return ObjectStats(
         checksum=entry.checksum,
         content_type=entry.content_type,
-        metadata=entry.metadata if is_with_metadata else None,
+        metadata=entry.metadata if is_with_metadata else {},
         mtime=entry.modified_ms // 1000,
         path=path,
         path_type="object",
@@ -29,7 +29,7 @@ def stats_of_page(
 ) -> list[ObjectStats]:
     """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time."""
     prefixes: dict[int, str] = {}
-    no_metadata: dict[str, str] | None = {} if is_with_metadata else None
+    no_metadata: dict[str, str] = {}
     data = repository.address_prefix + "data/"
     page: list[ObjectStats] = []
     for key, row in items:
