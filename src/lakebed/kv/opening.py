@@ -87,7 +87,7 @@ class StoreUri:
     def check_all_taken(self) -> None:
         """
         Raises:
-            InvalidStoreUri: the URI has an option that nobody asked for.
+            InvalidStoreUri: the URI has an option that the driver did not take.
         """
         if unknown := sorted(set(self._options) - set(self._known)):
             known = ", ".join(sorted(self._known)) or "none"

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from lakebed.base import Conflict, Corrupt, Invalid, Unavailable
 
 Predicate: TypeAlias = bytes | int | str
-"""What `get` saw, opaque to everybody but the driver: the value itself, a hash of it, or a version number."""
+"""Stands for the value that `get` saw. Only the driver knows how: the value itself, a hash, or a version number."""
 
 
 class PredicateFailed(Conflict):
@@ -56,7 +56,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSize:
-    """How large a store is on disk. `log_bytes` come beside `size_bytes`, of which `free_bytes` hold nothing."""
+    """The size of a store on disk. `log_bytes` come beside `size_bytes`, of which `free_bytes` hold nothing."""
 
     size_bytes: int
     log_bytes: int
@@ -79,7 +79,7 @@ class Store(Protocol):
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None: ...
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Of a repeated key the last value stays. Where it fails half-way it raises OutcomeUnknown."""
+        """Set each. Of a repeated key the last value stays. A failure half-way raises OutcomeUnknown."""
         ...
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
@@ -98,7 +98,7 @@ class Store(Protocol):
         ...
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """As `delete` of each, in any order. Where it fails half-way it raises OutcomeUnknown."""
+        """Delete each, in any order. A failure half-way raises OutcomeUnknown."""
         ...
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:

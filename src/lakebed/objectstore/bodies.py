@@ -72,5 +72,5 @@ async def outlast(future: asyncio.Future[T], abandon: Callable[[], None]) -> T:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
         if not future.cancelled():
-            future.exception()  # looked at, or asyncio would report that nobody did
+            future.exception()  # asyncio reports an exception that is never looked at
         raise

@@ -1,4 +1,4 @@
-"""Which keys there are: one rule for all drivers, so that a key good in one store is good in every other.
+"""Define valid keys: one rule for all drivers, so that a key good in one store is good in every other.
 
 A key is a relative path: segments joined by single slashes. What a folder cannot hold as it stands (`..`, an empty
 segment, a segment over 255 bytes) and what S3 or its XML cannot (over 1,024 bytes, control characters) is refused
@@ -45,12 +45,12 @@ def is_object_key(key: str) -> bool:
 
 
 def are_plain_object_keys(keys: Sequence[str]) -> bool:
-    """Whether all of them are such that one match tells; False tells nothing. A quarter of a microsecond each."""
+    """Return True where one match shows that all are keys; False shows nothing. A quarter of a microsecond each."""
     return all(map(_PLAIN.fullmatch, keys))
 
 
 def can_begin_object_key(prefix: str) -> bool:
-    """Whether any key can begin with this. A listing under another prefix is empty, and need not ask the store."""
+    """Return whether any key can begin with this. Where none can, a listing is empty without asking the store."""
     folder, slash, name = prefix.rpartition("/")
     if slash and not is_object_key(folder):
         return False

@@ -81,7 +81,7 @@ def normalise_namespace(uri: str) -> str:
 
 
 def namespaces_overlap(one: str, other: str) -> bool:
-    """Whether both are the same place, or one lies inside the other: then neither may be given to a second repository.
+    """Return whether both are the same place or one lies inside the other. Then only one repository may have them.
 
     Raises:
         InvalidNamespace: one of them is malformed.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreOptions:
-    """What a URI leaves open. It can be sent to workers, so it holds plain values; secrets are left out of its repr.
+    """Hold what a URI leaves open. Workers receive it, so it holds plain values; its repr leaves secrets out.
 
     Without `s3_access_key_id` the credentials come from where AWS's tools look for them.
     `s3_endpoint` is any S3-compatible service, addressed by path unless `s3_virtual_hosted`; one that begins with

@@ -22,7 +22,7 @@ from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, OutcomeUnkno
 Body: TypeAlias = bytes | AsyncIterable[bytes]
 
 CHUNK_BYTES: int = 1 << 20
-"""How much of a body is in memory at once, about."""
+"""About this much of a body is in memory at once."""
 
 
 class ObjectMissing(NotFound):
@@ -50,7 +50,7 @@ class ObjectStoreUnavailable(Unavailable):
 
 
 class ObjectStoreDenied(ObjectStoreUnavailable):
-    """The object store refused us: our credentials may not do this. Whether the object exists is not said."""
+    """The object store refused us: our credentials may not do this. The object may exist or not."""
 
 
 class BucketMissing(ObjectStoreUnavailable):
@@ -58,7 +58,7 @@ class BucketMissing(ObjectStoreUnavailable):
 
 
 class UnlistableKey(ObjectStoreUnavailable):
-    """Somebody else's object has a key that the driver's client takes for none, and then lists nothing beside it."""
+    """Another program's object has a key that the client of the driver refuses, and it then lists nothing beside it."""
 
 
 class ObjectOutcomeUnknown(OutcomeUnknown):
@@ -70,7 +70,7 @@ class ObjectCorrupt(Corrupt):
 
 
 class ObjectStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One object, as a listing tells it: of millions, and a record takes a fifth of a dataclass's time to build."""
+    """One object of a listing. It is built in a fifth of a dataclass's time, since a listing has millions."""
 
     key: str
     size_bytes: int
@@ -79,7 +79,7 @@ class ObjectStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a put stored. `md5` is the hex digest of the bytes, taken while they passed."""
+    """Describe what a put stored. `md5` is the hex digest of the bytes, taken while they passed."""
 
     size_bytes: int
     md5: str
@@ -93,7 +93,7 @@ class DeleteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What lies directly in one folder, in byte order: keys of objects; prefixes of folders, which end with a slash."""
+    """One folder's own content in byte order: keys of objects, and prefixes of folders, which end with a slash."""
 
     keys: Sequence[str]
     folders: Sequence[str]

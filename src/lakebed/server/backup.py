@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import AlreadyExists, Conflict, Corrupt, NotFound
+from lakebed.gc.protocol import LINEAGE_PREFIX
 from lakebed.kv import open_store, snapshot_store, sqlite_uri
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import live_ports
@@ -38,7 +39,7 @@ from .recovery import NoDataFolder
 FORMAT: Final = 1
 SNAPSHOTS_MAX: Final = 3
 UNFINISHED_FILE: Final = "unfinished"
-_MARKS: Final = "/_lakefs/lineage/"
+_MARKS: Final = f"/{LINEAGE_PREFIX}"
 _TEMPORARY: Final = ".lakebed-tmp"
 
 Say = Callable[[str], object]
@@ -61,7 +62,7 @@ class BackupOvertaken(Conflict):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """What `backup.json` holds. `files` counts what lies below `objects`, of any repository, also a deleted one."""
+    """Describe a backup in `backup.json`. `files` counts all files below `objects`, of deleted repositories too."""
 
     format: int = FORMAT
     release: str

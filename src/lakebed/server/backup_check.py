@@ -1,4 +1,4 @@
-"""Whether all that the metadata names lies in the namespaces: the trees of commits, and the objects of entries.
+"""Check that all that the metadata names lies in the namespaces: trees of commits, and objects of entries.
 
 Of each repository: what its branches and tags lead to, and what is staged. A commit whose data a collection took, or
 is just taking, names nothing any more.
@@ -44,7 +44,7 @@ _TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What was looked at. `missing` are the first thousand of `missing_count`, each with its repository.
+    """Count what was looked at. `missing` are the first thousand of `missing_count`, each with its repository.
 
     `foreign` counts entries whose objects lie outside of their repository's namespace: these are not looked at.
     """

@@ -41,7 +41,7 @@ from .sqlite_file import (
 )
 
 BUSY_TIMEOUT_S: Final = 10.0
-"""How long another program may hold the lock before a call gives up; a commit of a group holds it for milliseconds."""
+"""Give up when another program holds the lock for this long. A commit of a group holds it for milliseconds."""
 
 COMPACT_TIMEOUT_S: Final = 60.0
 

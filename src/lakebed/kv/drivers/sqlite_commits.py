@@ -37,7 +37,7 @@ ANYTHING: Final = object()
 
 ROWS_A_STATEMENT: Final = 64
 GROUP_WEIGHT_MAX: Final = 8192
-"""No further write joins a group that has this many keys or KiB: the log stays small, and nobody waits for long."""
+"""No further write joins a group that has this many keys or KiB: the log stays small, and no write waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Committer:
     ) -> asyncio.Future[None]:
         """Queue a write of the running loop. The future ends when it is committed, or raises the write's own error."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._entry:  # nothing may be queued behind the end mark: nobody would answer it
+        with self._entry:  # no write may follow the end mark: it would get no answer
             if self._closed:
                 raise StoreUnavailable(f"{self._path}: this store is closed", path=str(self._path))
             self._queue.put(Write(answer, partition, changes, expected, weight))
@@ -167,7 +167,7 @@ class Committer:
 def net_effect(
     group: Sequence[Write], stored: Mapping[Place, bytes]
 ) -> tuple[list[LakebedError | None], dict[Place, bytes | None]]:
-    """What a group does, one write after the other, to a store where `stored` has the conditions' places.
+    """Compute what a group does, one write after the other, where `stored` has the values of the conditions.
 
     Returns an error or None for each write, and each changed place's final value (None: absent).
     """
@@ -238,7 +238,7 @@ def _answer(group: Sequence[Write], errors: Sequence[LakebedError | None]) -> No
     for write, error in zip(group, errors, strict=True):
         by_loop.setdefault(write.answer.get_loop(), []).append((write.answer, error))
     for loop, answers in by_loop.items():
-        with suppress(RuntimeError):  # that loop is closed: nobody waits there any more
+        with suppress(RuntimeError):  # that loop is closed, and no task waits in it
             loop.call_soon_threadsafe(_settle, answers)
 
 

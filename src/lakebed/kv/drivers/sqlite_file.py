@@ -64,7 +64,7 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
     """Make a new file ours, or check that an old one is; leaves no trace in one that is not.
 
     Raises:
-        StoreFormat: not a database, somebody else's, or of a later format.
+        StoreFormat: not a database, another program's, or of a later format.
         StoreUnavailable: read-only, locked, or on a file system without what WAL needs.
     """
     if 0 < path.stat().st_size < _SIZE_BYTES_MIN:  # SQLite would take it for empty, and write over it

@@ -74,7 +74,7 @@ class LocalObjectStore:
     """The namespace is the directory `base/inside…`, made by the first put. `base` must be trusted: links in it are
     followed; below it none is.
 
-    `durable=False` leaves out every fsync, for tests: an object is as atomic as ever, but a loss of power may take it.
+    `durable=False` leaves out every fsync, for tests: objects are as atomic, but a loss of power may take one.
     Each store keeps up to 8 directories open until `close`.
     """
 
@@ -234,7 +234,7 @@ class LocalObjectStore:
                 for entry in scan:
                     key = folder + _decoded(entry.name)
                     if not is_object_key(key):
-                        continue  # put there by somebody else, or the directory of temporary files
+                        continue  # another program's file, or the directory of temporary files
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(key + "/")
                     elif entry.is_file(follow_symlinks=False):
@@ -316,7 +316,7 @@ def _walk_folder(folder: Folder, above: str, prefix: str, start_after: str) -> I
         for entry in scan:
             key = above + _decoded(entry.name)
             if not is_object_key(key):
-                continue  # put there by somebody else, or the directory of temporary files
+                continue  # another program's file, or the directory of temporary files
             if entry.is_dir(follow_symlinks=False):
                 key += "/"
                 if key.startswith(prefix) and (key > start_after or start_after.startswith(key)):
@@ -346,7 +346,7 @@ def _publish(draft: Draft, key: str, *, if_absent: bool) -> Stored:
 
 
 def _open(folder: Folder, name: bytes) -> Descriptor:
-    # Without O_NONBLOCK a pipe somebody left there would hold up the event loop.
+    # Without O_NONBLOCK a pipe that lies there would hold up the event loop.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     return Descriptor(os.open(name, flags, dir_fd=folder.fd))
 

@@ -195,7 +195,7 @@ def _make_inside(parent: Folder, name: bytes) -> Folder:
             return folder
         if kind(parent, name) not in {None, stat.S_IFDIR}:
             raise InvalidObjectKey(f"{os.fsdecode(name)!r} is no directory, and the key needs one there")
-        # Tidied away by somebody between the two calls. If the parent went too, mkdir raises FileNotFoundError.
+        # Another writer tidied it away between the two calls. If the parent went too, mkdir raises FileNotFoundError.
 
 
 def enter(parent: Folder, name: bytes) -> Folder | None:
@@ -290,7 +290,7 @@ class Draft:
             raise ObjectOutcomeUnknown(f"{name!r} is stored, and may not outlast a loss of power: {error}") from error
 
     def stored(self) -> Stored:
-        """What `write` wrote."""
+        """Describe what `write` wrote."""
         return Stored(size_bytes=self._size_bytes, md5=self._md5.hexdigest())
 
     def discard(self) -> None:
@@ -348,7 +348,7 @@ class Draft:
                     self._link_once(folder, name, if_absent=if_absent)
             except FileNotFoundError:
                 if not os.fstat(self._file.fd).st_nlink:
-                    raise ObjectStoreUnavailable("the temporary file was removed by somebody else") from None
+                    raise ObjectStoreUnavailable("another program removed the temporary file") from None
                 self._folders.forget(path)  # tidied away since we made it
                 continue
             except FileExistsError:

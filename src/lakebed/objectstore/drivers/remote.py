@@ -73,7 +73,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Conditions(Protocol):
-    """Whether the service keeps conditions. Each check raises ObjectStoreUnavailable where it does not."""
+    """Check that the service keeps conditions. Each check raises ObjectStoreUnavailable where it does not."""
 
     async def check_puts(self) -> None: ...
 
@@ -174,7 +174,7 @@ class RemoteObjectStore:
                 return
 
     async def _pages(self, wanted: str, after: str) -> AsyncIterator[Sequence[ObjectMeta]]:
-        """Of the folder that `wanted` lies in, from behind `after`, again and again until the last page is not full."""
+        """List the folder that `wanted` lies in from behind `after`, until a last page is not full."""
         while True:
             # A key that obstore could not take for one only makes the listing longer: what is too early is left out.
             offset = after if is_object_key(after) else None
@@ -264,7 +264,7 @@ class RemoteObjectStore:
         """Nothing is let go: the connections are the process's, shared by all namespaces of the bucket."""
 
     async def _get_range(self, key: str, start: int, end: int | None, *, e_tag: str | None = None) -> GetResult | None:
-        """What is there of this range; None where the object exists and has none of it."""
+        """Return what the object has of this range; None where the object exists and has none of it."""
         path = _path(self._prefix, key)
         if end is not None and end <= start:
             await self.stat(key)
@@ -308,7 +308,7 @@ class RemoteObjectStore:
             await self._made(key, copy, if_absent=True)
         finally:
             remove = asyncio.ensure_future(obstore.delete_async(self._client, temporary))
-            with contextlib.suppress(LakebedError):  # it is in nobody's way, and a lifecycle rule takes it
+            with contextlib.suppress(LakebedError):  # no listing shows it, and a lifecycle rule takes it
                 await done(temporary, outlast(remove, _nothing))
         return stored
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _LAST_WORDS_S: Final = 0.1
 """obstore's threads put away Python's objects a moment after an answer was handed over. Were the interpreter gone by
-then, they would abort the process, and whoever called it would learn of a crash and not of its exit code: that was so
+then, they would abort the process, and its caller would see a crash and not its exit code: that was so
 for one process in two that failed at once. There is no way to wait for them, so they are given time.
 """
 
@@ -33,7 +33,7 @@ atexit.register(time.sleep, _LAST_WORDS_S)
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
 _DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
-"""Of a key in a bulk delete, which itself succeeds; of a listing."""
+"""How a refusal reads for a key in a bulk delete, which itself succeeds, and for a listing."""
 
 _BAD_PATH: Final = re.compile(r'Encountered object with invalid path: .*?[Pp]ath "([^"]*)"')
 
@@ -41,11 +41,11 @@ _PANIC: Final = "RustPanic"
 
 
 class ObjectConflict(ObjectStoreUnavailable):
-    """Refused with 409: something else is under way at this key, or has its place. Whether it exists is not said."""
+    """The store refused with 409: another request is under way at this key, or has its place. It may exist or not."""
 
 
 async def done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-    """What the request answers, or the port's word for its error.
+    """Await the request and return its answer, or raise its error in the words of the port.
 
     `conditional`: done twice it would not be the same as done once, so a lost answer leaves its outcome unknown.
     """
@@ -77,7 +77,7 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
         raise ObjectStoreUnavailable(brief(error), key=key) from error
     except Exception as error:
         # obstore's client gives up in this way over an answer that it did not foresee, such as a bulk delete's errors
-        # for keys that nobody named. The class can be imported from nowhere. All else comes from the body of a put.
+        # for keys that were not asked for. No module exports the class. All else comes from the body of a put.
         if type(error).__name__ != _PANIC:
             raise
         kind = ObjectOutcomeUnknown if conditional else ObjectStoreUnavailable

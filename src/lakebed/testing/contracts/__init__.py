@@ -1,5 +1,6 @@
-"""What every driver of a port must do, as test classes that its author inherits. Needs pytest and pytest-asyncio in
-auto mode. Each class says in its docstring what to override.
+"""Check what every driver of a port must do, in test classes that its author inherits.
+
+They need pytest and pytest-asyncio in auto mode. Each class says in its docstring what to override.
 """
 
 import pytest

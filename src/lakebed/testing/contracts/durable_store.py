@@ -1,4 +1,4 @@
-"""What a Store driver must do besides, when its data outlive the process and several processes may share them."""
+"""Check what a Store driver must do besides when its data outlive the process and several processes share them."""
 
 from __future__ import annotations
 

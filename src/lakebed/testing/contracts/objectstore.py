@@ -1,4 +1,4 @@
-"""What every driver of ObjectStore and Deleter must do. Its author inherits the class and opens an empty store:
+"""Check that a driver keeps ObjectStore and Deleter. Its author inherits the class and opens an empty store:
 
     class TestMyObjectStore(ObjectStoreContract):
         @pytest.fixture
@@ -169,7 +169,7 @@ async def put_many(objectstore: ObjectStore, keys: Sequence[str], *, at_once: in
 
 
 class BodyFailed(Exception):
-    """What the bodies below raise."""
+    """The bodies below raise it."""
 
 
 async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:

@@ -1,7 +1,7 @@
-"""What other processes do to a store in DurableStoreContract, which starts them with `PROGRAM` and these arguments:
+"""Act on a store from other processes for DurableStoreContract, which starts them with `PROGRAM` and these arguments:
 
     acknowledge URI         sets key after key, several at a time, and prints the number of each once it is answered
-    increment URI TIMES     adds one to a shared counter so many times
+    increment URI TIMES     adds one to a shared counter TIMES times
 
 `--import MODULE` first imports a module, for drivers that are registered by one.
 """

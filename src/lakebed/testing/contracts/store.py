@@ -1,4 +1,4 @@
-"""What every Store driver must do. A driver's author inherits the class and says how to open an empty store:
+"""Check what every Store driver must do. A driver's author inherits the class and says how to open an empty store:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -75,7 +75,7 @@ async def read_all(store: Store, partition: bytes, page_size: int = 1000) -> dic
 
 
 def successes(outcomes: Sequence[object]) -> int:
-    """How many conditional writes, gathered with their exceptions, succeeded; the others must be PredicateFailed."""
+    """Count the conditional writes that succeeded. Every other outcome must be PredicateFailed."""
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert all(isinstance(failure, PredicateFailed) for failure in failures), failures
     return len(outcomes) - len(failures)
@@ -332,7 +332,7 @@ class StoreContract:
 
         assert await value_of(store, PARTITION, COUNTER) == b"80"
 
-    async def test_a_failed_condition_fails_nobody_else(self, store: Store) -> None:
+    async def test_a_failed_condition_fails_no_other_write(self, store: Store) -> None:
         await store.set(P, b"taken", b"")
         items = numbered(20)
 
