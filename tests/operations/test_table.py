@@ -18,12 +18,13 @@ from lakebed.operations import (
     history,
     installation,
     objects,
+    operators,
     repositories,
     sessions,
 )
 from lakebed.operations.table import CONTRACT, OPERATIONS
 
-FILES = (accounts, collections, collectors, history, installation, objects, repositories, sessions)
+FILES = (accounts, collections, collectors, history, installation, objects, operators, repositories, sessions)
 
 
 def test_the_contract_has_134_operations() -> None:

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "object": "lakebed.cli.objects:app",
     "gc": "lakebed.cli.gc:app",
     "auth": "lakebed.cli.auth:app",
+    "audit": "lakebed.cli.audit:app",
     "backup": "lakebed.cli.backup:app",
     "kv": "lakebed.cli.kv:app",
 }

@@ -13,6 +13,7 @@ import msgspec
 from lakebed.operations import Operation, accounts, installation
 from lakebed.wire import Config, CredentialsWithSecret, Setup
 
+from .audit import Audit
 from .auth import Groups, Policies, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
@@ -60,6 +61,7 @@ class Client:
         self.users = Users(connection)
         self.groups = Groups(connection)
         self.policies = Policies(connection)
+        self.audit = Audit(connection)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from . import accounts, collections, collectors, history, installation, objects, repositories, sessions
+from . import accounts, collections, collectors, history, installation, objects, operators, repositories, sessions
 from .operation import AnyOperation, Operation
 
 
@@ -23,9 +23,10 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Garbage collection in the contract's words": _of(collections),
     "Garbage collection in Lakebed's words": _of(collectors),
     "Logins": _of(sessions),
+    "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-OURS: Final = frozenset({*_of(collectors), *_of(sessions)})
+OURS: Final = frozenset({*_of(collectors), *_of(sessions), *_of(operators)})
 """Those that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -35,7 +35,7 @@ from lakebed.auth import (
     Policies,
     load_server_keys,
 )
-from lakebed.base import Invalid, LakebedError, RepositoryUid
+from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
 from lakebed.catalog import Catalog, CatalogOptions
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.objectstore import (
@@ -51,6 +51,7 @@ from lakebed.runtime import live_ports
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
+from .audit import AuditLog, AuditMode
 from .collectors import Collectors, check_runs
 from .errors import NoSuchEndpoint, NotImplementedHere, error_response, message_response
 from .folder import OBJECTS_FOLDER, STORE_FILE
@@ -60,6 +61,7 @@ from .metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .requests import RestRequest
 from .responses import answer, text
 from .rest import (
+    audit,
     branches,
     commits,
     content,
@@ -87,6 +89,7 @@ logger = logging.getLogger(__name__)
 API_ROOT: Final = b"/api/v1/"
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
+    audit,
     identity,
     roles,
     repositories,
@@ -113,12 +116,17 @@ class UnknownObjectStore(Invalid):
     """A kind of object store that servers do not have."""
 
 
+class InvalidSetting(Invalid):
+    """An environment variable of the server has a value that it cannot have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """`blockstore` is the scheme that storage namespaces have here: local, s3 or mem.
 
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
     `setup_secret` None: callers on this machine may set up, without a secret.
+    `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
     `presign`: hand out signed URLs, where the object store has such.
     """
@@ -130,6 +138,8 @@ class ServerOptions:
     setup_secret: str | None = field(default=None, repr=False)
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     trust_denials: bool = False
+    audit: AuditMode = "changes"
+    audit_days: int = 0
     presign: bool = True
 
     @property
@@ -140,10 +150,12 @@ class ServerOptions:
 
 def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
     """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
-    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), and those of the object stores.
+    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS, and those
+    of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
+        InvalidSetting: the audit log cannot be kept like this.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
@@ -157,8 +169,24 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
         setup_secret=environment.get("LAKEBED_SETUP_SECRET") or None,
         objectstore=options_from_environment(environment),
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
+        audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
+        audit_days=_audit_days(environment.get("LAKEBED_AUDIT_DAYS") or "0"),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
     )
+
+
+def _audit_mode(text: str) -> AuditMode:
+    match text:
+        case "changes" | "all" | "off":
+            return text
+        case _:
+            raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
+
+
+def _audit_days(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise InvalidSetting(f"LAKEBED_AUDIT_DAYS is {text!r}: it is a number of days, 0 for ever")
+    return int(text)
 
 
 @asynccontextmanager
@@ -175,6 +203,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
             yield state
         finally:
             await state.collectors.close()
+            state.audit.close()
             await _close_slices(state.catalog)
             await state.catalog.close()
     finally:
@@ -233,6 +262,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         storage=storage_config(options.blockstore, presign=presign),
         version=version("lakebed"),
         data_dir=options.data_dir,
+        audit=AuditLog(options.data_dir, options.audit, keep_days=options.audit_days),
         continuation_key=keys.continuation_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,
@@ -282,6 +312,7 @@ class App:
         self._probe = Probe(state)
         self._survey = Survey(state)
         state.metrics.gauges["lakebed_commit_queue"] = state.catalog.count_waiting
+        state.metrics.gauges["lakebed_audit_failures_total"] = lambda: state.audit.failures
         state.metrics.gauges["lakebed_draining"] = lambda: float(state.drain.is_draining)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -302,6 +333,8 @@ class App:
         metrics.in_progress += 1
         try:
             response = await self._answer_or_error(request)
+            # Before the answer: an acknowledged change has its line, whatever becomes of this process.
+            self._state.audit.note(request, request_id, response.status_code)
             response.raw_headers.append((b"x-request-id", request_id.encode()))
             if self._state.drain.is_draining or request.may_leave_its_body():
                 # Draining: the client is to open its next connection to another process. Else: it may send the body
@@ -321,6 +354,7 @@ class App:
         try:
             return await self._answer(request)
         except LakebedError as error:
+            request.refusal = str(error) if isinstance(error, Denied) else ""
             if isinstance(error, NotAuthenticated) and "failures" in error.facts:
                 key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
                 logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, told())

@@ -37,6 +37,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "lakebed_kv_failures_total": ("counter", "Operations of the key-value store that failed, or lost a race."),
     "lakebed_commit_queue": ("gauge", "Commits and merges that wait for their branch's turn."),
     "lakebed_draining": ("gauge", "1 while the process ends."),
+    "lakebed_audit_failures_total": ("counter", "Lines of the audit log that could not be written."),
     "process_cpu_seconds_total": ("counter", "CPU time, user and system."),
     "process_resident_memory_bytes": ("gauge", "Resident memory."),
     "process_start_time_seconds": ("gauge", "When the process started, in Unix time."),

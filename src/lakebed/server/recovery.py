@@ -8,6 +8,7 @@ from lakebed.kv import open_store
 from lakebed.runtime import live_ports
 
 from .app import ServerOptions
+from .audit import AuditLog
 from .folder import MARKER_FILE, prepare_folder
 
 
@@ -30,6 +31,10 @@ async def recover(options: ServerOptions, user_id: str) -> IssuedCredentials:
     try:
         ports = live_ports()
         keys = await load_server_keys(store, ports.ids, options.server_secret)
-        return await Accounts(store, ports, keys).recover(user_id)
+        issued = await Accounts(store, ports, keys).recover(user_id)
+        log = AuditLog(folder)
+        log.note_local("recover", id=user_id)
+        log.close()
+        return issued
     finally:
         await store.close()

@@ -37,13 +37,14 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 class RestRequest(Request):
     """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
     (set on all but public routes). `operation` is what is asked for, None where nothing has the path; `parameters` are
-    the names that it declares.
+    the names that it declares. `refusal` says why the caller may not do this, and is empty for all others.
     """
 
     args: Sequence[str]
     identity: Identity
     permissions: Permissions
     operation: AnyOperation | None = None
+    refusal: str = ""
     parameters: Set[str]
     _is_body_asked = False
     _record: object = None
@@ -127,6 +128,11 @@ class RestRequest(Request):
         return amount if amount > 0 else PAGE_MAX
 
     # Body
+
+    @property
+    def known_record(self) -> object:
+        """The decoded body; None where it was not asked for, or is invalid."""
+        return self._record
 
     async def record(self, operation: Operation[B, object]) -> B:
         """Decode the JSON body, once. An optional body that is empty, or null, is the record of defaults.

@@ -11,6 +11,7 @@ from lakebed.catalog import Catalog
 from lakebed.kv import Store
 from lakebed.wire import StorageConfig
 
+from .audit import AuditLog
 from .collectors import Collectors
 from .draining import Drain
 from .metrics import Metrics
@@ -33,6 +34,7 @@ class AppState:
     storage: StorageConfig
     version: str
     data_dir: Path
+    audit: AuditLog
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
     drain: Drain = field(default_factory=Drain)

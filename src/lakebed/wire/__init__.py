@@ -5,6 +5,7 @@ of answers leave out optional fields that have no value; records of requests are
 fields they do not know, as the reference server does.
 """
 
+from .audit import AuditRecord, AuditRecordList
 from .auth import (
     AuthCapabilities,
     AuthenticationToken,
@@ -87,6 +88,8 @@ from .roles import ACL, ErrorNoACL, Group, GroupCreation, GroupList, Policy, Pol
 
 __all__ = [
     "ACL",
+    "AuditRecord",
+    "AuditRecordList",
     "AuthCapabilities",
     "AuthenticationToken",
     "BranchCreation",

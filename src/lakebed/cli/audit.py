@@ -1,0 +1,66 @@
+"""`lakebed audit`: who did what to what, when, from where, and whether it was allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from lakebed.wire import AuditRecord
+
+from .output import printable, table
+from .session import Session, command
+from .tree import noun
+
+app = noun("Show the audit log.")
+
+
+@app.command()
+@command
+def audit(
+    session: Session,
+    since: Annotated[
+        str, typer.Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")
+    ] = "",
+    until: Annotated[str, typer.Option("--until", metavar="DATE", help="The same: only what was before.")] = "",
+    user: Annotated[str, typer.Option("--user", help="Only requests of this user.")] = "",
+    operation: Annotated[str, typer.Option("--operation", metavar="ID", help="Only this operation.")] = "",
+    repository: Annotated[str, typer.Option("--repository", metavar="NAME", help="Only this repository.")] = "",
+    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 100,
+) -> None:
+    """Show the audit log of the server, newest first: changes, and what was refused."""
+    found = session.client.audit.list(
+        since=since,
+        until=until,
+        user=user,
+        operation=operation,
+        repository=repository,
+        is_denied=denied,
+        limit=limit,
+    )
+    session.show_all(found, _text)
+
+
+def _text(records: Iterable[AuditRecord]) -> Iterator[str]:
+    return table(
+        ["time", "user", "from", "operation", "what", "result"],
+        [
+            [
+                record.time,
+                printable(record.user) or "-",
+                record.address or record.through,
+                record.operation or "-",
+                printable(_subject(record)),
+                f"{record.status}" if record.allowed else f"{record.status} denied",
+            ]
+            for record in records
+        ],
+    )
+
+
+def _subject(record: AuditRecord) -> str:
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in record.what.items()
+    )

@@ -1,0 +1,24 @@
+"""What operators ask of a server: ours, beside the contract's operations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .operation import PAGE, Parameter, Permission, flag, get
+
+LIST_AUDIT_RECORDS: Final = get(
+    "listAuditRecords",
+    "/audit",
+    wire.AuditRecordList,
+    (Permission("ops:ReadAudit", "*"),),
+    "List the records of the audit log, newest first.",
+    Parameter("since"),
+    Parameter("until"),
+    Parameter("user"),
+    Parameter("operation"),
+    Parameter("repository"),
+    flag("denied"),
+    *PAGE,
+)

@@ -1,0 +1,302 @@
+"""The audit log: a line of JSON for each change and each refusal, in a file a day below the data folder.
+
+A line is written before the answer is sent, so each acknowledged change has one. It is one `write` to a file opened for
+appending: any number of processes share a file, and a killed one leaves no half line. Lines hold names, never a body,
+a header or a secret: what a name is, the table of operations states.
+
+A log that cannot be written stops no request: it is reported and counted. Wrong logins could fill a disk, so at most
+REFUSALS_MAX a second are written; the next line has the count of the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from lakebed.base import Invalid
+from lakebed.operations import AnyOperation
+from lakebed.wire import AuditRecord
+
+from .errors import InvalidParameter
+from .requests import RestRequest
+
+logger = logging.getLogger(__name__)
+
+AuditMode: TypeAlias = Literal["changes", "all", "off"]
+
+AUDIT_FOLDER: Final = "audit"
+REFUSALS_MAX: Final = 50
+VALUE_MAX: Final = 2048
+VALUES_MAX: Final = 100
+BLOCK_BYTES: Final = 1 << 20
+_READS: Final = frozenset({"GET", "HEAD"})
+_NOISE: Final = frozenset({"postStatsEvents"})
+"""Clients send these by themselves, and they change nothing."""
+_LOGIN_NAMES: Final = ("access_key_id", "username")
+_TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
+
+
+class InvalidAuditQuery(Invalid):
+    """A date or a page token that the audit log cannot read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Which records are asked for; an empty field asks for all. `since` and `until` are times as records have them."""
+
+    since: str = ""
+    until: str = ""
+    user: str = ""
+    operation: str = ""
+    repository: str = ""
+    is_denied: bool = False
+
+    def matches(self, record: AuditRecord) -> bool:
+        return (
+            (not self.since or record.time >= self.since)
+            and (not self.until or record.time < self.until)
+            and (not self.user or record.user == self.user)
+            and (not self.operation or record.operation == self.operation)
+            and (not self.repository or record.what.get("repository") == self.repository)
+            and not (self.is_denied and record.allowed)
+        )
+
+
+class AuditLog:
+    """The log of one data folder. `keep_days` 0: files stay for ever."""
+
+    def __init__(self, data_dir: Path, mode: AuditMode = "changes", *, keep_days: int = 0) -> None:
+        self._folder = data_dir / AUDIT_FOLDER
+        self._mode = mode
+        self._keep_days = keep_days
+        self._day = ""
+        self._descriptor = -1
+        self._second, self._refusals, self._skipped = 0, 0, 0
+        self.failures = 0
+        """Lines that could not be written."""
+
+    # Writing
+
+    def note(self, request: RestRequest, request_id: str, status: int) -> None:
+        """Write the request down, if it is one to be written."""
+        if self._mode == "off" or not self._is_wanted(request):
+            return
+        if request.refusal and self._is_flood():
+            self._skipped += 1
+            return
+        identity, operation = getattr(request, "identity", None), request.operation
+        client = request.scope.get("client")
+        self._write(
+            AuditRecord(
+                time=_now(),
+                user="" if identity is None else identity.user_id,
+                through=_through(request),
+                address=client[0] if client else "",
+                forwarded=_cut(request.header(b"x-forwarded-for") or ""),
+                agent=_cut(request.header(b"user-agent") or "")[:200],
+                operation="" if operation is None else operation.id,
+                what=_what(request, operation),
+                status=status,
+                allowed=not request.refusal,
+                reason=_cut(request.refusal),
+                request=request_id,
+                skipped=self._skipped,
+            )
+        )
+
+    def note_local(self, operation: str, **what: str) -> None:
+        """Write down what was done at the data folder itself, without a server."""
+        self._write(
+            AuditRecord(
+                time=_now(), user="", through="data folder", operation=operation, what={**what}, status=0, allowed=True,
+                request="",
+            )
+        )  # fmt: skip
+
+    def _is_wanted(self, request: RestRequest) -> bool:
+        if request.refusal:
+            return True
+        if request.operation is None or request.operation.id in _NOISE:
+            return False
+        return self._mode == "all" or request.scope["method"] not in _READS
+
+    def _is_flood(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._refusals = second, 0
+        self._refusals += 1
+        return self._refusals > REFUSALS_MAX
+
+    def _write(self, record: AuditRecord) -> None:
+        line = msgspec.json.encode(record) + b"\n"
+        try:
+            self._open(record.time[:10])
+            written = os.write(self._descriptor, line)
+            if written < len(line):  # The disk is full. The next line must not continue this one.
+                os.write(self._descriptor, b"\n")
+        except OSError as error:
+            self.failures += 1
+            logger.error("the audit log cannot be written: %s", error.strerror)  # noqa: TRY400  # one line says it
+        else:
+            self._skipped = 0
+
+    def _open(self, day: str) -> None:
+        if day == self._day:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._folder / f"{day}.jsonl", flags, 0o600)
+        self.close()
+        self._day, self._descriptor = day, descriptor
+        if self._keep_days:
+            oldest = (date.fromisoformat(day) - timedelta(days=self._keep_days)).isoformat()
+            for file in self._files():
+                if file.stem < oldest:
+                    file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._day, self._descriptor = "", -1
+
+    # Reading
+
+    def read(self, query: AuditQuery, *, after: str = "", limit: int = 100) -> tuple[list[AuditRecord], str]:
+        """Return records that match, newest first, and where the next page begins (empty: there is none).
+
+        Blocks for as long as it reads: call it in a thread. Lines that are damaged are left out.
+
+        Raises:
+            InvalidAuditQuery: `after` is not such a place.
+        """
+        found: list[AuditRecord] = []
+        for day, end, line in self._lines(query, after):
+            try:
+                record = msgspec.json.decode(line, type=AuditRecord)
+            except msgspec.MsgspecError:
+                continue
+            if query.matches(record):
+                if len(found) == limit:
+                    return found, f"{day}:{end}"
+                found.append(record)
+        return found, ""
+
+    def _lines(self, query: AuditQuery, after: str) -> Iterator[tuple[str, int, bytes]]:
+        """Each line that may match, newest first, with its day and the offset of its end."""
+        match = _TOKEN.fullmatch(after)
+        if after and match is None:
+            raise InvalidAuditQuery(f"{after!r} is no place in the audit log")
+        wanted = b'"user":' + msgspec.json.encode(query.user) if query.user else b""
+        for file in reversed(self._files()):
+            day = file.stem
+            if (match is not None and day > match[1]) or (query.until and day > query.until[:10]):
+                continue
+            if query.since and day < query.since[:10]:
+                return
+            end = int(match[2]) if match is not None and day == match[1] else None
+            for offset, line in lines_backwards(file, end):
+                if wanted in line:
+                    yield day, offset, line
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("????-??-??.jsonl"))
+
+
+def lines_backwards(file: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file from its end (or from offset `end`) to its beginning, each with the offset of its end."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        position = size if end is None else min(end, size)
+        rest = b""
+        while position > 0:
+            start = max(0, position - BLOCK_BYTES)
+            opened.seek(start)
+            lines = (opened.read(position - start) + rest).split(b"\n")
+            offset = start + sum(map(len, lines)) + len(lines) - 1
+            # The first line may begin in the block before.
+            for line in reversed(lines[1:]):
+                if line:
+                    yield offset, line
+                offset -= len(line) + 1
+            rest, position = lines[0], start
+        if rest:
+            yield len(rest), rest
+
+
+def query_time(text: str) -> str:
+    """A time of a query as records have it: ISO 8601, UTC where no zone is given. Empty stays empty.
+
+    Raises:
+        InvalidAuditQuery: it is no date or time.
+    """
+    if not text:
+        return ""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidAuditQuery(f"{text!r} is no date or time of ISO 8601") from error
+    return _text(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
+
+
+def _now() -> str:
+    return _text(datetime.now(UTC))
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def _through(request: RestRequest) -> str:
+    """The key, login or job that the caller proved itself with. A key's id is no secret; its other half is."""
+    identity = getattr(request, "identity", None)
+    if identity is not None and identity.delegation is not None:
+        return f"job {identity.delegation.job}"
+    if identity is not None and identity.session:
+        return f"login {identity.session}"
+    scheme, _, proof = (request.header(b"authorization") or "").partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        key_id = base64.b64decode(proof).partition(b":")[0].decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    return f"key {_cut(key_id)[:200]}"
+
+
+def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str | list[str]]:
+    """The names that the operation's path and permissions have, with their values in this request."""
+    if operation is None:
+        return {"path": _cut(request.scope["raw_path"].decode("latin-1"))}
+    what: dict[str, str | list[str]] = {
+        name: _cut(value) for name, value in zip(operation.arguments, request.args, strict=True)
+    }
+    asked = [name for each in (*(operation.permissions or ()), *operation.asked_later) for name in each.names]
+    declared = {parameter.name for parameter in operation.parameters if parameter.place == "query"}
+    for name in (*asked, *_LOGIN_NAMES):
+        if name in what:
+            continue
+        try:
+            value = request.query(name) if name in declared else getattr(request.known_record, name, None)
+        except InvalidParameter:  # The query is malformed, and the answer has the reason.
+            continue
+        if isinstance(value, str) and value:
+            what[name] = _cut(value)
+        elif isinstance(value, (list, tuple)):
+            what[name] = [_cut(each) for each in value[:VALUES_MAX]]
+            what[f"{name}_count"] = str(len(value))
+    return what
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_MAX else text[:VALUE_MAX] + "…"

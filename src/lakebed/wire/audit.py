@@ -1,0 +1,35 @@
+"""The audit log, line by line."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .common import Pagination
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request: who (`user`, and `through` which key, login or job), what, when, from where, allowed or not.
+
+    `time` is in UTC with milliseconds. `operation` is an id of the API reference and `what` names its subject.
+    `allowed` is false for a wrong login and for a missing permission; `reason` then has the words of the answer.
+    `forwarded` is the client's own claim. `skipped` counts refusals before this one that were too many to write.
+    """
+
+    time: str
+    user: str
+    through: str = ""
+    address: str = msgspec.field(name="from", default="")
+    forwarded: str = ""
+    agent: str = ""
+    operation: str
+    what: dict[str, str | list[str]]
+    status: int
+    allowed: bool
+    reason: str = ""
+    request: str
+    skipped: int = 0
+
+
+class AuditRecordList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[AuditRecord]
