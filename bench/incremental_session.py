@@ -1,7 +1,7 @@
 """A repository, and three collections of its uncommitted data: `python -m bench.incremental_session FOLDER SLICES EACH`
 prints, as JSON, what each took.
 
-Built here without HTTP, and not timed: SLICES settled slices of EACH objects, which are files in a folder. Of every
+Built here without HTTP, and not timed: SLICES closed slices of EACH objects, which are files in a folder. Of every
 twenty objects one is named by nobody; the others of all slices but the last are committed, a slice a commit, those of
 the last one are staged. A clean run comes first. Then 1 % changes: a new slice, of whose objects half replace committed
 ones in a new commit, all over the tree, a quarter is staged and a quarter named by nobody, and a quarter of what was
@@ -76,7 +76,7 @@ class Repository:
         return self._loop.run(coroutine)
 
     def fill(self, number: int, count: int) -> list[str]:
-        """A settled slice with so many objects; their addresses. All are one file under many names."""
+        """A closed slice with so many objects; their addresses. All are one file under many names."""
         slice_ = slice_number(opened_at_ms=OPENED_MS + number, random_bits=number)
         addresses = [format_address(slice_, sequence) for sequence in range(count)]
         first = self._folder / addresses[0]
@@ -84,7 +84,7 @@ class Repository:
         first.write_bytes(b"x" * SIZE_BYTES)
         for address in addresses[1:]:
             os.link(first, self._folder / address)
-        record = encode_record(SliceRecord(state=SliceState.SETTLED, owner="bench", opened_ms=OPENED_MS))
+        record = encode_record(SliceRecord(state=SliceState.CLOSED, owner="bench", opened_ms=OPENED_MS))
         self.wait(self._set(kv_keys.SLICE + slice_name(slice_).encode(), record))
         return addresses
 

@@ -28,7 +28,7 @@ from lakebed.gc.engines import Task
 from lakebed.gc.files import Lake
 from lakebed.gc.listing import listing_into
 from lakebed.gc.protocol import Found
-from lakebed.gc.tables import SETTLED
+from lakebed.gc.tables import CLOSED
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.runtime import LiveTasks, live_ports
 
@@ -76,7 +76,7 @@ def make_files(folder: Path, names: list[str], objects: int) -> None:
 
 @contextmanager
 def ours(lake: Lake, slices: int, objects: int) -> Iterator[Work]:
-    numbers = SETTLED.rows({"bucket": [slice_number(opened_at_ms=NOW_MS, random_bits=0) + n for n in range(slices)]})
+    numbers = CLOSED.rows({"bucket": [slice_number(opened_at_ms=NOW_MS, random_bits=0) + n for n in range(slices)]})
 
     async def act() -> None:
         store = lake.open()

@@ -125,7 +125,7 @@ def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreig
         namespace=lake.uri,
         folder=protocol.run_folder(RunKind.UNCOMMITTED, RunId(run_id)),
         now_ms=NOW_MS,
-        settled_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
+        closed_slices=tuple(slice_name(FIRST_SLICE + number) for number in range(inputs.slices)),
         uploads=_nothing(protocol.UNCOMMITTED, f"{run_id}-uploads"),
     )
     options = UncommittedOptions(mode=Mode.CLEAN)

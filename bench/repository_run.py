@@ -203,7 +203,7 @@ class Lake:
             await self._upload(branch, "staged", size.garbage)
             await self._upload(branch, "staged", size.staged)
         await self.versions.cleanup.clean()
-        await self.versions.slices.close()
+        await self.versions.slices.end()
 
     async def _commit(self, branch: str) -> None:
         await self.versions.commits.commit(branch, message="bench", committer="bench")

@@ -262,17 +262,17 @@ def _is_explained(
     value: str | None, writes: Sequence[Record], before: frozenset[str] | None, resets: Sequence[Record]
 ) -> bool:
     """Whether some operation put this value, and no acknowledged one is known to have replaced it by then."""
-    settled = [
+    closed = [
         write
         for write in writes
         if write.is_acknowledged
         and (before is None or write.operation.name in before)
         and not any(_may_follow(reset, write) for reset in resets)
     ]
-    if value is None and not settled:
+    if value is None and not closed:
         return True
     putters = [write for write in writes if write.operation.value == value and write.before is not None]
-    return any(not any(putter.operation.name in (write.before or ()) for write in settled) for putter in putters)
+    return any(not any(putter.operation.name in (write.before or ()) for write in closed) for putter in putters)
 
 
 def _may_follow(reset: Record, write: Record) -> bool:

@@ -1,8 +1,8 @@
 """Collection runs, small enough for the explorer: the real pieces in the real order, without the files between them.
 
 What is real: run records and their moves (`RunBook`), the publication of what is condemned (`Condemning`), the reading
-of staging step by step, touches, frozen tokens, uploads and copies (`Reading`), refs and commits (`read_snapshot`),
-settled slices, giving up (`Versions`), and what a clean run decides (`lakebed.gc.rules.clean_run`). What stands in:
+of staging step by step, bumps, frozen tokens, uploads and copies (`Reading`), refs and commits (`read_snapshot`),
+closed slices, giving up (`Versions`), and what a clean run decides (`lakebed.gc.rules.clean_run`). What stands in:
 addresses go from step to step in memory, not through Parquet files of the run's folder; the rules of the committed run
 are "what nothing names goes", or "what is in nobody's history goes", or, where somebody may change them, the real ones
 with their version. The whole collector runs beside real trees in tests/gc/service/test_races.py.
@@ -42,8 +42,6 @@ from lakebed.versions import (
     is_gone,
     keys,
 )
-from lakebed.versions import RunKind as StoredKind
-from lakebed.versions import RunState as StoredState
 
 from .effects import effect
 from .ports import SimDeleter
@@ -94,8 +92,8 @@ class SimCollector:
         """
         run_id, _ = await self.runs.start_marking()
         if gives_up:
-            await self.give_up_all()
-        settled = await self._settled()
+            await self.fence_all()
+        closed = await self._closed()
         known = await read_swept(self.repo) if is_beside_metadata else frozenset()
         listing = [stat.key async for page in self.repo.objectstore.list("data/") for stat in page]
         uncommitted = await self.read_staging()
@@ -110,7 +108,7 @@ class SimCollector:
             listing,
             committed=committed,
             uncommitted=uncommitted,
-            namespace=Namespace(uri=self.repo.objectstore.uri, settled=settled),
+            namespace=Namespace(uri=self.repo.objectstore.uri, closed=closed),
         )
         await self.runs.move(run_id, RunState.MARKED)
         if has_grace:
@@ -121,8 +119,8 @@ class SimCollector:
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
-        runs = [run for _, run in await self.repo.retired.runs() if run.state is StoredState.SWEEPING]
-        return {key for run in runs if run.kind is StoredKind.COMMITTED for key in run.plan.split("|")[1].split()}
+        runs = [run for _, run in await self.repo.retired.runs() if run.state is RunState.SWEEPING]
+        return {key for run in runs if run.kind is RunKind.COMMITTED for key in run.plan.split("|")[1].split()}
 
     async def read_committed(self, known: frozenset[CommitId] | None = None) -> set[str]:
         """Every address that a commit names. Where files are missing, again without the commits that are gone now
@@ -166,7 +164,7 @@ class SimCollector:
         if not expired:
             return
         await self._publish(run_id, sorted(expired), plan, rules.version)
-        settled = await self._settled()
+        closed = await self._closed()
         known = await read_swept(self.repo)
         uncommitted = await self.read_staging()
         record, held = await self.runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
@@ -178,23 +176,23 @@ class SimCollector:
         condemned = expired - kept - now.late
         needed = await self.needed(now, condemned)
         lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
-        namespace = Namespace(uri=repo.objectstore.uri, settled=settled)
+        namespace = Namespace(uri=repo.objectstore.uri, closed=closed)
         doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
         plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
-        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan_text), held)
+        await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan_text), held)
         await self.sweep(run_id, plan_text, has_grace=has_grace)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
-        """Steps 2 and 3: record and list, then a touch of each branch that the commits were made for."""
+        """Steps 2 and 3: record and list, then a bump of each branch that the commits were made for."""
         body = Condemn(commits=manifest_of(CONDEMNED, f"{run_id}/", ()), rules_version=rules)
         attempt = self.repo.ports.ids.fresh()
         await self.condemning._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
         commits = dict(plan.commits)
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
-            await self.repo.fencing.touch(branch)
+            await self.repo.fencing.bump(branch)
 
     async def look_again(self, known: frozenset[CommitId] | None = None) -> Snapshot:
-        """Step 5: holds, refs, commits."""
+        """Step 5: intents, refs, commits."""
         return await read_snapshot(self.repo, known=known)
 
     async def needed(self, now: Snapshot, condemned: set[CommitId]) -> set[str]:
@@ -219,7 +217,7 @@ class SimCollector:
     async def end(self) -> None:
         """What somebody does by hand who takes runs that sweep for done."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is StoredState.SWEEPING:
+            if run.state is RunState.SWEEPING:
                 await self.runs.move(run_id, RunState.ENDED)
                 await self.condemning.drop_condemned(run_id)
 
@@ -232,11 +230,11 @@ class SimCollector:
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is StoredState.SWEEPING:
+            if run.state is RunState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
     async def read_staging(self) -> set[str]:
-        """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, touch and frozen, uploads, copies.
+        """Steps 5 to 7 of a run of uncommitted data, 4 of the other: cells, bump and frozen, uploads, copies.
 
         One step of the cursor after the other, as they are cut into pages: a page keeps nothing else.
         """
@@ -246,20 +244,20 @@ class SimCollector:
             cursor = await self.reading._step(cursor, rows)  # type: ignore[arg-type]  # noqa: SLF001  # its steps, not its files
         return rows.found
 
-    async def give_up_all(self) -> None:
+    async def fence_all(self) -> None:
         """Take every owner for dead. Safe at any time; those that live find themselves fenced."""
         repo = self.repo
         slices = [name async for name, one in records(repo, SliceRecord, keys.SLICE) if one.state in _OPEN_SLICES]
-        await repo.fencing.give_up_slices([keys.SLICE + name.encode() for name in slices])
+        await repo.fencing.fence_slices([keys.SLICE + name.encode() for name in slices])
         uploads = [name async for name, one in records(repo, UploadRecord, keys.UPLOAD) if one.state in _OPEN_UPLOADS]
         for name in uploads:
-            await repo.fencing.give_up(UploadRecord, keys.UPLOAD + name.encode())
+            await repo.fencing.fence(UploadRecord, keys.UPLOAD + name.encode())
         copies = [name async for name, one in records(repo, CopyRecord, keys.COPY) if one.state is not CopyState.DONE]
         for name in copies:
-            await repo.fencing.give_up(CopyRecord, keys.COPY + name.encode())
+            await repo.fencing.fence(CopyRecord, keys.COPY + name.encode())
 
-    async def _settled(self) -> frozenset[str]:
-        return frozenset((await self.runs.settled_slices())[0])
+    async def _closed(self) -> frozenset[str]:
+        return frozenset((await self.runs.closed_slices())[0])
 
     async def _swept(self) -> frozenset[str]:
         return frozenset([id_ async for id_, _ in records(self.repo, SweptRecord, keys.SWEPT)])
@@ -272,8 +270,8 @@ class SimCollector:
             try:
                 contents = await trees.contents(metarange)
             except AssertionError:
-                # Of a commit that nobody published: a collection of metadata gave its tree up (`gc/service/void.py`).
-                if not (await self.repo.retired.given_up([metarange]))[0]:
+                # Nobody published the commit: a collection of metadata retired its tree (`gc/service/orphaned.py`).
+                if not (await self.repo.retired.retired_by([metarange]))[0]:
                     raise
                 continue
             found |= {from_row(row).address for row in contents.values()}
@@ -281,11 +279,11 @@ class SimCollector:
 
 
 _OPEN_SLICES = (SliceState.OPEN, SliceState.FENCED)
-_OPEN_UPLOADS = (UploadState.LINKING, UploadState.VOID)
+_OPEN_UPLOADS = (UploadState.LINKING, UploadState.REVOKED)
 
 
 def _kept(snapshot: Snapshot, *, keeps_history: bool) -> set[CommitId]:
-    """What a branch, tag or hold names, being made or not; with its history, if that is kept."""
+    """What a branch, tag or intent names, being made or not; with its history, if that is kept."""
     kept = {commit for _, _, commit, _ in snapshot.refs}
     if keeps_history:
         for id_, commit in reversed(list(snapshot.commits)):

@@ -105,19 +105,19 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
 
 
 def close(name: str) -> Do:
-    """An orderly shutdown: this process's slices settle."""
+    """An orderly shutdown: this process's slices close."""
 
     async def act(repo: Versions) -> None:
-        await repo.slices.close()
+        await repo.slices.end()
 
     return Do(Operation(name, "close"), act)
 
 
 def give_up(name: str) -> Do:
-    """Take every owner for dead: fence, freeze, settle."""
+    """Take every owner for dead: fence, freeze, close."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).give_up_all()
+        await SimCollector(repo).fence_all()
 
     return Do(Operation(name, "give_up"), act)
 
@@ -131,11 +131,11 @@ def freeze(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "give_up", branch), act)
 
 
-def touch(name: str, *, branch: str = MAIN) -> Do:
+def bump(name: str, *, branch: str = MAIN) -> Do:
     """What a run does to a branch in whose tokens it reads."""
 
     async def act(repo: Versions) -> None:
-        await repo.fencing.touch(branch)
+        await repo.fencing.bump(branch)
 
     return Do(Operation(name, "run", branch), act)
 

@@ -1,5 +1,5 @@
 """Small worlds of what people do more rarely, and of what comes late: tags, merges and cherry-picks of old commits,
-refs and holds whose makers sleep, applies that are resumed or doubled, listings, uploads behind a commit, quarantine.
+refs and intents whose makers sleep, applies that are resumed or doubled, listings, uploads behind a commit, quarantine.
 
 A late write (`worlds.LATE`) is any write of a process that died, and a delete of objects that is done twice: a bulk
 delete whose answer was lost may be carried out when its run has long ended.
@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from .actors import Scene
 from .deeds import (
     abandon,
+    bump,
     cherry_pick,
     clean_records,
     clean_refs,
@@ -28,7 +29,6 @@ from .deeds import (
     read_listed,
     resume,
     run,
-    touch,
 )
 from .metadata import run_beside
 from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside, taken_lies_aside
@@ -59,8 +59,8 @@ def _writing() -> Iterator[tuple[Scene, Quick]]:
     both = server("h", [write("w3", "a", "3")], [write("w4", "b", "4")], answers_late=True)
     yield scene("server of two writers with late answers, committer", both, c, staged=[a1]), _NONE
     # Who has to build again while somebody else has sealed above him.
-    x, t = client("x", write("w3", "b", "3"), commit("d1")), client("t", touch("t1"))
-    yield scene("committer, writer that commits, toucher", c, x, t, staged=[a1]), _NO_FAULT
+    x, t = client("x", write("w3", "b", "3"), commit("d1")), client("t", bump("t1"))
+    yield scene("committer, writer that commits, bumper", c, x, t, staged=[a1]), _NO_FAULT
     # Equal words and an equal clock: only the nonce tells the two commits apart.
     same = (client("c", commit("c1", message="same")), client("d", commit("d1", message="same")))
     yield scene("two committers of equal words", *same, staged=[a1], alike=[("c", "d")]), _ALL

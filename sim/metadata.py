@@ -1,6 +1,6 @@
 """Collections of metadata in the simulator: trees of several files, runs, deeds, and the worlds they race in.
 
-What is real: records and moves of runs, giving up, touching and looking again (`MetadataRuns`), void commits, and the
+What is real: records and moves of runs, giving up, bumping and looking again (`MetadataRuns`), revoked commits, and the
 committer with everything it asks. What stands in: what a run wants goes from step to step in memory, and every file is
 old.
 
@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId
-from lakebed.gc.protocol import RunKind as HandoffKind
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RangeId, RunId, RunKind
 from lakebed.gc.protocol import RunState, run_folder
 from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commits import Snapshot
@@ -26,8 +25,7 @@ from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import FileCorrupt, MetarangeCorrupt, RangeCorrupt, RangeInfo, metarange_key, range_key
-from lakebed.versions import Options, RefState, RunKind, RunRecord, Salts, Versions, keys
-from lakebed.versions import RunState as StoredState
+from lakebed.versions import Options, RefState, RetiredBy, RunRecord, Versions, keys
 
 from .actors import Actor, Ending, Program, Scene, Violation
 from .checkers import ALWAYS
@@ -83,15 +81,15 @@ class RangedTrees(SimTrees):
             self._remembered[metarange] = self._unread.pop(metarange, {})
         return self._remembered[metarange]
 
-    async def apply(self, metarange: MetarangeId, changes: Any, *, salts: Salts) -> Any:  # type: ignore[override]  # all ask here
+    async def apply(self, metarange: MetarangeId, changes: Any, *, retired_by: RetiredBy) -> Any:  # type: ignore[override]  # all ask here
         self._replaced = metarange
-        return await super().apply(metarange, changes, salts=salts)
+        return await super().apply(metarange, changes, retired_by=retired_by)
 
     async def merge(self, *, destination: MetarangeId, **of: Any) -> Any:
         self._replaced = destination
         return await super().merge(destination=destination, **of)
 
-    async def _write(self, contents: Contents, salts: Salts) -> MetarangeId:
+    async def _write(self, contents: Contents, retired_by: RetiredBy) -> MetarangeId:
         if not contents:
             return EMPTY_METARANGE
         safe = await self._ranges_of(self._replaced)
@@ -99,14 +97,14 @@ class RangedTrees(SimTrees):
         ranges = [id_of(repr((key, row[0])), "") for key, row in pairs]
         written: list[str] = []
         for place, (key, row) in enumerate(pairs):
-            while ranges[place] not in safe and (salt := (await salts([ranges[place]]))[0]):
+            while ranges[place] not in safe and (salt := (await retired_by([ranges[place]]))[0]):
                 ranges[place] = id_of(repr((key, row[0])), salt)
             if ranges[place] not in safe:
                 written.append(ranges[place])
         for id_ in written:
             await self._objectstore.put_value(range_key(RangeId(id_)), id_, 100)
         tree = MetarangeId(id_of(repr(ranges), ""))
-        while tree != self._replaced and (salt := (await salts([tree]))[0]):
+        while tree != self._replaced and (salt := (await retired_by([tree]))[0]):
             tree = MetarangeId(id_of(repr(ranges), salt))
         self._ids[tree] = tuple(ranges)
         assert self._remembered is not None
@@ -152,14 +150,14 @@ class SimMetadata:
         if not wanted:
             return
         record = RunRecord(
-            kind=RunKind.METADATA, state=StoredState.CONDEMNING, started_ms=repo.ports.clock.now_ms(), listed="x"
+            kind=RunKind.METADATA, state=RunState.CONDEMNING, started_ms=repo.ports.clock.now_ms(), listed="x"
         )
         held = await self.runs.write(run_id, record, None)
         await self.metadata.publish(run_id, files=wanted, runs=[])
         named = await self.named(await self.look_again())
         doomed = [files[id_] for id_ in wanted if id_ not in named]
         plan = f"|{' '.join(doomed)}"
-        await self.runs.write(run_id, replace(record, state=StoredState.SWEEPING, plan=plan), held)
+        await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan), held)
         await self.sweep(run_id, plan)
 
     async def look_again(self) -> Snapshot:
@@ -172,14 +170,14 @@ class SimMetadata:
     async def resume(self) -> None:
         """Carry on with what sweeps: what another apply of the same run does, too, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.kind is RunKind.METADATA and run.state is StoredState.SWEEPING:
+            if run.kind is RunKind.METADATA and run.state is RunState.SWEEPING:
                 await self.sweep(run_id, run.plan)
 
     async def apply_plan(self) -> None:
         """The beginning of `Condemning.condemn`: the record, then the look whether the plan was given up."""
-        record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=0)
+        record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
         await self.runs.write(PLAN, record, None)
-        await self.runs.check_not_given_up(PLAN)
+        await self.runs.check_not_retired(PLAN)
 
     async def named(self, snapshot: Snapshot) -> set[str]:
         trees = {one.metarange_id for id_, one in snapshot.commits if id_ not in snapshot.swept} - {EMPTY_METARANGE}
@@ -231,7 +229,7 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
         record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
         changes = await repo.commits._changes(record.tokens())  # noqa: SLF001  # likewise
         await repo.trees.apply(
-            await repo.context.commits.metarange(record.commit_id), changes, salts=repo.retired.given_up
+            await repo.context.commits.metarange(record.commit_id), changes, retired_by=repo.retired.retired_by
         )  # likewise
 
     return Do(Operation(name, "run"), act)
@@ -249,7 +247,7 @@ def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
 
 
 PLAN: Final = RunId("p")
-_FOLDER: Final = f"{run_folder(HandoffKind.COMMITTED, PLAN)}plan.json"
+_FOLDER: Final = f"{run_folder(RunKind.COMMITTED, PLAN)}plan.json"
 
 
 def write_plan(name: str) -> Do:
@@ -328,7 +326,7 @@ def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool
             if do.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
                 await repo.refs.create_branch(SIDE, MAIN)
             await ports.act(do.operation, _awaited(do, repo))
-        await repo.slices.close()
+        await repo.slices.end()
 
     return Scene(
         name=name,

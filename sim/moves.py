@@ -2,7 +2,7 @@
 
 A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed
 list, and with a claim that names exactly them; a head moves only to a commit whose first parent it is, unless by hand:
-then a hold names the commit.
+then an intent names the commit.
 So the history of a branch is a chain in every state, not just at the end, and whoever dies anywhere leaves a claim.
 """
 

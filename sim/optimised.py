@@ -45,9 +45,9 @@ class OptimisedCollector(SimCollector):
         """
         base = await self.base()
         run_id, _ = await self.runs.start_marking()
-        settled = await self._settled()
+        closed = await self._closed()
         uploads = await self.uploads()
-        listing = await self.listing(self.fresh(settled, base))
+        listing = await self.listing(self.fresh(closed, base))
         uncommitted = await self.read_staging()
         commits = {CommitId(id_): commit async for id_, commit in records(self.repo, Commit, keys.COMMIT)}
         found, saved = optimised_run(
@@ -57,7 +57,7 @@ class OptimisedCollector(SimCollector):
             commits=commits,
             committed=await self._addresses(self.new_commits(commits, base)),
             uncommitted=uncommitted,
-            namespace=Namespace(uri=self.repo.objectstore.uri, settled=settled),
+            namespace=Namespace(uri=self.repo.objectstore.uri, closed=closed),
         )
         await self.runs.move(run_id, RunState.MARKED)
         await self.carry_out(sorted(found.doomed), saved)
@@ -78,8 +78,8 @@ class OptimisedCollector(SimCollector):
             cursor = await self.reading._step(cursor, rows)  # type: ignore[arg-type]  # noqa: SLF001  # its steps, not its files
         return rows.found
 
-    def fresh(self, settled: frozenset[str], base: Saved) -> list[str]:
-        return sorted(settled - base.slices)
+    def fresh(self, closed: frozenset[str], base: Saved) -> list[str]:
+        return sorted(closed - base.slices)
 
     def new_commits(self, commits: Mapping[CommitId, Commit], base: Saved) -> list[Commit]:
         return [commit for id_, commit in commits.items() if id_ not in base.commits]
@@ -167,7 +167,7 @@ async def _tidy(ports: SimPorts) -> None:
     repo = versions(ports)
     collector = OptimisedCollector(repo)
     await collector.resume()
-    await collector.give_up_all()
+    await collector.fence_all()
     ports.clock.ms += FAR_FUTURE_MS
     await repo.cleanup.clean()
     await repo.cleanup.clean()
@@ -208,7 +208,7 @@ def optimised_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield _optimised("late client that expires, optimised run", expirer, r, before=out), (True, True, False)
     first = _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
     yield first, (True, False, False)
-    # Committed before the base, in a slice that settles after it: only saved bitmaps know.
+    # Committed before the base, in a slice that closes after it: only saved bitmaps know.
     old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2")]
     yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old), (True, False, False)
     # A rename between two readings.
@@ -226,10 +226,10 @@ def _newer_than_the_base(_: Any, commits: Mapping[CommitId, Commit], base: Saved
     return [commit for commit in commits.values() if commit.created_ms >= last_ms]
 
 
-def _sorting_before_the_base(_: Any, settled: frozenset[str], base: Saved) -> list[str]:
+def _sorting_before_the_base(_: Any, closed: frozenset[str], base: Saved) -> list[str]:
     """By order, down to the last slice that was read."""
     newest = min(base.slices, default="~")
-    return sorted(name for name in settled if name < newest)
+    return sorted(name for name in closed if name < newest)
 
 
 async def _save_first(self: OptimisedCollector, doomed: list[str], saved: Saved) -> None:

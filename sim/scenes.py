@@ -158,7 +158,7 @@ def scene(
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
-    `before` comes first of all and may commit what it likes. Slices that were used to prepare are settled.
+    `before` comes first of all and may commit what it likes. Slices that were used to prepare are closed.
     With `beside` there is a second branch, `side`, made from the first and one commit ahead by these operations.
 
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
@@ -174,7 +174,7 @@ def scene(
             await repo.refs.create_branch(SIDE, MAIN)
         for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
             await ports.act(do.operation, _awaited(do.act, repo))
-        await repo.slices.close()
+        await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
     moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises)
@@ -199,7 +199,7 @@ async def _tidy(ports: SimPorts) -> None:
     collector = SimCollector(repo)
     await collector.resume()
     if [stat async for page in repo.objectstore.list("data/") for stat in page]:
-        await collector.give_up_all()
+        await collector.fence_all()
         ports.clock.ms += FAR_FUTURE_MS
         await repo.cleanup.clean()
         await collector.collect_committed(keeps_history=True)

@@ -10,14 +10,13 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId
+from lakebed.base import RunId, RunKind
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service.commit_columns import CommitColumns
 from lakebed.gc.service.commits import Snapshot
 from lakebed.gc.service.records import records
-from lakebed.versions import Commit, RunKind, RunRecord, SliceRecord, keys
-from lakebed.versions import RunState as StoredState
+from lakebed.versions import Commit, RunRecord, SliceRecord, keys
 
 from .collecting import READERS, SimCollector
 from .effects import effect
@@ -50,10 +49,10 @@ def _collecting(order: str) -> Any:
                     found["run"], _ = await self.runs.start_marking()
                 case "s":
                     if gives_up:
-                        await self.give_up_all()
-                    found["settled"] = await self._settled()
+                        await self.fence_all()
+                    found["closed"] = await self._closed()
                 case "S":
-                    found["settled"] = {one async for one, _ in records(repo, SliceRecord, keys.SLICE)}
+                    found["closed"] = {one async for one, _ in records(repo, SliceRecord, keys.SLICE)}
                 case "l":
                     found["listing"] = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
                 case "u":
@@ -62,7 +61,7 @@ def _collecting(order: str) -> Any:
                     commits = [one async for _, one in records(repo, Commit, keys.COMMIT)]
                     found["commits"] = [one for one in commits if letter == "c" or one.published]
         live = found["uncommitted"] | await self._addresses(found["commits"])
-        namespace = Namespace(uri=repo.objectstore.uri, settled=found["settled"])
+        namespace = Namespace(uri=repo.objectstore.uri, closed=found["closed"])
         doomed = clean_run(found["listing"], committed=live, uncommitted=(), namespace=namespace).doomed
         await self.runs.move(found["run"], RunState.MARKED)
         await SimDeleter().delete(sorted(doomed))
@@ -107,18 +106,18 @@ async def _open_ones_too(self: SimCollector) -> frozenset[str]:
     return frozenset([name async for name, _ in records(self.repo, SliceRecord, keys.SLICE)])
 
 
-async def _not_yet_settled(self: Any) -> set[str]:
+async def _not_yet_closed(self: Any) -> set[str]:
     self.late = set()
     return self.late  # type: ignore[no-any-return]  # surgery
 
 
-async def _staging_then_settled(self: Any) -> set[str]:
+async def _staging_then_closed(self: Any) -> set[str]:
     found = await _real_read_staging(self)
-    self.late |= await _real_settled(self)
+    self.late |= await _real_closed(self)
     return found  # type: ignore[no-any-return]  # surgery
 
 
-_real_settled: Any = SimCollector._settled  # noqa: SLF001  # the real one, to call from the changed one
+_real_closed: Any = SimCollector._closed  # noqa: SLF001  # the real one, to call from the changed one
 
 
 _BEHIND: Final = ("uploader, committed run of its commit",)
@@ -151,18 +150,18 @@ _PAST_READ = ("reader of a commit, committed run with grace",)
 async def _take_back(self: SimMetadata, run_id: Any, plan: str) -> None:
     await _real_sweep(self, run_id, plan)
     taken = [key.rpartition("/")[2].removesuffix(".parquet").encode() for key in plan.removeprefix("|").split()]
-    await self.repo.store.delete_many(keys.given_up_partition(self.repo.uid), taken)
+    await self.repo.store.delete_many(keys.retired_partition(self.repo.uid), taken)
 
 
 _real_sweep: Any = SimMetadata.sweep
 
 
-async def _write_tree_unasked(self: RangedTrees, contents: Any, salts: Any) -> Any:
+async def _write_tree_unasked(self: RangedTrees, contents: Any, retired_by: Any) -> Any:
     """Ranges are asked after, the tree that names them is not."""
 
     async def only_ranges(ids: Sequence[str]) -> Sequence[str]:
         is_range = ids[0] in _range_ids(contents)
-        return await salts(ids) if is_range else [""] * len(ids)
+        return await retired_by(ids) if is_range else [""] * len(ids)
 
     return await _real_write(self, contents, only_ranges)
 
@@ -180,8 +179,8 @@ _ALL: Final = tuple(dict.fromkeys(scene.name for scene, _, is_quick in metadata_
 
 
 async def _check_then_publish(self: SimMetadata) -> None:
-    await self.runs.check_not_given_up(PLAN)
-    record = RunRecord(kind=RunKind.COMMITTED, state=StoredState.CONDEMNING, started_ms=0)
+    await self.runs.check_not_retired(PLAN)
+    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
     await self.runs.write(PLAN, record, None)
 
 
@@ -242,23 +241,23 @@ STAND_IN_MUTANTS: Final = (
     ),
     mutant(
         "committed-open",
-        "a committed run takes only settled slices",
+        "a committed run takes only closed slices",
         _BEHIND,
-        patches(SimCollector, _settled=_open_ones_too),
+        patches(SimCollector, _closed=_open_ones_too),
     ),
     mutant(
-        "committed-settled-late",
-        "they had settled before staging was read",
+        "committed-closed-late",
+        "they had closed before staging was read",
         _BEHIND,
-        patches(SimCollector, _settled=_not_yet_settled, read_staging=_staging_then_settled),
+        patches(SimCollector, _closed=_not_yet_closed, read_staging=_staging_then_closed),
     ),
     mutant("swept-no-grace", "readers of a commit have a grace", _PAST_READ, patches(SimCollector, grace=_no_grace)),
     mutant(
         "swept-after", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
     ),
     mutant(
-        "condemn-untouched",
-        "branches of condemned commits are touched",
+        "condemn-unbumped",
+        "branches of condemned commits are bumped",
         ("reverter, committed run",),
         patches(SimCollector, _publish=_publish_without_touch),
     ),

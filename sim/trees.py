@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakebed.base import EMPTY_METARANGE, MetarangeId, Row
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import RangeInfo, Strategy, metarange_key, rows_from_table
-from lakebed.versions import Applied, DiffRow, Merged, Salts, Trees, no_salts
+from lakebed.versions import Applied, DiffRow, Merged, RetiredBy, Trees, none_retired
 
 from .ports import SimObjectStore
 
@@ -63,7 +63,9 @@ class SimTrees(Trees):
         first = bisect_left(pairs, start, key=lambda pair: pair[0])
         return pairs[first : first + limit]
 
-    async def apply(self, metarange: MetarangeId, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
+    async def apply(
+        self, metarange: MetarangeId, changes: pa.Table, *, retired_by: RetiredBy = none_retired
+    ) -> Applied:
         before = await self.contents(metarange)
         after = dict(before)
         gone = changes.column("tombstone").to_pylist()
@@ -77,7 +79,7 @@ class SimTrees(Trees):
             return Applied(metarange_id=metarange, added=0, changed=0, removed=0)
         kinds = [row.kind for row in rows]
         return Applied(
-            metarange_id=await self._write(after, salts),
+            metarange_id=await self._write(after, retired_by),
             added=kinds.count("added"),
             changed=kinds.count("changed"),
             removed=kinds.count("removed"),
@@ -98,7 +100,7 @@ class SimTrees(Trees):
         source: MetarangeId,
         destination: MetarangeId,
         strategy: Strategy,
-        salts: Salts = no_salts,
+        retired_by: RetiredBy = none_retired,
     ) -> Merged:
         old, new, here = [await self.contents(id_) for id_ in (base, source, destination)]
         merged = dict(here)
@@ -116,15 +118,15 @@ class SimTrees(Trees):
         if strategy == "none" and conflicts:
             return Merged(metarange_id=destination, conflicts=conflicts[:1000], conflict_count=len(conflicts))
         is_same = not differences(here, merged)
-        id_ = destination if is_same else await self._write(merged, salts)
+        id_ = destination if is_same else await self._write(merged, retired_by)
         return Merged(metarange_id=id_, conflicts=[], conflict_count=0)
 
-    async def _write(self, contents: Contents, salts: Salts) -> MetarangeId:
+    async def _write(self, contents: Contents, retired_by: RetiredBy) -> MetarangeId:
         if not contents:
             return EMPTY_METARANGE
         pairs = tuple(sorted(contents.items()))
         id_ = _id_of(pairs, "")
-        while salt := (await salts([id_]))[0]:
+        while salt := (await retired_by([id_]))[0]:
             id_ = _id_of(pairs, salt)
         if self._remembered is not None:
             self._remembered[id_] = dict(pairs)

@@ -11,7 +11,7 @@ from lakebed.versions import (
     BranchRecord,
     ClaimRecord,
     Commit,
-    HoldRecord,
+    IntentRecord,
     RefState,
     RunRecord,
     TagRecord,
@@ -74,7 +74,7 @@ class View:
 
     def held(self) -> set[CommitId]:
         """Commits that a hard reset is about to name, or was when it died."""
-        return {decode_record(HoldRecord, value).commit_id for _, value in self._records(keys.HOLD)}
+        return {decode_record(IntentRecord, value).commit_id for _, value in self._records(keys.INTENT)}
 
     def commit(self, commit_id: CommitId) -> Commit:
         value = self.disk.value(PARTITION, keys.COMMIT + commit_id.encode())
@@ -137,7 +137,7 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Of all tokens that hold a cell."""
-        others = (PARTITION + b"/run-", keys.given_up_partition(UID))  # Collections'.
+        others = (PARTITION + b"/run-", keys.retired_partition(UID))  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
     def lists(self) -> dict[str, RunRecord | None]:

@@ -31,7 +31,7 @@ from .deeds import (
 )
 from .exploring import Budget
 from .hazards import hazard_scenes
-from .lineages import lineage_worlds
+from .installations import installation_worlds
 from .metadata import run_beside
 from .optimised import optimised_scenes
 from .scenes import (
@@ -76,7 +76,7 @@ def small_worlds() -> Iterator[World]:
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
-    for one, budget, is_quick in (*metadata_worlds(), *lineage_worlds()):
+    for one, budget, is_quick in (*metadata_worlds(), *installation_worlds()):
         yield World(one, budget, is_quick)
 
 
@@ -164,7 +164,7 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     soon = client("k", clean("k1", late_ms=FAR_FUTURE_MS))
     f = client("f", freeze("f1"))
     yield scene("freezer, impatient cleaner", f, soon, staged=[write("w1", "a", "1")], clocks_agree=False), _ALL
-    # Links: an address was handed out, and its slice has settled.
+    # Links: an address was handed out, and its slice has closed.
     issued = [issue("i0")]
     link = client("l", link_issued("w2", "a", "2"))
     yield scene("linker, expirer that runs", link, client("r", expire("e1"), run("r1")), before=issued), _ALL
@@ -250,7 +250,7 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     two = client("g", hard_reset("g1", "main~1", force=False))
     yield scene("writer, two gentle hard resetters", client("w", late_w), two, gentle, before=past), _NO_FAULT
     yield scene("gentle hard resetter, committed run", gentle, t, before=past), _ALL
-    # A run touches the branch that its commits were made for; only the hold stands before another.
+    # A run bumps the branch that its commits were made for; only the intent stands before another.
     elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
     beside = [*past, create_branch("b0")]
     yield scene("hard resetter, committed run", elsewhere, t, before=beside), _ALL

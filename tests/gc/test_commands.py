@@ -29,7 +29,7 @@ def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> Non
         repository="repo",
         namespace="local://lake/repo",
         now_ms=1_790_000_000_000,
-        settled_slices=2,
+        closed_slices=2,
         rules=None,
         rules_version=3,
         commits=manifest,
@@ -134,9 +134,9 @@ def test_the_entry_for_spark_submit_asks_why_after_a_path_or_an_address(
     assert "cannot reach" in capsys.readouterr().err
 
 
-def test_slices_that_were_not_settled_are_told() -> None:
-    assert open_text(1) == "1 slice of another server, or with uploads under way, is not settled yet"
-    assert open_text(6) == "6 slices of other servers, or with uploads under way, are not settled yet"
+def test_slices_that_were_not_closed_are_listed() -> None:
+    assert open_text(1) == "1 slice of another server, or with uploads under way, is not closed yet"
+    assert open_text(6) == "6 slices of other servers, or with uploads under way, are not closed yet"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_swept_commit_is_neither_kept_nor_expired() -> None:
     assert metaranges_of_all(history)["metarange_id"].to_pylist() == ["m-b"]
 
 
-@pytest.mark.parametrize("kind", ["tag", "hold"])
+@pytest.mark.parametrize("kind", ["tag", "intent"])
 def test_a_tag_or_a_hold_keeps_its_commit(kind: str) -> None:
     judged = judge(HISTORY, refs((kind, "v1", "d")), days_rules(1), now_ms=NOW_MS)
 

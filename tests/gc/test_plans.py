@@ -62,7 +62,7 @@ PLAN = Plan(
     repository="repo",
     namespace="local://lake/repo",
     now_ms=1,
-    settled_slices=2,
+    closed_slices=2,
     rules=None,
     rules_version=3,
     commits=empty(protocol.COMMITS),
@@ -166,21 +166,21 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         f"_lakefs/metaranges/{id_}.parquet",
         PATH,
         "_lakefs/retention/gc/committed/r1/manifests/uncommitted.abc0.page-00001.json",
-        "_lakefs/retention/gc/committed/r1/settled.abc0.json",
+        "_lakefs/retention/gc/committed/r1/closed.abc0.json",
         "_lakefs/retention/gc/committed/r1/doomed.0123456789abcdef/part-00000-00001.parquet",
         "_lakefs/retention/gc/committed/r1/recheck.0123456789abcdef.json",
         "_lakefs/retention/gc/uncommitted/r1/uncommitted/part-00000.parquet",
         "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
         "_lakefs/retention/gc/ledger/date=2026-11-21/r1-part-00000-00001.parquet",
         "_lakefs/retention/gc/applying/000000000001.json",
-        "_lakefs/lineage/000000000001-06gvvk3dthrhe56vsd65",
+        "_lakefs/installation/000000000001-06gvvk3dthrhe56vsd65",
     ]
     strange = [
         "_lakefs/notes.txt",
         f"_lakefs/ranges/{id_}.parquet.bak",
         "_lakefs/ranges/sub/x.parquet",
         "_lakefs/dummy2",
-        "_lakefs/lineage/1-x",
+        "_lakefs/installation/1-x",
         "_lakefs/retention/gc/applying/999999999999.json",
     ]
 

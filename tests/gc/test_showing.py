@@ -98,7 +98,7 @@ def written(files: Files) -> Plan:
         repository="repo",
         namespace="local://lake/repo",
         now_ms=NOW,
-        settled_slices=1,
+        closed_slices=1,
         rules=Rules(default="4d", branches=(BranchRule(pattern="main", period="7d"),)),
         rules_version=1,
         commits=write_input(

@@ -70,7 +70,7 @@ def plan(**more: object) -> Plan:
         repository="repo",
         namespace="local://lake/repo",
         now_ms=NOW,
-        settled_slices=2,
+        closed_slices=2,
         rules=Rules(default="7d"),
         rules_version=3,
         commits=manifest,
@@ -487,7 +487,7 @@ def test_a_plan_ends_with_the_command_that_carries_it_out() -> None:
     [
         (StayKind.HEAD, "stays: it is in the head of branch x"),
         (StayKind.TAG, "stays: tag x names a commit that has it"),
-        (StayKind.HOLD, "stays while what keeps it is there"),
+        (StayKind.INTENT, "stays while what keeps it is there"),
     ],
 )
 def test_what_stays_without_an_end_says_by_what(kind: StayKind, told: str) -> None:

@@ -47,7 +47,7 @@ def write(state: AppState, repo: str) -> Any:
             repository="lake",
             namespace=objectstore.uri,
             now_ms=1,
-            settled_slices=0,
+            closed_slices=0,
             rules=None,
             rules_version=3,
             commits=nothing,

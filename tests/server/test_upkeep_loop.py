@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
-from lakebed.gc.protocol import LINEAGE_PREFIX
+from lakebed.gc.protocol import INSTALLATION_PREFIX
 from lakebed.server import AppState
 from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
 from lakebed.versions import keys
@@ -44,9 +44,9 @@ async def test_it_says_that_this_installation_lives(state: AppState, client: htt
     await say_alive(state)
     await say_alive(state)
 
-    assert len([stat async for page in versions.objectstore.list(LINEAGE_PREFIX) for stat in page]) == 1
+    assert len([stat async for page in versions.objectstore.list(INSTALLATION_PREFIX) for stat in page]) == 1
     # Another one goes on from there: a collection over HTTP stops, and goes on when somebody who may adopts.
-    await versions.objectstore.put(f"{LINEAGE_PREFIX}{2:012d}-other", b"{}")
+    await versions.objectstore.put(f"{INSTALLATION_PREFIX}{2:012d}-other", b"{}")
     refused = await client.post(repo + "/gc/runs", json={"kind": "uncommitted"})
     assert refused.status_code == 409
     assert "lakebed gc adopt" in refused.json()["message"]

@@ -184,7 +184,7 @@ class Lakeside:
                 repository="repo",
                 namespace=run.namespace,
                 now_ms=run.now_ms,
-                settled_slices=0,
+                closed_slices=0,
                 rules=None,
                 rules_version=0,
                 commits=prepared.commits,

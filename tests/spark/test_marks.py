@@ -1,7 +1,7 @@
 """Both engines agree with the plain functions of `lakebed.gc.rules`, which are the specification.
 
 Worlds are small and drawn at random: a few commits over a few ranges, foreign and absolute addresses among them, some
-slices settled and some not. Each ports is written with the real codecs and read by the real readers.
+slices closed and some not. Each ports is written with the real codecs and read by the real readers.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Ports:
     """(ranges, age in days, whether the commit before is its parent, swept)"""
     head: int
     uncommitted: list[str]
-    settled: frozenset[int]
+    closed: frozenset[int]
     default_days: int
 
 
@@ -114,7 +114,7 @@ def worlds(draw: st.DrawFn) -> Ports:
         commits=commits,
         head=draw(st.integers(0, len(commits) - 1)),
         uncommitted=draw(st.lists(st.sampled_from(ADDRESSES), max_size=3)),
-        settled=draw(st.frozensets(st.sampled_from(SLICES))),
+        closed=draw(st.frozensets(st.sampled_from(SLICES))),
         default_days=draw(st.integers(1, 8)),
     )
 
@@ -125,7 +125,7 @@ class Built:
     def __init__(self, ports: Ports, folder: Path) -> None:
         self.ports = ports
         self.lake = Lake(uri=URI, options=ObjectStoreOptions(local_root=folder, local_durable=False))
-        self.namespace = Namespace(uri=URI, settled=frozenset(slice_name(number) for number in ports.settled))
+        self.namespace = Namespace(uri=URI, closed=frozenset(slice_name(number) for number in ports.closed))
         with Files(self.lake) as files:
             for address in NUMBERED:
                 files.write(address, b"1234")
@@ -281,7 +281,7 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
             ranges = await read_ranges(engine, judged.metaranges, folder="_lakefs/ranges/")
             live, expired = ranges.filter(ranges["is_live"]), ranges.filter(pc.invert(ranges["is_live"]))
             candidates = await deal_expired(
-                engine, expired, uri=URI, folder="_lakefs/expired/", settled=sorted(ports.settled)
+                engine, expired, uri=URI, folder="_lakefs/expired/", closed=sorted(ports.closed)
             )
             staged, rows, effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             sides = [
@@ -307,7 +307,7 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
         ).doomed
 
         async def mark(engine: Engine, _: ObjectStore) -> Marked:
-            listed, _found = await list_slices(engine, sorted(ports.settled), folder="_lakefs/listed/")
+            listed, _found = await list_slices(engine, sorted(ports.closed), folder="_lakefs/listed/")
             ranges = await read_ranges(engine, metaranges_of_all(built.commits), folder="_lakefs/ranges/")
             staged, rows, _effort = from_tables([built.uncommitted], protocol.UNCOMMITTED)
             live = Live(

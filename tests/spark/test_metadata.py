@@ -133,7 +133,7 @@ def leave_commit(lakeside: Lakeside, path: str) -> set[Path]:
 def take(lakeside: Lakeside, files: set[Path]) -> None:
     """What a collection of metadata does that looked before the commit's record was there."""
     given_up = [(file.stem.encode(), b"run") for file in files]
-    lakeside.wait(lakeside.versions.store.set_many(keys.given_up_partition(lakeside.versions.uid), given_up))
+    lakeside.wait(lakeside.versions.store.set_many(keys.retired_partition(lakeside.versions.uid), given_up))
     for file in files:
         file.unlink()
 

@@ -30,7 +30,7 @@ class SlowStore(MemoryStore):
         return held
 
 
-async def settle() -> None:
+async def close() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -40,13 +40,13 @@ async def test_those_who_wait_share_the_next_read_not_the_one_under_way() -> Non
     await store.set(b"p", b"k", b"old")
     reads = AmortizedReads(store, b"p", live_ports().tasks)
     first = asyncio.create_task(reads.get(b"k"))
-    await settle()
+    await close()
     await store.set(b"p", b"k", b"new")
 
     later = [asyncio.create_task(reads.get(b"k")) for _ in range(5)]
-    await settle()
+    await close()
     store.gates[0].set()
-    await settle()
+    await close()
     store.gates[1].set()
 
     values = [held.value if held else None for held in [await first, *[await task for task in later]]]
@@ -58,15 +58,15 @@ async def test_a_leader_that_is_cancelled_leaves_nobody_waiting() -> None:
     store = SlowStore()
     reads = AmortizedReads(store, b"p", live_ports().tasks)
     first = asyncio.create_task(reads.get(b"k"))
-    await settle()
+    await close()
     leader, follower = asyncio.create_task(reads.get(b"k")), asyncio.create_task(reads.get(b"k"))
-    await settle()
+    await close()
 
     leader.cancel()
-    await settle()
+    await close()
     for gate in store.gates:
         gate.set()
-    await settle()
+    await close()
     for gate in store.gates:
         gate.set()
 
@@ -78,7 +78,7 @@ async def test_an_error_is_the_readers_own() -> None:
     store = SlowStore()
     reads = AmortizedReads(store, b"p", live_ports().tasks)
     failing = asyncio.create_task(reads.get(b"k"))
-    await settle()
+    await close()
     store.fail = True
     store.gates[0].set()
     with pytest.raises(StoreUnavailable):
@@ -86,7 +86,7 @@ async def test_an_error_is_the_readers_own() -> None:
     store.fail = False
 
     again = asyncio.create_task(reads.get(b"k"))
-    await settle()
+    await close()
     store.gates[1].set()
 
     assert await again is None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, OutcomeUnknown, RunId
+from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
 from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import (
@@ -17,9 +17,7 @@ from lakebed.versions import (
     CopyState,
     PathExists,
     PathNotFound,
-    RunKind,
     RunRecord,
-    RunState,
     SliceRecord,
     SliceState,
     UncommittedChanges,
@@ -171,7 +169,7 @@ async def test_an_object_reset_whose_copy_was_given_up_starts_again(repo: Versio
 
     async def give_up() -> None:
         [key] = [key async for key, _ in repo.context.records(CopyRecord, keys.COPY)]
-        await repo.fencing.give_up(CopyRecord, key)
+        await repo.fencing.fence(CopyRecord, key)
 
     store.before("set_if", b"k", give_up)
     await repo.resets.reset_object("main", b"k")
@@ -226,7 +224,7 @@ async def test_a_merge_of_which_nobody_can_say_whether_it_happened_says_so(repo:
 
 async def test_a_hard_reset_succeeds_though_its_hold_cannot_be_removed(repo: Versions, store: HookedStore) -> None:
     await repo.staging.upload("main", b"k", body(repo.objectstore))
-    store.before("delete", b"hold/", unreachable)
+    store.before("delete", b"intent/", unreachable)
 
     await repo.resets.hard_reset("main", "main", force=True)
 
@@ -285,23 +283,23 @@ async def test_a_hard_reset_without_force_whose_answer_was_lost_is_told_from_the
             await repo.resets.hard_reset("main", first)
 
 
-async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_settled_yet(
+async def test_an_upload_that_was_staged_succeeds_though_its_slice_cannot_be_closed_yet(
     repo: Versions, store: HookedStore
 ) -> None:
     async def close_and_fail() -> None:
-        await repo.slices.close()
+        await repo.slices.end()
         store.before("set_if", b"slice/", unreachable)
 
     store.before("set_if", b"k", close_and_fail)
     await repo.staging.upload("main", b"k", body(repo.objectstore))
     assert await slice_states(store) == [SliceState.OPEN]
 
-    await repo.slices.close()
-    assert await slice_states(store) == [SliceState.SETTLED]
+    await repo.slices.end()
+    assert await slice_states(store) == [SliceState.CLOSED]
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), OutcomeUnknown("no answer")])
-async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_owner(
+async def test_a_slice_with_an_upload_that_may_yet_land_is_not_closed_by_its_owner(
     repo: Versions, store: HookedStore, error: BaseException
 ) -> None:
     async def end() -> None:
@@ -311,7 +309,7 @@ async def test_a_slice_with_an_upload_that_may_yet_land_is_not_settled_by_its_ow
     store.before("set_if", b"k", end)
     with pytest.raises(type(error)):
         await repo.staging.upload("main", b"k", body(repo.objectstore))
-    await repo.slices.close()
+    await repo.slices.end()
 
     assert await slice_states(store) == [SliceState.OPEN]
 
@@ -325,7 +323,7 @@ async def test_an_idle_instance_ends_its_slice_after_an_hour(
 
     clock.ms += repo.context.options.slice_age_ms_max
     await repo.cleanup.clean()
-    assert await slice_states(store) == [SliceState.SETTLED]
+    assert await slice_states(store) == [SliceState.CLOSED]
 
 
 async def test_a_conditional_link_minds_what_another_instance_has_merged(
@@ -366,7 +364,7 @@ async def test_a_branch_that_could_not_be_made_can_be_made_at_once(
     await repo.refs.create_branch("dev", "main")
 
 
-@pytest.mark.parametrize("flow", ["put", "commit", "freeze", "touch", "reset_object", "give_up"])
+@pytest.mark.parametrize("flow", ["put", "commit", "freeze", "bump", "reset_object", "give_up"])
 async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_ever(
     repo: Versions, flow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,9 +373,9 @@ async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_eve
         "put": lambda: repo.staging.put("main", b"k", entry),
         "commit": lambda: repo.commits.commit("main", message="m", committer="c"),
         "freeze": lambda: repo.fencing.freeze("main"),
-        "touch": lambda: repo.fencing.touch("main"),
+        "bump": lambda: repo.fencing.bump("main"),
         "reset_object": lambda: repo.resets.reset_object("main", b"there"),
-        "give_up": lambda: repo.fencing.give_up(UploadRecord, b"upload/" + address.encode()),
+        "give_up": lambda: repo.fencing.fence(UploadRecord, b"upload/" + address.encode()),
     }
 
     await repo.staging.put("main", b"there", entry)

@@ -30,7 +30,7 @@ BRANCH = BranchRecord(
     commit_id=CommitId("c" * 64),
     staging_token=StagingToken("t3"),
     sealed=(Sealed(StagingToken("t2"), (StagingToken("t1"), StagingToken("t0"))), Sealed(StagingToken("t"))),
-    touched=7,
+    epoch=7,
 )
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, parse_address, slice_name, to_row
+from lakebed.base import Entry, RunKind, RunState, parse_address, slice_name, to_row
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.versions import (
@@ -18,9 +18,7 @@ from lakebed.versions import (
     BranchNotFound,
     CopyRecord,
     CopyState,
-    RunKind,
     RunRecord,
-    RunState,
     SliceRecord,
     SliceState,
     UploadRecord,
@@ -75,30 +73,30 @@ async def test_two_instances_never_share_a_slice(repo: Versions, another: Callab
     assert ours[0] != theirs[0]
 
 
-async def test_a_slice_ends_after_an_hour_and_settles(repo: Versions, store: Store, clock: TurnableClock) -> None:
+async def test_a_slice_ends_after_an_hour_and_closes(repo: Versions, store: Store, clock: TurnableClock) -> None:
     await repo.staging.upload("main", b"a", body(repo.objectstore))
     clock.ms += repo.context.options.slice_age_ms_max
     await repo.staging.upload("main", b"b", body(repo.objectstore))
 
     # Newer slices sort first.
-    assert [state for _, state in await slices(store)] == [SliceState.OPEN, SliceState.SETTLED]
+    assert [state for _, state in await slices(store)] == [SliceState.OPEN, SliceState.CLOSED]
 
 
-async def test_a_slice_does_not_settle_while_an_upload_in_it_is_under_way(repo: Versions, store: Store) -> None:
+async def test_a_slice_does_not_close_while_an_upload_in_it_is_under_way(repo: Versions, store: Store) -> None:
     place = await repo.slices.place()
-    await repo.slices.close()
+    await repo.slices.end()
     assert [state for _, state in await slices(store)] == [SliceState.OPEN]
 
     await repo.slices.leave(place)
 
-    assert [state for _, state in await slices(store)] == [SliceState.SETTLED]
+    assert [state for _, state in await slices(store)] == [SliceState.CLOSED]
 
 
 async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo: Versions, store: Store) -> None:
     async def slow_body(address: str) -> Entry:
         entry = await body(repo.objectstore)(address)
         [(name, _)] = await slices(store)
-        assert await repo.fencing.give_up(SliceRecord, f"slice/{name}".encode())
+        assert await repo.fencing.fence(SliceRecord, f"slice/{name}".encode())
         return entry
 
     entry = await repo.staging.upload("main", b"a", slow_body)
@@ -107,7 +105,7 @@ async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo:
     place = parse_address(entry.address)
     assert place is not None
     assert states.pop(slice_name(place[0])) is SliceState.OPEN
-    assert list(states.values()) == [SliceState.SETTLED]
+    assert list(states.values()) == [SliceState.CLOSED]
     assert await repo.objectstore.get((await repo.staging.get("main", b"a")).address) == b"data"
 
 
@@ -130,8 +128,8 @@ async def test_a_finished_copy_is_recorded_until_no_run_marks(
     await repo.copies.copy("main", b"a", "main", b"b")
 
     assert (await repo.cleanup.clean()).records == 0
-    [stamped] = [decode_record(CopyRecord, v) for v in (await store.scan(b"r1", b"copy/", 1)).values]
-    assert (stamped.state, stamped.stamp) == (CopyState.DONE, ("1",))
+    [watched] = [decode_record(CopyRecord, v) for v in (await store.scan(b"r1", b"copy/", 1)).values]
+    assert (watched.state, watched.watchers) == (CopyState.DONE, ("1",))
     await store.delete(b"r1", b"run/1")
 
     assert (await repo.cleanup.clean()).records == 1
@@ -204,7 +202,7 @@ async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(r
     record, held = await repo.uploads._find(address)
     linking = await repo.uploads._move(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
 
-    assert await repo.fencing.give_up(UploadRecord, key)
+    assert await repo.fencing.fence(UploadRecord, key)
 
     assert (await repo.uploads.record(address)).state is UploadState.LINKED
     with pytest.raises(UploadRefused):
@@ -245,12 +243,12 @@ async def test_a_late_write_into_a_frozen_token_is_read_by_nobody(
 
 async def test_a_touch_makes_an_older_reading_fail_and_nothing_else(repo: Versions) -> None:
     before = await repo.context.branches.fresh("main")
-    await repo.fencing.touch("main", only_sealed=True)
+    await repo.fencing.bump("main", only_sealed=True)
     assert (await repo.context.branches.fresh("main")).is_same(before)
 
-    await repo.fencing.touch("main")
+    await repo.fencing.bump("main")
 
-    assert (await repo.context.branches.fresh("main")).record == replace(before.record, touched=1)
+    assert (await repo.context.branches.fresh("main")).record == replace(before.record, epoch=1)
 
 
 @pytest.mark.parametrize("states", list(MOVES), ids=lambda states: states.__name__)

@@ -413,7 +413,7 @@ async def test_files_are_written_under_ids_that_nobody_gave_up() -> None:
         return [given_up.get(id_, "") for id_ in ids]
 
     async def build() -> MetarangeId:
-        return (await forest.trees.apply(EMPTY_METARANGE, changes, salts=salts)).metarange_id
+        return (await forest.trees.apply(EMPTY_METARANGE, changes, retired_by=salts)).metarange_id
 
     salted = await build()
     ranges = [info.id for info in await forest.trees.ranges(salted)]

@@ -1,4 +1,4 @@
-"""Words everybody uses: ids, addresses, entries, names, amounts, errors, and the ports to time, names and company."""
+"""Words that every part uses: ids, addresses, entries, names, amounts, errors, run states, ports."""
 
 from .addresses import (
     FOREIGN_SLICE,
@@ -54,6 +54,7 @@ from .ids import (
 )
 from .names import KEY_BYTES_MAX, InvalidName, check_branch, check_repository, check_tag, key_to_path, path_to_key
 from .ports import Clock, Event, Ids, Ports, Tasks
+from .runs import RUN_MOVES, RunKind, RunState
 
 __all__ = [
     "DATE_MS_MAX",
@@ -62,6 +63,7 @@ __all__ = [
     "FOREIGN_SLICE",
     "KEY_BYTES_MAX",
     "ROW_FIELDS",
+    "RUN_MOVES",
     "SEQUENCE_MAX",
     "SIZE_UNITS",
     "AlreadyExists",
@@ -88,6 +90,8 @@ __all__ = [
     "RepositoryUid",
     "Row",
     "RunId",
+    "RunKind",
+    "RunState",
     "StagingToken",
     "TagName",
     "Tasks",

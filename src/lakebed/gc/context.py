@@ -71,8 +71,8 @@ class RunContext:
 
         A run reads commit records first and their trees after that. In between, a collection of metadata may delete
         files of a commit that was swept, or of one whose committer gave up before he wrote the record
-        (docs/design/protocols.md, "Void commits"). Such a commit keeps nothing, and must stop no run. So the records
-        are asked for again, and where commits are gone that were there before, the trees are read without them.
+        (docs/design/protocols.md, "Orphaned commits"). Such a commit keeps nothing, and must stop no run. So the
+        records are asked for again, and where commits are gone that were there before, the trees are read without them.
 
         Reading commit records late is safe: what must come before them (listing, what is staged) came before. Each turn
         takes a commit that went, so there is an end.
@@ -169,7 +169,7 @@ def slice_numbers(names: Sequence[str]) -> list[int]:
     for name in names:
         number = parse_slice_name(name)
         if number is None:
-            raise BadInput(f"{name!r} is listed as a settled slice, and no slice is called so", input="settled slices")
+            raise BadInput(f"{name!r} is listed as a closed slice, and no slice is called so", input="closed slices")
         numbers.add(number)
     return sorted(numbers)
 
@@ -182,7 +182,7 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
         "repository": context.repository,
         "namespace": run.namespace,
         "now_ms": run.now_ms,
-        "settled_slices": len(run.settled_slices),
+        "closed_slices": len(run.closed_slices),
         "open_slices": run.open_slices,
         "rules": prepared.rules,
         "rules_version": prepared.rules_version,

@@ -1,4 +1,4 @@
-"""List the namespace by settled slice, and write down what lies there (`listed/`, docs/formats/gc-plan.md).
+"""List the namespace by closed slice, and write down what lies there (`listed/`, docs/formats/gc-plan.md).
 
 A task lists several of its slices at once. The listing is written down because it must be counted before it is used,
 and because a plan must show what it was made from. It comes first, before anything that names objects is read
@@ -22,7 +22,7 @@ from lakebed.objectstore import ObjectStat, ObjectStore
 from .engines import Effort, Engine, Task, Work
 from .packing import Cause, pack_numbered
 from .parts import encode, parts_of, write_part
-from .tables import CANDIDATES, PARTS, SETTLED
+from .tables import CANDIDATES, CLOSED, PARTS
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
@@ -53,7 +53,7 @@ async def list_slices(
     """List these slices into `folder`, as parts of CANDIDATES, each slice in one of them."""
     # A slice is a page or more of a thousand keys.
     effort = Effort(requests=16 * len(slices))
-    rows = SETTLED.rows({"bucket": sorted(slices)})
+    rows = CLOSED.rows({"bucket": sorted(slices)})
     written = await engine.run(listing_into(folder, issued or {}), rows, PARTS, effort=effort)
     found = Found()
     for note in written["note"].to_pylist():
@@ -62,7 +62,7 @@ async def list_slices(
 
 
 def listing_into(folder: str, issued: Issued) -> Work:
-    """The work of `list_slices`: from SETTLED to PARTS, each with a `Found` as its note."""
+    """The work of `list_slices`: from CLOSED to PARTS, each with a `Found` as its note."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:

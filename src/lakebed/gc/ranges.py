@@ -77,19 +77,17 @@ def _each_once(ranges: pa.Table) -> pa.Table:
     return ordered.filter(pa.concat_arrays([is_last, pa.array([True])]))
 
 
-async def deal_expired(
-    engine: Engine, ranges: pa.Table, *, uri: str, folder: str, settled: Collection[int]
-) -> Bucketed:
+async def deal_expired(engine: Engine, ranges: pa.Table, *, uri: str, folder: str, closed: Collection[int]) -> Bucketed:
     """Write CANDIDATES into `folder`: every object that the ranges (RANGES) name and a collector may take.
 
-    Of a slice that is not settled nothing may go: a server may still be about to write a cell there.
+    Of a slice that is not closed nothing may go: a server may still be about to write a cell there.
     """
-    namespace, slices = Namespace(uri), pa.array(sorted(settled), pa.int64())
+    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(CANDIDATES)
         async for packed in _read_expired(task, share, namespace):
-            dealer.add(in_settled(packed, slices))
+            dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
         if dealer.held:
@@ -98,7 +96,7 @@ async def deal_expired(
     return files_of(folder, await engine.run(work, ranges, PARTS, effort=_effort_of_whole(ranges)))
 
 
-def in_settled(candidates: pa.Table, slices: pa.Array) -> pa.Table:
+def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
     """The CANDIDATES of these slices, and all foreign keys: those are in no slice."""
     buckets = candidates["bucket"]
     return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))

@@ -134,7 +134,7 @@ def failed(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows["error"], ""))
 
 
-def settled(rows: pa.Table) -> pa.Table:
+def closed(rows: pa.Table) -> pa.Table:
     """All that did not fail."""
     return rows.filter(pc.equal(rows["error"], ""))
 
@@ -145,7 +145,7 @@ def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
 
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
     """Of a part's rows. Whatever is gone for good counts as deleted, also when it lay in quarantine before."""
-    wrong, done = failed(rows), settled(rows)
+    wrong, done = failed(rows), closed(rows)
     is_aside = pc.equal(done["state"], LedgerState.QUARANTINED.value)
     is_kept = pc.equal(done["state"], LedgerState.KEPT.value)
     aside, kept = done.filter(is_aside), done.filter(is_kept)

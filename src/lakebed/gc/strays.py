@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, LINEAGE_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
+from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
@@ -24,7 +24,7 @@ SPECIAL_PREFIX: Final = "_lakefs/"
 _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
     rf"{_RUN}/(?:"
-    r"(?:apply|plan|report|rules|saved|sweep|settled\.[0-9a-z]+|recheck\.[0-9a-f]{16})\.json"
+    r"(?:apply|plan|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16})\.json"
     r"|manifests/[0-9a-z.-]+\.json"
     r"|[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
@@ -33,7 +33,7 @@ _TREE_FILE: Final = re.compile(r"_lakefs/(?:meta)?ranges/([0-9a-f]{64})\.parquet
 _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
-    rf"|{LINEAGE_MARK}"
+    rf"|{INSTALLATION_MARK}"
     rf"|{GC_PREFIX}(?:clock|quarantined/[0-9a-z-]+)\.json"
     rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/.+"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",

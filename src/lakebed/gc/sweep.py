@@ -40,7 +40,7 @@ from .fencing import Fence
 from .kinds import Look, SweepRule
 from .parts import parts_of, read_part, rows_of_parts
 from .places import may_be_swept
-from .recording import Ledger, Outcomes, Swept, count, failed, ledger_rows, only, recorded, settled
+from .recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded
 from .tables import PARTS
 from .unrecorded import moved_unrecorded, rows_before
 
@@ -244,7 +244,7 @@ async def _carry_out(
     if before is not None and not failed(before).num_rows:
         return count(before, skipped=1)
     tried = await take(objects if before is None else only(objects, failed(before)["address"]))
-    rows = tried if before is None else pa.concat_tables([settled(before), tried])
+    rows = tried if before is None else pa.concat_tables([closed(before), tried])
     await store.put(key, protocol.encode_ledger(rows))
     return count(rows)
 

@@ -88,7 +88,7 @@ LIVE: Final = Table(
     ),
 )
 
-SETTLED: Final = Table("slices that were settled when the run began, each once", _required(("bucket", pa.int64())))
+CLOSED: Final = Table("slices that were closed when the run began, each once", _required(("bucket", pa.int64())))
 
 METARANGES: Final = Table(
     "a distinct metarange to read: live if any commit that stays has it, else what is known of its newest commit",

@@ -15,7 +15,7 @@ from lakebed.gc.protocol import Quarantine
 from lakebed.objectstore import ObjectMissing, ObjectStore
 
 from .engines import Task
-from .recording import settled
+from .recording import closed
 
 
 async def moved_unrecorded(task: Task, quarantine: Quarantine, part: str) -> pa.Table:
@@ -68,7 +68,7 @@ async def rows_before(store: ObjectStore, key: str, rows: pa.Table) -> pa.Table:
         BadInput: the file is no ledger file.
     """
     try:
-        before = settled(protocol.decode_ledger(await store.get(key), name=key))
+        before = closed(protocol.decode_ledger(await store.get(key), name=key))
     except NotFound:
         return rows.slice(0, 0)
     return before.filter(pc.invert(pc.is_in(before["address"], value_set=rows["address"].combine_chunks())))

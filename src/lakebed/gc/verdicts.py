@@ -19,7 +19,7 @@ from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .engines import Effort, Engine, Task, Work
 from .packing import Cause, pack_foreign, pack_numbered
 from .parts import parts_of, read_part, rows_of_parts, write_part
-from .ranges import in_settled
+from .ranges import in_closed_slices
 from .tables import CANDIDATES, PARTS
 
 TOTALS_MAX: Final = 1000
@@ -38,18 +38,18 @@ def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals
     return protocol.manifest_of(protocol.DOOMED, folder, parts_of(parts)), totals
 
 
-async def deal_again(engine: Engine, manifest: protocol.Manifest, *, folder: str, settled: Collection[int]) -> Bucketed:
+async def deal_again(engine: Engine, manifest: protocol.Manifest, *, folder: str, closed: Collection[int]) -> Bucketed:
     """Write CANDIDATES into `folder`: the objects of a plan (table DOOMED), to be marked once more.
 
-    Of a slice that is not settled now nothing may go.
+    Of a slice that is not closed now nothing may go.
     """
-    slices = pa.array(sorted(settled), pa.int64())
+    slices = pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(CANDIDATES)
         async for rows in read_rows(manifest)(task, share):
             for packed in _pack(rows):
-                dealer.add(in_settled(packed, slices))
+                dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
         if dealer.held:

@@ -214,7 +214,7 @@ async def _close_slices(catalog: Catalog) -> None:
     """So that collectors need not wait for them. One that stays open is given up by a run, as after a crash."""
     for versions in catalog.opened():
         try:
-            await versions.slices.close()
+            await versions.slices.end()
         except LakebedError as error:
             logger.warning("a slice of %s stays open: %s", versions.uid, error)
 

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import AlreadyExists, Conflict, Corrupt, NotFound
-from lakebed.gc.protocol import LINEAGE_PREFIX
+from lakebed.gc.protocol import INSTALLATION_PREFIX
 from lakebed.kv import open_store, snapshot_store, sqlite_uri
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import live_ports
@@ -39,7 +39,7 @@ from .recovery import NoDataFolder
 FORMAT: Final = 1
 SNAPSHOTS_MAX: Final = 3
 UNFINISHED_FILE: Final = "unfinished"
-_MARKS: Final = f"/{LINEAGE_PREFIX}"
+_MARKS: Final = f"/{INSTALLATION_PREFIX}"
 _TEMPORARY: Final = ".lakebed-tmp"
 
 Say = Callable[[str], object]

@@ -20,6 +20,7 @@ from lakebed.base import (
     RepositoryUid,
     Row,
     RunId,
+    RunState,
     from_row,
     key_inside,
 )
@@ -31,7 +32,6 @@ from lakebed.versions import (
     BranchRecord,
     Commit,
     RunRecord,
-    RunState,
     TagRecord,
     decode_cells,
     decode_record,

@@ -141,7 +141,7 @@ class Collectors:
 async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
     """
     Raises:
-        NotAuthenticated: the job ended, or its server was silent for too long. Its token is void.
+        NotAuthenticated: the job ended, or its server was silent for too long. Its token is orphaned.
     """
     try:
         repository = await catalog.get(delegation.repository)

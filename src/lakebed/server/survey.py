@@ -10,11 +10,11 @@ import logging
 from collections import Counter
 from typing import Final
 
-from lakebed.base import LakebedError, RunId
+from lakebed.base import LakebedError, RunId, RunState
 from lakebed.catalog import Repository
 from lakebed.gc.protocol import RunKind, decode_report, report_path
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions import RunState, decode_cells, is_gone, keys
+from lakebed.versions import decode_cells, is_gone, keys
 
 from .metrics import Sample
 from .state import AppState

@@ -55,13 +55,11 @@ from .records import (
     Commit,
     CopyRecord,
     CopyState,
-    HoldRecord,
+    IntentRecord,
     Record,
     RecordFormat,
     RefState,
-    RunKind,
     RunRecord,
-    RunState,
     Sealed,
     SliceRecord,
     SliceState,
@@ -81,7 +79,7 @@ from .staging.layers import Layers, Listing
 from .staging.slices import Slices
 from .staging.uploads import Uploads
 from .trees import Applied, Merged, Trees
-from .trees.builder import Salts, no_salts
+from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
 from .trees.diff import DiffRow
 
@@ -159,7 +157,7 @@ __all__ = [
     "CopyState",
     "DiffRow",
     "Difference",
-    "HoldRecord",
+    "IntentRecord",
     "InvalidNote",
     "Listing",
     "MergeConflict",
@@ -174,10 +172,8 @@ __all__ = [
     "RefNotFound",
     "RefState",
     "Resolved",
-    "RunKind",
+    "RetiredBy",
     "RunRecord",
-    "RunState",
-    "Salts",
     "Sealed",
     "SliceRecord",
     "SliceState",
@@ -203,5 +199,5 @@ __all__ = [
     "encode_record",
     "is_gone",
     "keys",
-    "no_salts",
+    "none_retired",
 ]

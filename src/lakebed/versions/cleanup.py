@@ -4,7 +4,7 @@ Cells go in the order that the proof needs (docs/design/protocols.md, "Commit", 
 branch, and what a branch still holds is left alone. A token leaves a branch once and never comes back, and it is
 claimed before it leaves; so a token that is claimed and not held is retired, however late the reading. The one
 exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
-touched, which makes a freeze that sleeps fail.
+bumped, which makes a freeze that sleeps fail.
 
 A claim is kept until it is older than the branch cache and the longest request, because a writer with an old record
 may still put a cell into a retired token; its tokens are cleaned once more before it goes. That clock bounds garbage,
@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, StagingToken
+from lakebed.base import OutcomeUnknown, RunState, StagingToken
 from lakebed.kv import PredicateFailed
 
 from . import keys
@@ -29,9 +29,8 @@ from .records import (
     ClaimRecord,
     CopyRecord,
     CopyState,
-    HoldRecord,
+    IntentRecord,
     RefState,
-    RunState,
     TagRecord,
     UploadRecord,
     UploadState,
@@ -78,7 +77,7 @@ class Cleanup:
 
         Ends this instance's own slice too, if that is over its age.
         """
-        await self._slices.close_old()
+        await self._slices.end_old()
         cells, claims = await self._clean_claims()
         return Cleaned(cells=cells, claims=claims, records=await self._clean_records(), refs=await self._clean_refs())
 
@@ -95,7 +94,7 @@ class Cleanup:
             if claim.building and retired:
                 if not is_old:
                     continue
-                await self._fencing.touch(claim.branch)
+                await self._fencing.bump(claim.branch)
                 now_held = await self._tokens_of(claim.branch)
                 retired = [token for token in retired if token not in now_held]
             for token in retired:
@@ -128,37 +127,40 @@ class Cleanup:
         async for key, upload in self._context.records(UploadRecord, keys.UPLOAD):
             if upload.state is UploadState.ISSUED and upload.expires_ms <= now:
                 await self._uploads.expire(key[len(keys.UPLOAD) :].decode())
-            elif upload.state in (UploadState.LINKING, UploadState.VOID):
+            elif upload.state in (UploadState.LINKING, UploadState.REVOKED):
                 if now - upload.expires_ms >= self._context.options.claim_age_ms_max:
-                    await self._fencing.give_up(UploadRecord, key)
+                    await self._fencing.fence(UploadRecord, key)
             elif upload.state is not UploadState.ISSUED:
                 finished.append((key, upload))
         async for key, copy in self._context.records(CopyRecord, keys.COPY):
             if copy.state is CopyState.DONE:
                 finished.append((key, copy))
             elif now - copy.started_ms >= self._context.options.claim_age_ms_max:
-                await self._fencing.give_up(CopyRecord, key)
-        async for key, hold in self._context.records(HoldRecord, keys.HOLD):
-            if now - hold.created_ms >= self._context.options.claim_age_ms_max:
-                await self._fencing.give_up_hold(key)
+                await self._fencing.fence(CopyRecord, key)
+        async for key, intent in self._context.records(IntentRecord, keys.INTENT):
+            if now - intent.created_ms >= self._context.options.claim_age_ms_max:
+                await self._fencing.revoke_intent(key)
         # The runs are read after the records, never before: a run that begins later reads the cells that the finished
         # records' owners wrote, a run that began earlier is seen here.
         marking = tuple(run for run, record in await self._retired.runs() if record.state in MARKING)
         return sum([await self._remove_finished(key, record, marking) for key, record in finished])
 
     async def _remove_finished(self, key: bytes, record: UploadRecord | CopyRecord, marking: tuple[str, ...]) -> bool:
-        """Remove it if no run marks that marked when it was first seen finished; else stamp it with those that do."""
+        """Remove a finished record that no run watches any more.
+
+        Its watchers are the runs that marked when a cleaner first saw it finished: they may look for it yet.
+        """
         held = await self._context.get(key)
         if held is None or decode_record(type(record), held.value) != record:
             return False
-        waiting_for = marking if record.stamp is None else tuple(run for run in record.stamp if run in marking)
+        waiting_for = marking if record.watchers is None else tuple(run for run in record.watchers if run in marking)
         try:
             if not waiting_for:
                 await self._context.delete_if(key, held.predicate)
                 return True
-            if record.stamp is None:
-                stamped = encode_record(replace(record, stamp=waiting_for))
-                await self._context.set_if(key, stamped, held.predicate)
+            if record.watchers is None:
+                watched = encode_record(replace(record, watchers=waiting_for))
+                await self._context.set_if(key, watched, held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False  # Another cleaner, or the next pass will see.
         return False

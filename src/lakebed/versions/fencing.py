@@ -1,8 +1,8 @@
 """Giving up on an owner that died, and making sure that what it left in flight can no longer land.
 
-    1  set_if its slice open → fenced, its records linking or pending → void
+    1  set_if its slice open → fenced, its records linking or pending → revoked
     2  freeze the record's branch; for a slice every branch
-    3  set_if fenced → settled, void → linked or done
+    3  set_if fenced → closed, revoked → linked or done
 
 *Freeze*: whoever writes late must hit a token that nobody reads. So the current token is sealed, the overlay of all
 sealed tokens is copied into a fresh token that no writer has known, and that frozen token takes their place, marked
@@ -28,7 +28,7 @@ from .errors import BranchNotFound
 from .records import (
     CopyRecord,
     CopyState,
-    HoldRecord,
+    IntentRecord,
     Record,
     Sealed,
     SliceRecord,
@@ -42,15 +42,15 @@ from .staging.layers import Layers
 
 Owned: TypeAlias = SliceRecord | UploadRecord | CopyRecord
 
-_FENCE: dict[type[Record], dict[object, object]] = {
+_MARK: dict[type[Record], dict[object, object]] = {
     SliceRecord: {SliceState.OPEN: SliceState.FENCED},
-    UploadRecord: {UploadState.LINKING: UploadState.VOID},
-    CopyRecord: {CopyState.PENDING: CopyState.VOID},
+    UploadRecord: {UploadState.LINKING: UploadState.REVOKED},
+    CopyRecord: {CopyState.PENDING: CopyState.REVOKED},
 }
-_SETTLE: dict[type[Record], dict[object, object]] = {
-    SliceRecord: {SliceState.FENCED: SliceState.SETTLED},
-    UploadRecord: {UploadState.VOID: UploadState.LINKED},
-    CopyRecord: {CopyState.VOID: CopyState.DONE},
+_FINISH: dict[type[Record], dict[object, object]] = {
+    SliceRecord: {SliceState.FENCED: SliceState.CLOSED},
+    UploadRecord: {UploadState.REVOKED: UploadState.LINKED},
+    CopyRecord: {CopyState.REVOKED: CopyState.DONE},
 }
 
 
@@ -64,41 +64,43 @@ class Fencing:
         self._context = context
         self._layers = layers
 
-    async def give_up(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> bool:
+    async def fence(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> bool:
         """Give up the owner of this record (a full KV key). False: it was not in a state to be given up.
 
         Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
         """
         if kind is SliceRecord:
-            return bool(await self.give_up_slices([key]))
-        fenced = await self._fence(kind, key)
+            return bool(await self.fence_slices([key]))
+        fenced = await self._mark_fenced(kind, key)
         if fenced is None:
             return False
         assert not isinstance(fenced, SliceRecord)
         await self.freeze(fenced.branch)
-        await self._move(kind, key, _SETTLE[kind])
+        await self._move(kind, key, _FINISH[kind])
         return True
 
-    async def give_up_slices(self, slice_keys: Sequence[bytes]) -> list[bytes]:
+    async def fence_slices(self, slice_keys: Sequence[bytes]) -> list[bytes]:
         """The same for slices, all at once: each branch is frozen once for all of them. Returns those given up."""
-        fenced = [key for key in slice_keys if await self._fence(SliceRecord, key) is not None]
+        fenced = [key for key in slice_keys if await self._mark_fenced(SliceRecord, key) is not None]
         if fenced:
             for name, _ in await self._context.branches.every():
                 await self.freeze(name)
         for key in fenced:
-            await self._move(SliceRecord, key, _SETTLE[SliceRecord])
+            await self._move(SliceRecord, key, _FINISH[SliceRecord])
         return fenced
 
-    async def _fence(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> Owned | None:
+    async def _mark_fenced(
+        self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes
+    ) -> Owned | None:
         """Step 1. Somebody may have fenced it and died: then go on from there. None: not to be given up."""
-        fenced = await self._move(kind, key, _FENCE[kind])
+        fenced = await self._move(kind, key, _MARK[kind])
         if fenced is not None:
             return fenced
         held = await self._context.get(key)
         if held is None:
             return None
         record: Owned = decode_record(kind, held.value)
-        return record if record.state in _SETTLE[kind] else None
+        return record if record.state in _FINISH[kind] else None
 
     async def _move(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
@@ -174,8 +176,8 @@ class Fencing:
                 await self._context.store.set_many(partition, items)
             start = span.next_start
 
-    async def touch(self, branch: str, *, only_sealed: bool = False) -> None:
-        """Add one to the branch's `touched`. With `only_sealed` a branch without sealed tokens is left alone.
+    async def bump(self, branch: str, *, only_sealed: bool = False) -> None:
+        """Add one to the branch's `epoch`. With `only_sealed` a branch without sealed tokens is left alone.
 
         Returns when the counter is certainly higher than when the call began, or the branch is gone.
         """
@@ -186,11 +188,11 @@ class Fencing:
                 seen = await self._context.branches.fresh(branch)
             except BranchNotFound:
                 return
-            before = seen.record.touched if before is None else before
-            if (only_sealed and not seen.record.sealed) or seen.record.touched > before:
+            before = seen.record.epoch if before is None else before
+            if (only_sealed and not seen.record.sealed) or seen.record.epoch > before:
                 return
             try:
-                await self._context.branches.set(branch, replace(seen.record, touched=seen.record.touched + 1), seen)
+                await self._context.branches.set(branch, replace(seen.record, epoch=seen.record.epoch + 1), seen)
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
@@ -198,10 +200,10 @@ class Fencing:
                 continue
             return
 
-    async def give_up_hold(self, key: bytes) -> None:
-        """A dead hard reset: touch its branch, so that its `set_if` fails if it sleeps, then remove the hold."""
+    async def revoke_intent(self, key: bytes) -> None:
+        """A dead hard reset: bump its branch, so that its `set_if` fails if it sleeps, then remove the intent."""
         held = await self._context.get(key)
         if held is None:
             return
-        await self.touch(decode_record(HoldRecord, held.value).branch)
+        await self.bump(decode_record(IntentRecord, held.value).branch)
         await self._context.store.delete(self._context.partition, key)

@@ -21,7 +21,7 @@ CLAIM: Final = b"claim/"
 SLICE: Final = b"slice/"
 UPLOAD: Final = b"upload/"
 COPY: Final = b"copy/"
-HOLD: Final = b"hold/"
+INTENT: Final = b"intent/"
 RUN: Final = b"run/"
 SWEPT: Final = b"swept/"
 
@@ -39,11 +39,11 @@ def condemned_partition(uid: RepositoryUid, run: RunId) -> bytes:
     return f"{uid}/run-{run}".encode()
 
 
-def given_up_partition(uid: RepositoryUid) -> bytes:
+def retired_partition(uid: RepositoryUid) -> bytes:
     """Keys are the ids of range and metarange files, and `run-<id>` of collection runs; the value is the run that gave
     it up. Nothing is ever taken out: the same bytes may be written again only under another id."""
-    return f"{uid}/given-up".encode()
+    return f"{uid}/retired".encode()
 
 
-def given_up_run(run: RunId) -> bytes:
+def retired_run(run: RunId) -> bytes:
     return f"run-{run}".encode()

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.base import CommitId, Corrupt, MetarangeId, StagingToken
+from lakebed.base import CommitId, Corrupt, MetarangeId, RunKind, RunState, StagingToken
 
 FORMAT: Final = 1
 _FORMAT_BYTE: Final = bytes([FORMAT])
@@ -99,13 +99,13 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`sealed` is newest first. `touched` changes nothing but the record: whoever acts on an older reading fails."""
+    """`sealed` is newest first. `epoch` changes nothing but the record: whoever acts on an older reading fails."""
 
     state: RefState
     commit_id: CommitId
     staging_token: StagingToken
     sealed: tuple[Sealed, ...] = ()
-    touched: int = 0
+    epoch: int = 0
     created_ms: int = 0
 
     def tokens(self) -> tuple[StagingToken, ...]:
@@ -169,7 +169,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An attempt that may have taken these tokens from this branch; written before it, never overwritten.
 
     `building`: the tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the
-    branch was touched, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
+    branch was bumped, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
     """
 
     branch: str
@@ -182,7 +182,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class SliceState(StrEnum):
     OPEN = "open"
     FENCED = "fenced"
-    SETTLED = "settled"
+    CLOSED = "closed"
 
 
 class SliceRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,13 +196,13 @@ class UploadState(StrEnum):
     LINKING = "linking"
     LINKED = "linked"
     EXPIRED = "expired"
-    VOID = "void"
+    REVOKED = "revoked"
 
 
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An address handed out to a client. `attempt` names the link that moved it to LINKING.
 
-    `stamp` names the runs that marked when a cleaner first saw it finished.
+    `watchers` names the runs that marked when a cleaner first saw it finished.
     """
 
     state: UploadState
@@ -211,13 +211,13 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     expires_ms: int
     multipart_id: str = ""
     attempt: str = ""
-    stamp: tuple[str, ...] | None = None
+    watchers: tuple[str, ...] | None = None
 
 
 class CopyState(StrEnum):
     PENDING = "pending"
     DONE = "done"
-    VOID = "void"
+    REVOKED = "revoked"
 
 
 class CopyRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -226,29 +226,13 @@ class CopyRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     branch: str
     started_ms: int
     attempt: str = ""
-    stamp: tuple[str, ...] | None = None
+    watchers: tuple[str, ...] | None = None
 
 
-class HoldRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+class IntentRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     commit_id: CommitId
     branch: str
     created_ms: int
-
-
-class RunKind(StrEnum):
-    COMMITTED = "committed"
-    UNCOMMITTED = "uncommitted"
-    METADATA = "metadata"
-
-
-class RunState(StrEnum):
-    PLANNING = "planning"
-    MARKING = "marking"
-    MARKED = "marked"
-    CONDEMNING = "condemning"
-    SWEEPING = "sweeping"
-    ENDED = "ended"
-    ABANDONED = "abandoned"
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -289,30 +273,21 @@ class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
     RefState: {RefState.CREATING: frozenset({RefState.ACTIVE}), RefState.ACTIVE: frozenset()},
     SliceState: {
-        SliceState.OPEN: frozenset({SliceState.FENCED, SliceState.SETTLED}),
-        SliceState.FENCED: frozenset({SliceState.SETTLED}),
-        SliceState.SETTLED: frozenset(),
+        SliceState.OPEN: frozenset({SliceState.FENCED, SliceState.CLOSED}),
+        SliceState.FENCED: frozenset({SliceState.CLOSED}),
+        SliceState.CLOSED: frozenset(),
     },
     UploadState: {
         UploadState.ISSUED: frozenset({UploadState.LINKING, UploadState.EXPIRED}),
-        UploadState.LINKING: frozenset({UploadState.LINKED, UploadState.VOID}),
+        UploadState.LINKING: frozenset({UploadState.LINKED, UploadState.REVOKED}),
         UploadState.LINKED: frozenset(),
         UploadState.EXPIRED: frozenset(),
-        UploadState.VOID: frozenset({UploadState.LINKED}),
+        UploadState.REVOKED: frozenset({UploadState.LINKED}),
     },
     CopyState: {
-        CopyState.PENDING: frozenset({CopyState.DONE, CopyState.VOID}),
+        CopyState.PENDING: frozenset({CopyState.DONE, CopyState.REVOKED}),
         CopyState.DONE: frozenset(),
-        CopyState.VOID: frozenset({CopyState.DONE}),
-    },
-    RunState: {
-        RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
-        RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
-        RunState.MARKED: frozenset({RunState.ENDED}),
-        RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
-        RunState.SWEEPING: frozenset({RunState.ENDED}),
-        RunState.ENDED: frozenset(),
-        RunState.ABANDONED: frozenset(),
+        CopyState.REVOKED: frozenset({CopyState.DONE}),
     },
 }
-"""From each state, the states that a `set_if` may go to. A VOID record becomes finished when the freeze is through."""
+"""From each state, the states that a `set_if` may go to. A freeze ends REVOKED records as finished ones."""

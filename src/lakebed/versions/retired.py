@@ -1,6 +1,6 @@
 """What a collection of committed data means to everybody else: which commits may no longer be named.
 
-Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, a hold, a commit
+Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, an intent, a commit
 record), then checks here; a run first publishes what it condemns, then looks there. So one of the two sees the other
 (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that was given up is
 not read through either: else a path would resolve until its object goes, and no reader had any grace.
@@ -14,13 +14,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, RunId
+from lakebed.base import CommitId, RunId, RunState
 from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .context import Context
 from .errors import Condemned, ContentsGone
-from .records import RunRecord, RunState, SweptRecord, decode_record
+from .records import RunRecord, SweptRecord, decode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
@@ -69,19 +69,19 @@ class Retired:
                 what = f"the contents of commit {commit[:12]} were given up by collection run {run}"
                 raise ContentsGone(what, commit=commit, run=run)
 
-    async def given_up(self, ids: Sequence[str]) -> list[str]:
+    async def retired_by(self, ids: Sequence[str]) -> list[str]:
         """For each id of a file nothing, or the run that gave it up: then the file is written with that for a salt.
 
         One `get_many`, which for a writer must begin after the branch was read that the files are for.
         """
         found = await self._context.store.get_many(
-            keys.given_up_partition(self._context.uid), [id_.encode() for id_ in ids]
+            keys.retired_partition(self._context.uid), [id_.encode() for id_ in ids]
         )
         return ["" if held is None else held.value.decode() for held in found]
 
     async def took(self, error: FileCorrupt) -> Condemned | None:
         """Where a file of a tree is missing because a collection gave it up, that in so many words."""
-        [run] = await self.given_up([error.id]) if error.reason == MISSING else [""]
+        [run] = await self.retired_by([error.id]) if error.reason == MISSING else [""]
         if not run:
             return None
         return Condemned(f"the contents of this commit were given up by collection run {run}", run=run)

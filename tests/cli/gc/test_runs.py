@@ -83,7 +83,7 @@ def write_plan(lake: str, data: Path) -> None:
         repository=lake.removeprefix("lakefs://"),
         namespace=lake.replace("lakefs:", "local:"),
         now_ms=1_790_000_000_000,
-        settled_slices=1,
+        closed_slices=1,
         rules=None,
         rules_version=1,
         commits=manifest,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.base import RunId
+from lakebed.base import RUN_MOVES, RunId
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
-    MOVES,
     TABLES,
     BadInput,
     InvalidRunId,
@@ -42,7 +41,7 @@ def test_part_names_sort_as_their_numbers() -> None:
 
 @pytest.mark.parametrize("kind", RunKind)
 def test_every_move_leads_to_a_known_state_and_every_run_can_end(kind: RunKind) -> None:
-    moves = MOVES[kind]
+    moves = RUN_MOVES[kind]
 
     reachable = {next(iter(moves))}
     for _ in moves:
@@ -54,8 +53,8 @@ def test_every_move_leads_to_a_known_state_and_every_run_can_end(kind: RunKind) 
 
 @pytest.mark.parametrize("kind", RunKind)
 def test_a_run_that_may_delete_cannot_be_abandoned(kind: RunKind) -> None:
-    for state in DELETES_ALLOWED & set(MOVES[kind]):
-        assert MOVES[kind][state] == {RunState.ENDED}
+    for state in DELETES_ALLOWED & set(RUN_MOVES[kind]):
+        assert RUN_MOVES[kind][state] == {RunState.ENDED}
 
 
 @pytest.mark.parametrize("bad", ["", "../x", "a/b", "A", "-a", "a" * 65, "a b", "ä"])

@@ -27,7 +27,7 @@ from lakebed.gc.rules import (
 
 NOW = 1_000 * DAY_MS
 SLICE = 7
-NAMESPACE = Namespace(uri="s3://bucket/ns", settled={slice_name(SLICE)})
+NAMESPACE = Namespace(uri="s3://bucket/ns", closed={slice_name(SLICE)})
 
 
 def commit(name: str, *parents: str, days_ago: float) -> CommitFacts:
@@ -171,7 +171,7 @@ def test_staged_data_of_any_branch_is_never_touched() -> None:
     assert gone == {EXAMPLE2}
 
 
-def test_an_object_in_a_slice_that_is_not_settled_is_never_touched() -> None:
+def test_an_object_in_a_slice_that_is_not_closed_is_never_deleted() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     open_ = format_address(SLICE + 1, 0)
 

@@ -37,7 +37,7 @@ class Lake:
     swept: set[int] = field(default_factory=set)
     issued: list[str] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
-    settled: set[str] = field(default_factory=set)
+    closed: set[str] = field(default_factory=set)
     open_slice: int = 1
     count: int = 0
     base: Saved = NOTHING_SAVED
@@ -63,9 +63,9 @@ class Lake:
                 self.head |= self.staged
                 self.staged = {}
                 self.commits.append(set(self.head.values()))
-            case "settle":
+            case "close":
                 # A later slice may have the smaller or the greater name.
-                self.settled.add(slice_name(self.open_slice))
+                self.closed.add(slice_name(self.open_slice))
                 self.open_slice += 1 if number % 2 else 1000
             case "issue":
                 self.issued.append(self.address())
@@ -99,7 +99,7 @@ class Lake:
         return {*self.staged.values(), *self.issued}
 
     def namespace(self) -> Namespace:
-        return Namespace(uri="mem://ns", settled=frozenset(self.settled))
+        return Namespace(uri="mem://ns", closed=frozenset(self.closed))
 
     def clean(self, objects: set[str]) -> frozenset[str]:
         """What a clean run dooms of these objects."""
@@ -144,7 +144,7 @@ class Lake:
         self.base = replace(saved, kept=saved.kept | failed)
 
 
-WHAT = ["put"] * 5 + ["delete", "reset"] + ["commit"] * 2 + ["settle"] * 4 + ["issue", "fill", "link", "expire"] * 2
+WHAT = ["put"] * 5 + ["delete", "reset"] + ["commit"] * 2 + ["close"] * 4 + ["issue", "fill", "link", "expire"] * 2
 steps = st.lists(
     st.tuples(
         st.sampled_from([*WHAT, *["collect"] * 4, "sweep", "fill late", "collect badly"]),
@@ -169,7 +169,7 @@ def test_what_optimised_runs_leave_the_next_clean_run_finds(history: list[tuple[
     assert lake.objects - lake.clean(lake.objects) == lake.bare - lake.clean(lake.bare)
 
 
-LATE_BYTES = [(what, "a", 0) for what in ("issue", "settle", "collect", "fill", "collect", "link", "collect", "delete")]
+LATE_BYTES = [(what, "a", 0) for what in ("issue", "close", "collect", "fill", "collect", "link", "collect", "delete")]
 """Bytes come to an address after its slice was listed."""
 
 
@@ -197,7 +197,7 @@ def own(number: int, slice_: int = 7) -> str:
     return format_address(slice_, number)
 
 
-NAMESPACE = Namespace(uri="mem://ns", settled=frozenset({slice_name(7)}))
+NAMESPACE = Namespace(uri="mem://ns", closed=frozenset({slice_name(7)}))
 
 
 def test_without_a_base_it_is_the_clean_run() -> None:
@@ -247,7 +247,7 @@ def test_what_was_too_young_is_looked_at_again() -> None:
     assert again == {own(1)}
 
 
-def test_a_slice_that_is_not_settled_any_more_is_left_alone() -> None:
+def test_a_slice_that_is_not_closed_any_more_is_left_alone() -> None:
     base = Saved(kept=frozenset({own(1)}), slices=frozenset({slice_name(7)}))
 
     found, saved = optimised_run(
@@ -257,7 +257,7 @@ def test_a_slice_that_is_not_settled_any_more_is_left_alone() -> None:
         commits=(),
         committed=(),
         uncommitted=(),
-        namespace=Namespace(uri="mem://ns", settled=frozenset()),
+        namespace=Namespace(uri="mem://ns", closed=frozenset()),
     )
 
     assert not found.doomed
@@ -268,7 +268,7 @@ def test_commits_of_the_base_keep_what_they_named_though_they_were_swept() -> No
     base = Saved(
         slices=frozenset({slice_name(7)}), commits=frozenset({CommitId("c")}), committed=frozenset({own(1, slice_=8)})
     )
-    namespace = Namespace(uri="mem://ns", settled=frozenset({slice_name(7), slice_name(8)}))
+    namespace = Namespace(uri="mem://ns", closed=frozenset({slice_name(7), slice_name(8)}))
 
     found, _ = optimised_run(
         base, [own(1, slice_=8)], uploads=(), commits=[CommitId("c")], committed=(), uncommitted=(), namespace=namespace

@@ -17,7 +17,7 @@ from lakebed.gc.rules import (
     slice_of,
 )
 
-NAMESPACE = Namespace(uri="mem://ns", settled={slice_name(7)})
+NAMESPACE = Namespace(uri="mem://ns", closed={slice_name(7)})
 
 
 def own(number: int, slice_: int = 7) -> str:
@@ -30,7 +30,7 @@ def test_what_neither_a_commit_nor_staging_names_is_doomed() -> None:
     assert run.doomed == {own(3)}
 
 
-def test_slices_that_are_not_settled_are_skipped() -> None:
+def test_slices_that_are_not_closed_are_skipped() -> None:
     run = clean_run([own(1), own(1, slice_=8)], committed=(), uncommitted=(), namespace=NAMESPACE)
 
     assert run.doomed == {own(1)}

@@ -51,7 +51,7 @@ from lakebed.versions import (
     Commit,
     Condemned,
     ContentsGone,
-    HoldRecord,
+    IntentRecord,
     decode_record,
     encode_record,
     keys,
@@ -322,7 +322,7 @@ async def test_staged_objects_that_expired_commits_name_too_stay(lake: Lake, sto
     assert (await lake.versions.staging.get("main", b"again")).address == story.old
 
 
-async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
+async def test_objects_in_a_slice_that_has_not_closed_stay(lake: Lake) -> None:
     other = lake.server()
     old = await lake.put("main", "a", "1", server=other)
     await lake.commit("main")
@@ -334,7 +334,7 @@ async def test_objects_in_a_slice_that_has_not_settled_stay(lake: Lake) -> None:
 
     assert (await lake.collector().collect_committed()).doomed == frozenset()
 
-    # Its commit is swept now; what is left of it is the other collection's, once the slice has settled.
+    # Its commit is swept now; what is left of it is the other collection's, once the slice has closed.
     lake.days(2)
     assert (await lake.collector().collect_uncommitted()).doomed == {old}
 
@@ -444,8 +444,8 @@ async def test_a_commit_that_a_ref_being_made_names_is_taken_out(lake: Lake, sto
 
 
 async def test_a_commit_that_a_hold_names_is_taken_out(lake: Lake, story: Story) -> None:
-    hold = HoldRecord(commit_id=story.b.id, branch="main", created_ms=lake.clock.ms)
-    await lake.store.set(lake.versions.partition, keys.HOLD + b"1", encode_record(hold))
+    hold = IntentRecord(commit_id=story.b.id, branch="main", created_ms=lake.clock.ms)
+    await lake.store.set(lake.versions.partition, keys.INTENT + b"1", encode_record(hold))
 
     answer = await Run(lake).condemn(story.a, story.b)
 
@@ -470,8 +470,8 @@ async def test_condemning_touches_the_branches_that_the_commits_were_made_for(la
 
     await Run(lake).condemn(story.a)
 
-    assert (await _branch(lake, "main")).touched == 1
-    assert (await _branch(lake, "quiet")).touched == 0
+    assert (await _branch(lake, "main")).epoch == 1
+    assert (await _branch(lake, "quiet")).epoch == 0
 
 
 async def _branch(lake: Lake, name: str) -> BranchRecord:
@@ -678,7 +678,7 @@ async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story
         await lake.service.apply("r1", replace(planned, rules_version=2))
     with pytest.raises(RunNotFound):
         await lake.service.apply("r1", replace(planned, kind=RunKind.UNCOMMITTED))
-    await lake.store.set_many(keys.given_up_partition(lake.versions.uid), [(keys.given_up_run(RunId("r1")), b"m")])
+    await lake.store.set_many(keys.retired_partition(lake.versions.uid), [(keys.retired_run(RunId("r1")), b"m")])
     with pytest.raises(RunMoved, match="given up"):
         await lake.service.apply("r1", planned)
     await lake.service.rules.write(None)

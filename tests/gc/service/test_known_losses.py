@@ -346,7 +346,7 @@ LOSSES = (
         part_of_a_delete_fails,
         mutant("failures-unread", "each failed key is counted", (), patches(Collector, _sweep=_sweep_and_trust)),
     ),
-    Loss("two runs at once", in_the_world("copier that deletes, cleaner, two runs"), known("stamp-one")),
+    Loss("two runs at once", in_the_world("copier that deletes, cleaner, two runs"), known("watch-one")),
     Loss(
         "a rename between two pages of the uncommitted listing",
         in_the_world("renamer, run in pages"),
@@ -373,7 +373,7 @@ LOSSES = (
     Loss(
         "the listing is older than an upload that started before it",
         an_upload_older_than_the_listing,
-        mutant("all-slices", "only settled slices", (), patches(RunBook, settled_slices=_all_slices)),
+        mutant("all-slices", "only closed slices", (), patches(RunBook, closed_slices=_all_slices)),
     ),
 )
 

@@ -35,7 +35,7 @@ from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key
-from lakebed.versions import Applied, Commit, Condemned, Salts, Versions, keys, no_salts
+from lakebed.versions import Applied, Commit, Condemned, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
 
 NOW = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10**13))
@@ -167,7 +167,7 @@ async def test_what_was_swept_a_moment_ago_stays_for_its_readers(lake: Lake) -> 
 
 
 async def test_a_commit_that_wrote_its_files_before_the_run_builds_them_anew(lake: Lake) -> None:
-    """It has asked for its ids and written its files; the run takes them; its branch was touched."""
+    """It has asked for its ids and written its files; the run takes them; its branch was bumped."""
     await commit(lake, "a")
     slow = lake.server()
     taken: list[frozenset[str]] = []
@@ -187,8 +187,8 @@ async def test_a_commit_that_wrote_its_files_before_the_run_builds_them_anew(lak
 def pausing_after_apply(versions: Versions, pause: Callable[[], Awaitable[None]]) -> None:
     apply = versions.trees.apply
 
-    async def apply_and_pause(metarange: Any, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
-        applied = await apply(metarange, changes, salts=salts)
+    async def apply_and_pause(metarange: Any, changes: pa.Table, *, retired_by: RetiredBy = none_retired) -> Applied:
+        applied = await apply(metarange, changes, retired_by=retired_by)
         await pause()
         return applied
 
@@ -293,7 +293,7 @@ async def test_a_file_that_is_missing_and_was_never_given_up_stops_the_run(lake:
 async def test_a_published_commit_whose_file_was_given_up_and_is_gone_stops_the_run(lake: Lake) -> None:
     """That cannot come from us: it is damage, and nothing more may go."""
     made = await commit(lake, "a")
-    await lake.store.set(keys.given_up_partition(lake.versions.uid), made.metarange_id.encode(), b"run")
+    await lake.store.set(keys.retired_partition(lake.versions.uid), made.metarange_id.encode(), b"run")
     await lake.deleter.delete([metarange_key(made.metarange_id)])
     cold = Lake(lake.store, lake.objectstore)
 
@@ -470,7 +470,7 @@ async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: 
 
     with pytest.raises(BadInput):
         await lake.service.give_up(started.run_id, body)
-    assert not (await lake.store.scan(keys.given_up_partition(lake.versions.uid), b"", 1)).keys
+    assert not (await lake.store.scan(keys.retired_partition(lake.versions.uid), b"", 1)).keys
 
 
 async def test_a_list_with_things_of_another_kind_is_refused(lake: Lake) -> None:

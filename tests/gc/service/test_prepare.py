@@ -22,9 +22,7 @@ from lakebed.gc.service.reading import Cursor, Phase
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectStore
 from lakebed.server.app import ServerOptions, create_app, opened
-from lakebed.versions import RunKind as StoredKind
 from lakebed.versions import RunRecord, Versions, encode_cell, keys
-from lakebed.versions import RunState as StoredState
 
 if TYPE_CHECKING:
     from .conftest import Lake
@@ -222,5 +220,5 @@ async def test_no_token_of_a_run_without_a_secret_is_accepted(lake: Lake) -> Non
 def made_up() -> str:
     """ "I have read everything", as somebody would write it who has read the source but not the store."""
     cursor = Cursor(name=UNCOMMITTED.name, phase=Phase.DONE)
-    record = RunRecord(kind=StoredKind.UNCOMMITTED, state=StoredState.MARKING, started_ms=0, secret="0" * 64)
+    record = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=0, secret="0" * 64)
     return Continuations(RunId("r"), record, Reader.CONTRACT).token(cursor)

@@ -125,7 +125,7 @@ def delete(path: str) -> Callable[[Server], Awaitable[object]]:
 
 
 async def close(server: Server) -> None:
-    await server.versions.slices.close()
+    await server.versions.slices.end()
 
 
 async def clean(server: Server) -> None:
@@ -139,7 +139,7 @@ async def past(server: Server) -> list[str]:
 
 
 async def prepare(ports: SimPorts) -> None:
-    """Three commits, 30, 20 and 10 days old, each with `a` of its own; `s` staged over an older `s`; slices settled."""
+    """Three commits, 30, 20 and 10 days old, each with `a` of its own; `s` staged over an older `s`; slices closed."""
     server = Server(ports)
     await server.versions.commits.initialise("main")
     for days_ago in (30, 20, 10):
@@ -149,7 +149,7 @@ async def prepare(ports: SimPorts) -> None:
     await server.put("main", "s")
     await server.put("main", "s")
     await server.service.rules.write(days_rules(1))
-    await server.versions.slices.close()
+    await server.versions.slices.end()
 
 
 async def live_addresses(server: Server) -> set[str]:

@@ -214,7 +214,7 @@ async def test_a_run_of_uncommitted_data_goes_from_marking_to_ended(http: httpx.
 
     started = await call(http, "runs", StartedRun, json={"kind": "uncommitted"}, status=201)
     assert isinstance(started, StartedRun)
-    assert len(started.settled_slices) == 1
+    assert len(started.closed_slices) == 1
     page = await call(http, f"runs/{started.run_id}/uncommitted", UncommittedPage)
     assert isinstance(page, UncommittedPage)
     assert page.manifest is not None

@@ -41,12 +41,12 @@ from lakebed.versions import (
     BranchRecord,
     CopyRecord,
     CopyState,
-    Salts,
+    RetiredBy,
     UploadRefused,
     decode_record,
     encode_record,
     keys,
-    no_salts,
+    none_retired,
 )
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Meanwhile:
             committed |= {self.lake.versions_address(row) for _, row in rows}
         plan = await inputs.write_table(DOOMED, DOOMED.name, arrow_schema(DOOMED).empty_table())
         await self.service.mark(self.started.run_id, Mark(plan=plan))
-        namespace = Namespace(uri=self.started.namespace, settled=frozenset(self.started.settled_slices))
+        namespace = Namespace(uri=self.started.namespace, closed=frozenset(self.started.closed_slices))
         return clean_run(self.listing, committed=committed, uncommitted=uncommitted, namespace=namespace).doomed
 
 
@@ -305,8 +305,8 @@ async def test_branches_with_sealed_tokens_are_touched_and_others_left_alone(lak
 
     await run.finish()
 
-    assert (await _branch(lake, "main")).touched == 1
-    assert (await _branch(lake, "quiet")).touched == 0
+    assert (await _branch(lake, "main")).epoch == 1
+    assert (await _branch(lake, "quiet")).epoch == 0
 
 
 async def _branch(lake: Lake, name: str) -> BranchRecord:
@@ -594,12 +594,12 @@ async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_ov
     apply = committer.trees.apply
     new: list[str] = []
 
-    async def apply_late(metarange: MetarangeId, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
+    async def apply_late(metarange: MetarangeId, changes: pa.Table, *, retired_by: RetiredBy = none_retired) -> Applied:
         if not new:
             new.append(await lake.put("main", "a", "2", server=writer))
             run = await lake.collector().collect_uncommitted()
             assert run.doomed == {old}
-        return await apply(metarange, changes, salts=salts)
+        return await apply(metarange, changes, retired_by=retired_by)
 
     committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing
     await committer.commits.commit("main", message="m", committer="me")

@@ -126,7 +126,7 @@ async def test_an_open_upload_keeps_its_address(lake: Lake) -> None:
 
     found = await only(lake, address=address)
 
-    assert (found.fate, found.slice_settled) == (Fate.KEPT, False)
+    assert (found.fate, found.slice_closed) == (Fate.KEPT, False)
     assert [name.source for name in found.uncommitted] == ["upload"]
 
 

@@ -242,7 +242,7 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
 
 
 def _inputs(plan: Plan) -> Iterator[str]:
-    facts = [("settled slices", f"{plan.settled_slices:,}")]
+    facts = [("closed slices", f"{plan.closed_slices:,}")]
     if plan.open_slices:
         facts.append(("left to a later run", open_text(plan.open_slices)))
     if plan.listing is not None:

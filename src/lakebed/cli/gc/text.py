@@ -79,7 +79,7 @@ def open_text(slices: int) -> str:
         "slice of another server, or with uploads under way, is",
         "slices of other servers, or with uploads under way, are",
     )
-    return f"{count_of(slices, *held)} not settled yet"
+    return f"{count_of(slices, *held)} not closed yet"
 
 
 def in_order_of_age(sums: Mapping[str, Total]) -> dict[str, Total]:

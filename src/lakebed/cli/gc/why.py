@@ -90,8 +90,8 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
     if found.stays_count > SHOWN:
         facts.append(("", f"… and {found.stays_count - SHOWN:,} more"))
     facts += [("run", _deed(row)) for row in found.taken[:SHOWN]]
-    if found.slice_settled is False and found.size_bytes is not None:
-        facts.append(("slice", "not settled: no run looks at it before uploads into it have ended"))
+    if found.slice_closed is False and found.size_bytes is not None:
+        facts.append(("slice", "not closed: no run looks at it before uploads into it have ended"))
     yield from fields(facts)
     if found.commits:
         yield ""
@@ -151,7 +151,7 @@ def _stay(stay: Stay, answer: WhyAnswer) -> str:
         "head": f"the head of branch {stay.name}, while it is there",
         "keep_last": f"branch {stay.name}, by rule {stay.rule}",
         "tag": f"tag {stay.name}, while it is there",
-        "hold": f"{stay.name}, which is about to name its commit",
+        "intent": f"{stay.name}, which is about to name its commit",
     }.get(stay.kind.value)
     if what is not None:
         return f"{what} (commit {stay.commit[:12]})"

@@ -4,7 +4,7 @@ A plan publishes nothing and makes no writer wait. Commit records and rules give
 go; their ranges give the objects. It may be stale when it is applied, so it is published first and then asked once more
 (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
 
-1. the service publishes the commits, touches branches, writes down what is staged, uploaded or copied, and reads refs,
+1. the service publishes the commits, bumps branches, writes down what is staged, uploaded or copied, and reads refs,
    commits and rules again; a commit that something names is taken out
 2. of the plan's objects, those are let off that any of this names, or a commit that stays now and did not stay when the
    plan was made; the rest is a second table, `doomed.<recheck>`
@@ -97,7 +97,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
         expired,
         uri=run.namespace,
         folder=folder_in(run, "expired.tasks"),
-        settled=slice_numbers(run.settled_slices),
+        closed=slice_numbers(run.closed_slices),
     )
     named = await _deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
     doomed, totals = await mark_expired(
@@ -176,7 +176,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: Condemnation) -> Cle
         context.engine,
         plan.doomed,
         folder=folder_in(plan, f"again.tasks.{name}"),
-        settled=slice_numbers(answer.settled_slices),
+        closed=slice_numbers(answer.closed_slices),
     )
     doomed, _ = await mark_expired(
         context.engine,

@@ -40,7 +40,7 @@ from lakebed.gc.protocol import (
     saved_path,
 )
 from lakebed.gc.recording import failed, only
-from lakebed.gc.tables import CANDIDATES, LIVE, RANGE_IDS, SETTLED, Table
+from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table
 from lakebed.objectstore import ObjectStore
 
 RUNS_LOOKED_AT: Final = 32
@@ -103,12 +103,12 @@ async def _read(context: RunContext, saved: Saved, run: StartedRun) -> Base:
     keeps = saved.keeps
     committed = await _numbered(context.store, keeps.committed, LIVE)
     commits = await context.read(keeps.commits, protocol.COMMITS)
-    slices = np.sort((await _rows(context.store, keeps.slices, SETTLED))["bucket"].to_numpy())
+    slices = np.sort((await _rows(context.store, keeps.slices, CLOSED))["bucket"].to_numpy())
     for pieces in (keeps.kept, saved.failed):
         await _numbered(context.store, pieces, CANDIDATES)
-    lost = set(slices.tolist()).difference(slice_numbers(run.settled_slices))
+    lost = set(slices.tolist()).difference(slice_numbers(run.closed_slices))
     if lost:
-        raise BadInput(f"{len(lost)} slices of run {saved.run_id} are not settled any more", input="saved")
+        raise BadInput(f"{len(lost)} slices of run {saved.run_id} are not closed any more", input="saved")
     return Base(
         saved=saved,
         committed=committed,

@@ -2,14 +2,14 @@
 
 The order of docs/design/protocols.md makes it safe:
 
-1. the run's record, the settled slices and the addresses handed out
+1. the run's record, the closed slices and the addresses handed out
 2. the listing of slices
 3. what is staged, uploaded and copied (the service reads these in an order of its own)
 4. every commit record, and the trees of the commits
 5. what unfinished runs hold: a commit that was swept by step 4 names nothing, and its run is seen to sweep
 6. the record says `marked`, unless the run was abandoned meanwhile: then all of this is thrown away
 
-A *clean* run lists every settled slice and reads every commit. An *optimised* one goes on from what an earlier run
+A *clean* run lists every closed slice and reads every commit. An *optimised* one goes on from what an earlier run
 saved: it lists slices that are new, reads commits and ranges that are new, and looks again at what was kept
 (docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
 
@@ -54,7 +54,7 @@ from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.strays import Strays, find_strays, strays_of
-from lakebed.gc.tables import RANGE_IDS, SETTLED
+from lakebed.gc.tables import CLOSED, RANGE_IDS
 
 from .kind import Look, SweepRule, begin_unpublished
 from .saving import Base, NoSavedState, read_base
@@ -71,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Those to be listed; and how many settled ones are left to a later run for their age."""
+    """Those to be listed; and how many closed ones are left to a later run for their age."""
 
     listed: list[int]
     skipped: int
@@ -165,7 +165,7 @@ class Uncommitted:
 
     async def listing(self, context: RunContext, run: StartedRun, slices: Sequence[int]) -> tuple[Pieces, Found]:
         issued = await _issued(context, run, slices)
-        context.progress(f"listing {count_of(len(slices), 'settled slice')}")
+        context.progress(f"listing {count_of(len(slices), 'closed slice')}")
         return await list_slices(context.engine, slices, folder=folder_in(run, "listed"), issued=issued)
 
 
@@ -204,15 +204,15 @@ def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
 
 
 def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptions) -> Slices:
-    """The settled slices that no run listed yet. Slices are told apart by name: their order says nothing of age."""
-    settled = np.array(slice_numbers(run.settled_slices), np.int64)
+    """The closed slices that no run listed yet. Slices are told apart by name: their order says nothing of age."""
+    closed = np.array(slice_numbers(run.closed_slices), np.int64)
     if base is not None:
-        settled = np.setdiff1d(settled, base.slices)
+        closed = np.setdiff1d(closed, base.slices)
     after_ms = run.now_ms - options.token_expiry_ms
     listed = [
-        number for number in settled.tolist() if slice_opened_at_ms(number) <= after_ms or not options.token_expiry_ms
+        number for number in closed.tolist() if slice_opened_at_ms(number) <= after_ms or not options.token_expiry_ms
     ]
-    return Slices(listed=listed, skipped=len(settled) - len(listed))
+    return Slices(listed=listed, skipped=len(closed) - len(listed))
 
 
 async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -> Issued:
@@ -299,13 +299,13 @@ async def _keep(
         before = base.saved.keeps
         clean_run, clean_ms, since = before.clean_run, before.clean_ms, before.runs_since_clean + 1
         ranges, slices = pa.concat_arrays([base.ranges, ranges]), np.union1d(base.slices, slices)
-    names, numbers = RANGE_IDS.rows({"range_id": ranges}), SETTLED.rows({"bucket": slices})
+    names, numbers = RANGE_IDS.rows({"range_id": ranges}), CLOSED.rows({"bucket": slices})
     part = protocol.part_name(0)
     return Keeps(
         kept=kept,
         committed=committed.live,
         ranges=await write_piece(context.store, folder_in(run, "ranges"), part, RANGE_IDS, names),
-        slices=await write_piece(context.store, folder_in(run, "slices"), part, SETTLED, numbers),
+        slices=await write_piece(context.store, folder_in(run, "slices"), part, CLOSED, numbers),
         commits=prepared.commits,
         clean_run=clean_run,
         clean_ms=clean_ms,

@@ -1,5 +1,7 @@
 """The contract between server and collectors: run folders, tables, manifests, messages, reports. Pure."""
 
+from lakebed.base import RunKind, RunState
+
 from .deferred import (
     DEFERRED_FORMAT,
     BadWindow,
@@ -54,8 +56,8 @@ from .paths import (
     CLOCK_KEY,
     DATA_PREFIX,
     GC_PREFIX,
-    LINEAGE_MARK,
-    LINEAGE_PREFIX,
+    INSTALLATION_MARK,
+    INSTALLATION_PREFIX,
     input_folder,
     is_special,
     manifest_path,
@@ -116,7 +118,7 @@ from .requests import (
 )
 from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage
 from .rules import RulesHistory, RulesVersion, RulesWritten
-from .runs import DELETES_ALLOWED, MOVES, InvalidRunId, RunKind, RunState, check_run_id
+from .runs import DELETES_ALLOWED, InvalidRunId, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .tables import COMMITS, CONDEMNED, DOOMED, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
@@ -134,14 +136,13 @@ __all__ = [
     "ENGINE_SETTING",
     "FAILURES_SHOWN",
     "GC_PREFIX",
+    "INSTALLATION_MARK",
+    "INSTALLATION_PREFIX",
     "LEDGER",
     "LEDGER_PREFIX",
     "LEFTOVERS",
-    "LINEAGE_MARK",
-    "LINEAGE_PREFIX",
     "LINES_MAX",
     "MANIFEST_FORMAT",
-    "MOVES",
     "QUARANTINED_PREFIX",
     "QUARANTINE_FORMAT",
     "QUARANTINE_PREFIX",

@@ -10,12 +10,11 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import Invalid, RunId
+from lakebed.base import Invalid, RunId, RunKind
 from lakebed.gc.rules import parse_duration
 
 from .manifests import BadInput, Manifest
 from .paths import run_folder
-from .runs import RunKind
 from .sealing import seal, unseal
 
 DEFERRED_FORMAT: Final = 1

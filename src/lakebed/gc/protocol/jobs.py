@@ -18,8 +18,9 @@ from typing import Final
 
 import msgspec
 
+from lakebed.base import RunKind
+
 from .requests import Request
-from .runs import RunKind
 
 LINES_MAX: Final = 200
 """How many of the newest lines of progress a job keeps."""

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import msgspec
 
+from lakebed.base import RunKind, RunState
 from lakebed.gc.rules import Rules
 
 from .manifests import Manifest, Part
-from .runs import RunKind, RunState
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +41,11 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`settled_slices` (names, ascending) were read after the run's record was there: only objects in these may be
+    """`closed_slices` (names, ascending) were read after the run's record was there: only objects in these may be
     doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
     `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
-    the addresses that were handed out when the settled slices were known: bytes may come to lie there after the slice
-    was listed. A committed run has none. `open_slices` counts those that are not settled.
+    the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
+    was listed. A committed run has none. `open_slices` counts those that are not closed.
     """
 
     run_id: str
@@ -54,7 +54,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     folder: str
     now_ms: int
-    settled_slices: tuple[str, ...]
+    closed_slices: tuple[str, ...]
     open_slices: int = 0
     uploads: Manifest | None = None
 
@@ -159,7 +159,7 @@ class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
 
     `commits` is the table COMMITS as read now: the plan may take what `condemned` rows name and must keep what any row
     names that is neither condemned nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
-    asked for and are kept after all; `settled_slices` bounds the plan as in StartedRun.
+    asked for and are kept after all; `closed_slices` bounds the plan as in StartedRun.
     """
 
     run_id: str
@@ -167,7 +167,7 @@ class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
     commits: Manifest | None = None
     refs: Manifest | None = None
     uncommitted: Manifest | None = None
-    settled_slices: tuple[str, ...] = ()
+    closed_slices: tuple[str, ...] = ()
     condemned: int = 0
     taken_out: int = 0
 
@@ -179,7 +179,7 @@ class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` is the table COMMITS as read after the list was published and every branch touched: files that a row
+    """`commits` is the table COMMITS as read after the list was published and every branch bumped: files that a row
     names which is not swept must stay. So must the folders of `runs_alive`.
     """
 

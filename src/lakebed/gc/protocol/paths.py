@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import RunId
-
-from .runs import RunKind
+from lakebed.base import RunId, RunKind
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
-LINEAGE_PREFIX: Final = "_lakefs/lineage/"
-LINEAGE_MARK: Final = rf"{LINEAGE_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
-"""What the key of a mark looks like (docs/formats/lineage.md): its number, and the mark."""
+INSTALLATION_PREFIX: Final = "_lakefs/installation/"
+INSTALLATION_MARK: Final = rf"{INSTALLATION_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
+"""What the key of a mark looks like (docs/formats/installation.md): its number, and the mark."""
 CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
 """Written to learn what time the object store thinks it is."""
 DATA_PREFIX: Final = "data/"

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, Invalid
+from lakebed.base import FOREIGN_SLICE, Invalid, RunKind
 
 from .plans import Plan, Total
-from .runs import RunKind
 
 ROWS_SHOWN: Final = 1000
 NAMES_SHOWN: Final = 1000

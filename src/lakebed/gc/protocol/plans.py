@@ -11,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import NotFound, RunId
+from lakebed.base import NotFound, RunId, RunKind
 from lakebed.gc.rules import Rules
 
 from .manifests import BadInput, Manifest
 from .paths import run_folder
-from .runs import RunKind
 from .saved import Keeps, RunMode
 from .sealing import seal, unseal
 
@@ -99,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `what_if`: it was made by rules that nobody had saved, and has no version of them.
 
-    `open_slices` were not settled when the run began: what lies in them is left to a later run.
+    `open_slices` were not closed when the run began: what lies in them is left to a later run.
 
     `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
     """
@@ -110,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     now_ms: int
     made_ms: int = 0
-    settled_slices: int
+    closed_slices: int
     open_slices: int = 0
     rules: Rules | None
     rules_version: int

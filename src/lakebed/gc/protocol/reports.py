@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from lakebed.base import RunKind, RunState
+
 from .manifests import BadInput
-from .runs import RunKind, RunState
 from .saved import RunMode
 
 REPORT_FORMAT: Final = 1

@@ -19,11 +19,11 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from lakebed.base import Invalid
+from lakebed.base import Invalid, RunKind
 from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
 
 from .deferred import window_end_ms
-from .runs import RunKind, check_run_id
+from .runs import check_run_id
 
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS
@@ -71,7 +71,7 @@ class EngineName(enum.StrEnum):
 class UncommittedOptions:
     """`clean_every`: of so many automatic runs one is clean, and none is optimised once the last clean one began
     `clean_after_ms` ago. `token_expiry_ms`: slices opened within so long are left to a later run (the cut-off of
-    docs/design/0001-uncommitted-gc.md; only settled slices are looked at in any case). `old_layout_age_ms`: how long
+    docs/design/0001-uncommitted-gc.md; only closed slices are looked at in any case). `old_layout_age_ms`: how long
     ago an object outside slices must have been written before it may go.
     """
 

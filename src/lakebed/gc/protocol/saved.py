@@ -12,18 +12,17 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import RunId
+from lakebed.base import RunId, RunKind
 
 from .manifests import BadInput, Manifest, Part
 from .paths import run_folder
-from .runs import RunKind
 from .sealing import seal, unseal
 
 SAVED_FORMAT: Final = 1
 
 
 class RunMode(enum.StrEnum):
-    """What a run of uncommitted data looks at: every settled slice; what changed since an earlier run; or what lies
+    """What a run of uncommitted data looks at: every closed slice; what changed since an earlier run; or what lies
     outside slices.
     """
 

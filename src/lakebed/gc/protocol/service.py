@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, Corrupt, NotFound
+from lakebed.base import Conflict, Corrupt, NotFound, RunKind
 
 from .manifests import BadInput, Manifest, Part
 from .messages import (
@@ -42,7 +42,6 @@ from .messages import (
 )
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
-from .runs import RunKind
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 

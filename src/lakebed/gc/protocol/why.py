@@ -68,7 +68,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object. `address` is relative to the namespace, or absolute outside of it.
 
     `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
-    `slice_settled` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
+    `slice_closed` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
     Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
     `taken` is what the ledger says of one that is not there, the latest deed first.
     """
@@ -78,7 +78,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     modified_ms: int | None = None
     goes_ms: int | None = None
-    slice_settled: bool | None = None
+    slice_closed: bool | None = None
     stays: tuple[Stay, ...] = ()
     stays_count: int = 0
     commits: tuple[CommittedName, ...] = ()

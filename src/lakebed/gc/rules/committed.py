@@ -5,7 +5,7 @@ are B. Doomed is what ranges of B name and ranges of A do not. A range in both i
 
 What the document asks beyond that, and what keeps it safe while people work: nothing outside the storage namespace,
 nothing that a staged cell, an open upload or a tracked copy names, nothing outside `data/`, and of our own addresses
-only those whose slice is settled (an upload in an open slice may be about to name its object once more,
+only those whose slice is closed (an upload in an open slice may be about to name its object once more,
 docs/design/protocols.md, "Write", step 3).
 """
 
@@ -43,10 +43,10 @@ class Trees:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """A storage namespace as collectors see it: its URI (no slash at the end) and its settled slices by name."""
+    """A storage namespace as collectors see it: its URI (no slash at the end) and its closed slices by name."""
 
     uri: str
-    settled: AbstractSet[str]
+    closed: AbstractSet[str]
 
     def key_of(self, address: str) -> str | None:
         """The key of an address inside, or None outside. Both spellings of one object give one key."""
@@ -56,10 +56,10 @@ class Namespace:
         return {key for key in map(self.key_of, addresses) if key is not None}
 
     def may_take(self, key: str) -> bool:
-        """Whether any collector may ever take this key: users' bytes, and of our own only in settled slices."""
+        """Whether any collector may ever take this key: users' bytes, and of our own only in closed slices."""
         if not key.startswith(DATA_PREFIX):
             return False
-        return parse_address(key) is None or slice_of(key) in self.settled
+        return parse_address(key) is None or slice_of(key) in self.closed
 
 
 def slice_of(key: str) -> str | None:

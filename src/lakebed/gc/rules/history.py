@@ -61,7 +61,7 @@ class History:
         """
         named: list[tuple[str, CommitId]] = [(f"branch {name}", head) for name, head in self.heads.items()]
         named += [(f"tag {name}", commit) for name, commit in self.tags.items()]
-        named += [("a hold", commit) for commit in sorted(self.held)]
+        named += [("an intent", commit) for commit in sorted(self.held)]
         named += [(f"commit {c.id}", parent) for c in self.commits.values() for parent in c.parents]
         for who, commit in named:
             if commit not in self.commits:

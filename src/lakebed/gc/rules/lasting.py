@@ -3,7 +3,7 @@
 A commit is kept by a branch while it lies within the branch's period, or while its child on the way from the head does:
 the child's date says since when it is no head any more (history.py). So of all commits of a branch's main ancestry that
 name an object one date counts: the latest of theirs and of their children's. It stays for the period after that date,
-and goes at the first run beyond. Everything else (a head, a pin, a tag, a hold) keeps it for as long as it is there.
+and goes at the first run beyond. Everything else (a head, a pin, a tag, an intent) keeps it for as long as it is there.
 
 Dates are what the rules of now say, if nobody commits, tags, or changes the rules; a run decides anew. A property test
 holds this equal to `kept_commits` at every instant.
@@ -34,11 +34,11 @@ class StayKind(StrEnum):
     HEAD = "head"
     KEEP_LAST = "keep_last"
     TAG = "tag"
-    HOLD = "hold"
+    INTENT = "intent"
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason for which an object stays, or stayed: `name` is that of the branch, the tag or the hold.
+    """One reason for which an object stays, or stayed: `name` is that of the branch, the tag or the intent.
 
     `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. `counted_ms` is
     the date from which the period counts, that of `counted_by`: the commit itself or the one that replaced it.
@@ -90,7 +90,7 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
         found.append(_aged(ancestry, below, dangling, StayKind.DANGLING, "", default, now_ms))
     if rules is None or rules.tags_pin:
         found += _pins(ancestry, rows, ancestry.tags, StayKind.TAG)
-    return found + _pins(ancestry, rows, ancestry.held, StayKind.HOLD)
+    return found + _pins(ancestry, rows, ancestry.held, StayKind.INTENT)
 
 
 def goes_ms(stays: Sequence[Stay], *, now_ms: int) -> int | None:

@@ -5,8 +5,8 @@ slices that nobody has listed yet. All else in listed slices was taken then, or 
 then. So a run after a small change looks at little, and decides by the same rule as a clean run: of its candidates,
 what neither a commit nor anything uncommitted names now.
 
-Bytes can come to lie in a slice after it was listed, but only at an address handed out before the slice settled. So
-upload records are candidates too, read after the settled slices and before the listing: later, one may have expired and
+Bytes can come to lie in a slice after it was listed, but only at an address handed out before the slice closed. So
+upload records are candidates too, read after the closed slices and before the listing: later, one may have expired and
 gone together with the bytes that came meanwhile.
 
 Commits are told apart by id and slices by name; no date and no order decides anything. Commits of the base that were
@@ -85,7 +85,7 @@ def optimised_run(
     )
     return found, Saved(
         kept=frozenset(candidates - doomed),
-        slices=base.slices | namespace.settled,
+        slices=base.slices | namespace.closed,
         commits=base.commits | frozenset(commits),
         committed=frozenset(every_commit),
     )

@@ -8,7 +8,7 @@ written never matters:
 3. more literal characters altogether;
 4. fewer `*`;
 5. more `?`;
-6. the text itself, by code point. Only patterns that are alike in all else come here, so this settles ties and says
+6. the text itself, by code point. Only patterns that are alike in all else come here, so this closes ties and says
    nothing.
 
 So a pattern that matches only a part of what another one matches wins over it. Two patterns that match the same texts

@@ -1,7 +1,7 @@
 """Which objects nothing names: the clean run of docs/design/0001-uncommitted-gc.md as a plain function.
 
 Store listing, minus committed addresses, minus uncommitted addresses, minus special paths. Only slices that were
-settled when the run began count: every upload into them has ended, so an object there that nothing names now will never
+closed when the run began count: every upload into them has ended, so an object there that nothing names now will never
 be named again. What looks like no address of ours (an old layout, a file that somebody put there) is a stray: reported
 and kept.
 
@@ -24,7 +24,7 @@ from .history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """`strays` lie below `data/` and are no addresses of ours. `skipped`: in slices not settled yet. `young`: would go,
+    """`strays` lie below `data/` and are no addresses of ours. `skipped`: in slices not closed yet. `young`: would go,
     were they not younger than the rules' least age.
     """
 
@@ -58,14 +58,14 @@ def clean_run(
     live = namespace.keys_of(committed) | namespace.keys_of(uncommitted)
     users = {key for key in listing if key.startswith(DATA_PREFIX)}
     ours = {key for key in users if parse_address(key) is not None}
-    settled = {key for key in ours if namespace.may_take(key)}
-    unnamed = settled - live
+    closed = {key for key in ours if namespace.may_take(key)}
+    unnamed = closed - live
     uploaded_ms = uploaded_ms or {}
     young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
     return CleanRun(
         doomed=frozenset(unnamed - young),
         strays=frozenset(users - ours),
-        skipped=frozenset(ours - settled),
+        skipped=frozenset(ours - closed),
         young=frozenset(young),
     )
 

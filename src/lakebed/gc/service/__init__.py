@@ -17,8 +17,8 @@ from .errors import (
     StalePlan,
     WrongKind,
 )
+from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
-from .lineage import Lineage, LineageRecord
 from .options import ServiceOptions
 from .restorable import NotInQuarantine
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
@@ -32,11 +32,11 @@ __all__ = [
     "CollectionService",
     "Collector",
     "Delete",
+    "Installation",
+    "InstallationRecord",
     "JobBook",
     "JobNotFound",
     "JobRunning",
-    "Lineage",
-    "LineageRecord",
     "NoQuestion",
     "NotInQuarantine",
     "OtherInstallation",

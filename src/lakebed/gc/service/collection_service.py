@@ -60,13 +60,13 @@ from .continuing import Continuations, Reader
 from .deferring import Deferring
 from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .inputs import Inputs
-from .lineage import Lineage
+from .installation import Installation
 from .metadata import MetadataRuns
 from .options import ServiceOptions
 from .reading import Cursor, Reading
 from .restoring import Refusal, Restoring, refuse_nothing
 from .rules import RuleBook, RulesRecord
-from .runs import RunBook, state_of, view
+from .runs import RunBook, view
 from .searches import Searches
 from .why import Why
 
@@ -103,26 +103,26 @@ class CollectionService:
         self._deferring = Deferring(versions, self._runs, self._reading)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
-        self._lineage = Lineage(versions)
+        self._installation = Installation(versions)
 
     # Beginning
 
     async def start(self, body: StartRun) -> StartedRun:
         """A run id, once it is known that no other installation goes with the namespace; for uncommitted data the run's
-        record too, only then the slices that have settled, and only then the addresses that were handed out: one of a
-        settled slice was handed out before it settled, so none is missed.
+        record too, only then the slices that have closed, and only then the addresses that were handed out: one of a
+        closed slice was handed out before it closed, so none is missed.
 
         Raises:
             OtherInstallation: there is another one, or was one when somebody looked.
         """
-        await self._lineage.step()
+        await self._installation.step()
         if body.kind is RunKind.UNCOMMITTED:
             run_id, record = await self._runs.start_marking()
             state, now_ms = RunState.MARKING, record.started_ms
         else:
             run_id = RunId(self._versions.ports.ids.fresh())
             state, now_ms = RunState.PLANNING, self._versions.ports.clock.now_ms()
-        settled, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.settled_slices()
+        closed, others = ((), 0) if body.kind is RunKind.METADATA else await self._runs.closed_slices()
         uploads = None
         if body.kind is RunKind.UNCOMMITTED:
             inputs = Inputs(self._versions.objectstore, body.kind, run_id)
@@ -136,7 +136,7 @@ class CollectionService:
             namespace=self._versions.objectstore.uri,
             folder=run_folder(body.kind, run_id),
             now_ms=now_ms,
-            settled_slices=settled,
+            closed_slices=closed,
             open_slices=others,
             uploads=uploads,
         )
@@ -220,7 +220,7 @@ class CollectionService:
         if body.plan.table != DOOMED.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
         id_ = check_run_id(run_id)
-        await self._lineage.check()
+        await self._installation.check()
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
@@ -233,9 +233,9 @@ class CollectionService:
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that condemns by them is abandoned.
         """
         id_ = check_run_id(run_id)
-        await self._lineage.check()
+        await self._installation.check()
         record = await self._runs.read_to_apply(id_, body)
-        if body.kind is RunKind.COMMITTED and state_of(record) is not RunState.SWEEPING:
+        if body.kind is RunKind.COMMITTED and record.state is not RunState.SWEEPING:
             now = await self._require_rules(id_)
             if record.rules_version not in ("", str(now)):
                 await self._abandon_unswept(id_)
@@ -257,7 +257,7 @@ class CollectionService:
             RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
         """
         id_ = check_run_id(run_id)
-        await self._lineage.check()
+        await self._installation.check()
         await self._require_rules(id_)
         return await self._condemning.condemn(id_, body)
 
@@ -276,13 +276,13 @@ class CollectionService:
 
     async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
         """See `MetadataRuns.give_up`."""
-        await self._lineage.check()
+        await self._installation.check()
         return await self._metadata.give_up(check_run_id(run_id), body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         """See `Condemning.sweep`."""
         id_ = check_run_id(run_id)
-        await self._lineage.check()
+        await self._installation.check()
         return await self._view(id_, await self._condemning.sweep(id_, body))
 
     async def defer(self, run_id: str, body: Defer) -> RunView:
@@ -293,7 +293,7 @@ class CollectionService:
     async def purge(self, run_id: str, body: Purge) -> Condemnation:
         """See `Deferring.purge`."""
         id_ = check_run_id(run_id)
-        await self._lineage.check()
+        await self._installation.check()
         return await self._deferring.purge(id_, body)
 
     async def end(self, run_id: str, body: End) -> RunView:
@@ -331,20 +331,20 @@ class CollectionService:
         Raises:
             OtherInstallation: see `start`.
         """
-        await self._lineage.check()
+        await self._installation.check()
         return Purging(namespace=self._versions.objectstore.uri)
 
     async def say_alive(self) -> None:
-        """Now and then, for each repository, so that a copy of the key-value store notices. See `Lineage.step_if_due`.
+        """Now and then, for each repository, so that a copy of the key-value store notices: `Installation.step_if_due`.
 
         Raises:
             OtherInstallation: it is seen now.
         """
-        await self._lineage.step_if_due()
+        await self._installation.step_if_due()
 
     async def adopting(self) -> Adopting:
-        """Choose this installation, of several in the namespace. See `Lineage.adopt`."""
-        adopted = await self._lineage.adopt(by=self._user_id)
+        """Choose this installation, of several in the namespace. See `Installation.adopt`."""
+        adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 
     # Looking
@@ -398,7 +398,7 @@ class CollectionService:
         # One that is dated ahead of this clock would end each slice as soon as it is opened.
         began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
         if began_ms is not None:
-            await self._versions.slices.close(opened_until_ms=began_ms)
+            await self._versions.slices.end(opened_until_ms=began_ms)
 
     async def abandon_dead_runs(self) -> list[RunId]:
         """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.

@@ -92,7 +92,7 @@ class Collector:
         started = await self._service.start(StartRun(kind=RunKind.UNCOMMITTED))
         assert started.uploads is not None
         inputs = Inputs(self._versions.objectstore, RunKind.UNCOMMITTED, RunId(started.run_id))
-        namespace = Namespace(uri=started.namespace, settled=frozenset(started.settled_slices))
+        namespace = Namespace(uri=started.namespace, closed=frozenset(started.closed_slices))
         listing = await self._listing(namespace, base)
         uploads = await self._addresses(inputs, started.uploads)
         uncommitted = await self._addresses(inputs, await self._read_uncommitted(started.run_id))
@@ -126,8 +126,8 @@ class Collector:
         )
 
     async def _listing(self, namespace: Namespace, base: Saved) -> dict[str, int]:
-        """When each object was written: of all below `data/`, or of settled slices that the base has not."""
-        fresh = sorted(namespace.settled - base.slices)
+        """When each object was written: of all below `data/`, or of closed slices that the base has not."""
+        fresh = sorted(namespace.closed - base.slices)
         prefixes = [f"data/{name}/" for name in fresh] if base.slices else ["data/"]
         objectstore = self._versions.objectstore
         return {
@@ -190,7 +190,7 @@ class Collector:
             Verdict(kept=frozenset(there - expired), expired=expired),
             await self._trees(history),
             uncommitted=await self._addresses(inputs, answer.uncommitted),
-            namespace=Namespace(uri=namespace, settled=frozenset(answer.settled_slices)),
+            namespace=Namespace(uri=namespace, closed=frozenset(answer.closed_slices)),
         )
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
         await self._service.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
@@ -264,7 +264,7 @@ def history_of(commits: pa.Table, refs: pa.Table) -> History:
         held=frozenset(
             CommitId(row["commit_id"])
             for row in named
-            if row["kind"] == "hold" or row["state"] == RefState.CREATING.value
+            if row["kind"] == "intent" or row["state"] == RefState.CREATING.value
         ),
     )
 

@@ -4,7 +4,7 @@ Refs are read before commits, because a commit is written before it is named. Sw
 commit that was swept when we began can never be named again, so whoever skips it skips nothing that a later operation
 could bring back.
 
-A commit that is void (void.py) is said to be swept: it keeps nothing either, and its files are gone too.
+A commit that is orphaned (orphaned.py) is said to be swept: it keeps nothing either, and its files are gone too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, merge_ba
 from lakebed.ranges import MetarangeCorrupt
 from lakebed.versions import (
     BranchRecord,
-    HoldRecord,
+    IntentRecord,
     RefState,
     SweptRecord,
     TagRecord,
@@ -34,8 +34,8 @@ from lakebed.versions import (
 )
 
 from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
+from .orphaned import find_orphaned
 from .records import records
-from .void import find_void
 
 PART_ROWS: Final = 1 << 17
 
@@ -73,7 +73,7 @@ class Snapshot:
             yield pa.table(columns, schema=schema)
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
-        """What the rules keep; and what a branch or hold names, or a tag where tags pin, being made or not.
+        """What the rules keep; and what a branch or intent names, or a tag where tags pin, being made or not.
 
         Raises:
             BrokenHistory: a commit that something names was not among those read.
@@ -83,7 +83,7 @@ class Snapshot:
             first_parent=first_parent_indices(ids, text_lists(self.commits.column("parents"))),
             created_ms=self.commits.numbers("created_ms"),
             heads=self._rows(ids, "branch"),
-            pinned=[*self._rows(ids, "hold").values(), *(self._rows(ids, "tag").values() if rules.tags_pin else ())],
+            pinned=[*self._rows(ids, "intent").values(), *(self._rows(ids, "tag").values() if rules.tags_pin else ())],
             rules=rules,
             now_ms=now_ms,
         )
@@ -132,8 +132,8 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
     """
     swept = await read_swept(versions)
     refs = [
-        ("hold", name, hold.commit_id, RefState.ACTIVE.value)
-        async for name, hold in records(versions, HoldRecord, keys.HOLD)
+        ("intent", name, intent.commit_id, RefState.ACTIVE.value)
+        async for name, intent in records(versions, IntentRecord, keys.INTENT)
     ]
     refs += [
         ("branch", name, branch.commit_id, branch.state.value)
@@ -143,11 +143,13 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
         ("tag", name, tag.commit_id, tag.state.value) async for name, tag in records(versions, TagRecord, keys.TAG)
     ]
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
-    void = await find_void(versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs])
+    orphaned = await find_orphaned(
+        versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs]
+    )
     # A copy from a commit may set its cell after we read staging, and before another run sweeps that commit: the run
     # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
     late = frozenset() if known is None else swept - known
-    return replace(snapshot, swept=(swept | void) - late, late=late) if void or late else snapshot
+    return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:
@@ -173,13 +175,13 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
     """
     found: set[str] = set()
     for id_, metarange in snapshot.swept_bases():
-        if any(await versions.retired.given_up([metarange])):
+        if any(await versions.retired.retired_by([metarange])):
             continue
         try:
             ranges = await versions.context.trees.ranges(metarange)
         except MetarangeCorrupt:
             continue
-        if not any(await versions.retired.given_up([info.id for info in ranges])):
+        if not any(await versions.retired.retired_by([info.id for info in ranges])):
             found.add(id_)
     return found
 

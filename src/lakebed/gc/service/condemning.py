@@ -5,8 +5,8 @@ Whoever names a commit writes where a run will look, then checks whether the com
 first and looks then, in this order and no other:
 
     publish   the run as `planning`, which takes nothing; the commits; then the run as `condemning`
-    touch     the branches that the condemned commits were made for: a `set_if` that slept fails now
-    read      staging and touch, then uploads and copies (reading.py)
+    bump     the branches that the condemned commits were made for: a `set_if` that slept fails now
+    read      staging and bump, then uploads and copies (reading.py)
     look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
     recheck   what something names, or what the rules keep as things are now, is taken out
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
@@ -41,8 +41,6 @@ from lakebed.gc.protocol import (
     check_manifest,
 )
 from lakebed.versions import Commit, RunRecord, SweptRecord, Versions, decode_record, encode_record, keys
-from lakebed.versions import RunKind as StoredKind
-from lakebed.versions import RunState as StoredState
 
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
@@ -63,7 +61,7 @@ class Condemning:
         self._reading = reading
 
     async def condemn(self, run_id: RunId, body: Condemn) -> Condemnation:
-        """One page: the first publishes and touches, all read staging, the last looks again and says what is left.
+        """One page: the first publishes and bumps, all read staging, the last looks again and says what is left.
 
         Raises:
             RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata gave up its plan.
@@ -94,10 +92,10 @@ class Condemning:
         attempt = self._versions.ports.ids.fresh()
         record = await self._begin_attempt(run_id, attempt, body, commits)
         for branch in branches:
-            await self._versions.fencing.touch(branch)
-        # Before staging is read, not after: an upload that sets its cell again while we read is in no settled slice.
-        settled, _ = await self._runs.settled_slices()
-        await inputs.write_settled(attempt, settled)
+            await self._versions.fencing.bump(branch)
+        # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
+        closed, _ = await self._runs.closed_slices()
+        await inputs.write_closed(attempt, closed)
         # Nor after staging: what is swept later may have been copied from, by a copy that we do not see.
         await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
         return record, Cursor(name=uncommitted_name(attempt))
@@ -105,8 +103,8 @@ class Condemning:
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=StoredKind.COMMITTED,
-            state=StoredState.PLANNING,
+            kind=RunKind.COMMITTED,
+            state=RunState.PLANNING,
             started_ms=now_ms,
             attempt=attempt,
             listed=body.commits.digest(),
@@ -117,14 +115,14 @@ class Condemning:
             before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
         except RunNotFound:
             held = await self._runs.write(run_id, record, None)
-            await self._runs.check_not_given_up(run_id)
+            await self._runs.check_not_retired(run_id)
         else:
             record = replace(record, state=before.state, started_ms=before.started_ms)
             held = await self._runs.write(run_id, record, held)
         await self._add_condemned(run_id, commits)
-        if record.state is StoredState.PLANNING:
+        if record.state is RunState.PLANNING:
             # Not before its list is whole: from here on every commit of it is condemned at once.
-            record = replace(record, state=StoredState.CONDEMNING)
+            record = replace(record, state=RunState.CONDEMNING)
             await self._runs.write(run_id, record, held)
         return record
 
@@ -185,7 +183,7 @@ class Condemning:
             commits=commits,
             refs=refs,
             uncommitted=uncommitted,
-            settled_slices=await inputs.read_settled(attempt),
+            closed_slices=await inputs.read_closed(attempt),
             condemned=len(condemned),
             taken_out=len(published) - len(condemned),
         )
@@ -222,8 +220,8 @@ class Condemning:
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
         inputs = Inputs(self._versions.objectstore, kind, run_id)
         condemned = _condemned_in(await inputs.read_table(COMMITS, body.commits))
-        if record.state is StoredState.CONDEMNING:
-            record = replace(record, state=StoredState.SWEEPING, plan=body.plan.digest())
+        if record.state is RunState.CONDEMNING:
+            record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
@@ -232,7 +230,7 @@ class Condemning:
         return record
 
     async def _is_of_metadata(self, run_id: RunId) -> bool:
-        return (await self._runs.read(run_id))[0].kind is StoredKind.METADATA
+        return (await self._runs.read(run_id))[0].kind is RunKind.METADATA
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
         value = encode_record(SweptRecord(run=run_id))
@@ -253,7 +251,7 @@ class Condemning:
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
-            if not record.listed or record.state not in (StoredState.ENDED, StoredState.ABANDONED):
+            if not record.listed or record.state not in (RunState.ENDED, RunState.ABANDONED):
                 continue
             await self.drop_condemned(run_id)
             if now_ms - record.started_ms >= old_age_ms:

@@ -34,7 +34,7 @@ from .continuing import Continuations, Reader, fresh_secret
 from .errors import RunMoved, StalePlan, WrongKind
 from .inputs import Inputs
 from .reading import Cursor, Reading
-from .runs import RunBook, kind_of, moved, state_of
+from .runs import RunBook, moved
 
 _DELETING = (RunState.MARKED, RunState.SWEEPING)
 
@@ -65,7 +65,7 @@ class Deferring:
             raise StalePlan(f"run {run_id} may delete another table", run_id=run_id)
         if record.purging:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
-        kind = kind_of(record)
+        kind = record.kind
         # Before the record: whoever finds a deferred run finds its objects.
         waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, doomed=body.plan))
         await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
@@ -89,18 +89,18 @@ class Deferring:
             record = await self._begin_purging(run_id)
             cursor = Cursor(name=uncommitted_name(record.attempt))
             swept = await read_swept(self._versions)
-            await Inputs(self._versions.objectstore, kind_of(record), run_id).write_swept(swept, attempt=record.attempt)
+            await Inputs(self._versions.objectstore, record.kind, run_id).write_swept(swept, attempt=record.attempt)
         else:
             record, _ = await self._runs.read(run_id)
             self._check_may_delete(run_id, record)
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
-        inputs = Inputs(self._versions.objectstore, kind_of(record), run_id)
+        inputs = Inputs(self._versions.objectstore, record.kind, run_id)
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
             token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
             return Condemnation(run_id=run_id, continuation_token=token)
         # Slices never open again. One that seems open now belongs to older records: its objects stay.
-        settled, _ = await self._runs.settled_slices()
+        closed, _ = await self._runs.closed_slices()
         # Commits after what is staged, as everywhere: what is committed in between would be in neither.
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=record.attempt))
         return Condemnation(
@@ -108,7 +108,7 @@ class Deferring:
             commits=await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables()),
             refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
             uncommitted=page.whole,
-            settled_slices=settled,
+            closed_slices=closed,
         )
 
     async def _begin_purging(self, run_id: RunId) -> RunRecord:
@@ -126,11 +126,11 @@ class Deferring:
         return record
 
     def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
-        if kind_of(record) is RunKind.METADATA:
+        if record.kind is RunKind.METADATA:
             raise WrongKind(f"run {run_id} is one of metadata, which is never deferred", run_id=run_id)
         # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
-        is_bound = record.began if state_of(record) is RunState.MARKED else record.swept
-        if state_of(record) not in _DELETING or not is_bound:
+        is_bound = record.began if record.state is RunState.MARKED else record.swept
+        if record.state not in _DELETING or not is_bound:
             raise moved(run_id, record)
 
     async def _clocks_ms(self) -> tuple[int, int]:

@@ -142,23 +142,23 @@ class Inputs:
             raise BadInput(f"{path} is missing", input=name) from error
         return frozenset(map(CommitId, (await self.read_table(CONDEMNED, manifest)).column("id").to_pylist()))
 
-    async def write_settled(self, attempt: str, slices: tuple[str, ...]) -> None:
+    async def write_closed(self, attempt: str, slices: tuple[str, ...]) -> None:
         """Names of slices, kept from the first page of a reading for its last."""
-        await self._objectstore.put(self._settled_path(attempt), msgspec.json.encode(slices))
+        await self._objectstore.put(self._closed_path(attempt), msgspec.json.encode(slices))
 
-    async def read_settled(self, attempt: str) -> tuple[str, ...]:
+    async def read_closed(self, attempt: str) -> tuple[str, ...]:
         """
         Raises:
             BadInput: missing or unreadable.
         """
-        path = self._settled_path(attempt)
+        path = self._closed_path(attempt)
         try:
             return msgspec.json.decode(await self._objectstore.get(path), type=tuple[str, ...])
         except (ObjectMissing, msgspec.MsgspecError) as error:
-            raise BadInput(f"{path} is missing or unreadable: {error}", input="settled") from error
+            raise BadInput(f"{path} is missing or unreadable: {error}", input="closed") from error
 
-    def _settled_path(self, attempt: str) -> str:
-        return f"{run_folder(self.kind, self.run_id)}settled.{attempt}.json"
+    def _closed_path(self, attempt: str) -> str:
+        return f"{run_folder(self.kind, self.run_id)}closed.{attempt}.json"
 
     async def read_table(self, table: Table, manifest: Manifest) -> pa.Table:
         """

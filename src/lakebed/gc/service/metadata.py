@@ -9,7 +9,7 @@ files asks for it after he read his branch, and gives the same content another i
     give up   each file's id and each run's, under a key that is never removed
     end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
               its folder stays
-    touch     every branch: whoever read it before and asked too early fails to publish now, and builds again
+    bump     every branch: whoever read it before and asked too early fails to publish now, and builds again
     look      swept records, refs, then every commit record: what one names that is not swept stays
     sweeping  `set_if`, bound to this look; from here on deletes may begin
 
@@ -37,14 +37,12 @@ from lakebed.gc.protocol import (
 )
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import RefState, RunRecord, Versions, keys
-from lakebed.versions import RunKind as StoredKind
-from lakebed.versions import RunState as StoredState
 
 from .commits import Snapshot, read_snapshot_for_metadata
 from .errors import RunMoved, RunNotFound
 from .inputs import Inputs
 from .options import ServiceOptions
-from .runs import RunBook, kind_of, state_of
+from .runs import RunBook
 
 FILE = "file"
 RUN = "run"
@@ -86,8 +84,8 @@ class MetadataRuns:
     async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports
         record = RunRecord(
-            kind=StoredKind.METADATA,
-            state=StoredState.CONDEMNING,
+            kind=RunKind.METADATA,
+            state=RunState.CONDEMNING,
             started_ms=ports.clock.now_ms(),
             attempt=ports.ids.fresh(),
             listed=leftovers.digest(),
@@ -96,7 +94,7 @@ class MetadataRuns:
             before, held = await self._runs.read_as(run_id, RunKind.METADATA, RunState.CONDEMNING)
         except RunNotFound:
             now = await self._runs.write(run_id, record, None)
-            await self._runs.check_not_given_up(run_id)
+            await self._runs.check_not_retired(run_id)
             return record, now
         if before.listed != record.listed:
             raise BadInput(f"run {run_id} published another list before", input=LEFTOVERS.name)
@@ -104,9 +102,9 @@ class MetadataRuns:
         return record, await self._runs.write(run_id, record, held)
 
     async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
-        """Give up, end, touch. The runs that are alive are returned: their folders stay."""
-        names = [id_.encode() for id_ in files] + [keys.given_up_run(run) for run in runs]
-        partition = keys.given_up_partition(self._versions.uid)
+        """Give up, end, bump. The runs that are alive are returned: their folders stay."""
+        names = [id_.encode() for id_ in files] + [keys.retired_run(run) for run in runs]
+        partition = keys.retired_partition(self._versions.uid)
         for start in range(0, len(names), WRITE_BATCH):
             batch = [(name, run_id.encode()) for name in names[start : start + WRITE_BATCH]]
             await self._versions.store.set_many(partition, batch)
@@ -114,7 +112,7 @@ class MetadataRuns:
         for name, record in await self._versions.context.branches.every():
             # One that is being made can be read by nobody yet: who builds on it asks after this.
             if record.state is RefState.ACTIVE:
-                await self._versions.fencing.touch(name)
+                await self._versions.fencing.bump(name)
         return alive
 
     async def _end_planned(self, run_id: RunId) -> bool:
@@ -122,8 +120,8 @@ class MetadataRuns:
         be published: whoever does that looks whether it was given up, after its record is there."""
         try:
             record, _ = await self._runs.read(run_id)
-            if record.state is StoredState.MARKED:
-                folder = run_folder(kind_of(record), run_id)
+            if record.state is RunState.MARKED:
+                folder = run_folder(record.kind, run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
                     return False  # It was applied by an older release, and is to be again: some objects failed.
                 record = await self._runs.end_unapplied(run_id)
@@ -131,7 +129,7 @@ class MetadataRuns:
             return True
         except RunMoved:
             return False
-        return state_of(record) in _OVER
+        return record.state in _OVER
 
     async def look(self) -> Snapshot:
         return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
@@ -141,11 +139,11 @@ class MetadataRuns:
 
         What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
         """
-        over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if state_of(record) in _OVER]
-        given_up = await self._versions.retired.given_up([keys.given_up_run(run_id).decode() for run_id, _ in over])
+        over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if record.state in _OVER]
+        given_up = await self._versions.retired.retired_by([keys.retired_run(run_id).decode() for run_id, _ in over])
         forgotten: list[RunId] = []
         for (run_id, record), by in zip(over, given_up, strict=True):
-            if by and not await self._has_files(run_folder(kind_of(record), run_id)) and await self._forget(run_id):
+            if by and not await self._has_files(run_folder(record.kind, run_id)) and await self._forget(run_id):
                 forgotten.append(run_id)
         return forgotten
 

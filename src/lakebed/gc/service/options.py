@@ -12,7 +12,7 @@ class ServiceOptions:
     """`part_bytes` is the size at which a Parquet file of an input is cut ("approximately 20MB", document 001), and
     `page_rows` the number of rows: one call writes one such file. `scan_page` cells are read at a time.
 
-    `dead_owner_age_ms`: a slice that was opened so long ago and never settled has lost its owner; it is given up when
+    `dead_owner_age_ms`: a slice that was opened so long ago and never closed has lost its owner; it is given up when
     a run begins. An owner that lives after all notices and goes on in a fresh slice. `dead_run_age_ms`: a run that
     still marks after so long was left behind, and is abandoned. `readers_grace_ms`: for so long after a run began that
     swept a commit, the commit's ranges stay, for somebody may be listing it.

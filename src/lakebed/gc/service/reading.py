@@ -3,8 +3,8 @@
 In the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
 
     cells    each branch, and every cell of each of its tokens, even those equal to the commit
-    touch    each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
-             `touched` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
+    bump    each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
+             `epoch` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
     uploads  addresses handed out, in whatever state but expired
     copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
 
@@ -15,7 +15,7 @@ Outside it travels sealed (continuing.py).
 
 Branches are looked at one after the other, not all at the start. That loses nothing: a branch that comes into being
 behind the cursor has a token without cells, and whatever is put into it later is an address of a slice that had not
-settled when the run began, or has an upload or copy record, or is in a commit.
+closed when the run began, or has an upload or copy record, or is in a commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UPLOADS: Final = "uploads"
 
 class Phase(StrEnum):
     CELLS = "cells"
-    TOUCH = "touch"
+    BUMP = "bump"
     UPLOADS = "uploads"
     COPIES = "copies"
     DONE = "done"
@@ -129,8 +129,8 @@ class Reading:
         match cursor.phase:
             case Phase.CELLS:
                 return await self._step_cells(cursor, rows)
-            case Phase.TOUCH:
-                return await self._step_touch(cursor, rows)
+            case Phase.BUMP:
+                return await self._step_bump(cursor, rows)
             case Phase.UPLOADS:
                 return await self._step_uploads(cursor, rows)
             case Phase.COPIES:
@@ -144,11 +144,11 @@ class Reading:
             return await self._scan_token(cursor, rows)
         found = await self._next_branch(cursor.branch)
         if found is None:
-            return _beginning(cursor, Phase.TOUCH)
+            return _beginning(cursor, Phase.BUMP)
         name, record = found
         return replace(cursor, branch=name, tokens=record.tokens(), key=b"")
 
-    async def _step_touch(self, cursor: Cursor, rows: AddressRows) -> Cursor:
+    async def _step_bump(self, cursor: Cursor, rows: AddressRows) -> Cursor:
         if cursor.tokens:
             token = cursor.tokens[0]
             after = await self._scan_token(cursor, rows)
@@ -165,7 +165,7 @@ class Reading:
         frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
         if frozen:
             return replace(cursor, tokens=frozen, key=b"")
-        await self._versions.fencing.touch(cursor.branch, only_sealed=True)
+        await self._versions.fencing.bump(cursor.branch, only_sealed=True)
         return replace(cursor, inside=False, read=())
 
     async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:

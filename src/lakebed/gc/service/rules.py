@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lakebed.base import OutcomeUnknown, RunId
+from lakebed.base import OutcomeUnknown, RunId, RunState
 from lakebed.gc.rules import Rules, check_rules, days_rules, with_days
 from lakebed.kv import PredicateFailed
-from lakebed.versions import Record, RecordFormat, RunState, Versions, decode_record, encode_record, keys
+from lakebed.versions import Record, RecordFormat, Versions, decode_record, encode_record, keys
 
 from .errors import RulesMoved, RulesVersionNotFound
 

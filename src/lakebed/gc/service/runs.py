@@ -1,11 +1,11 @@
-"""Beginning, moving and ending collection runs. Each move is one `set_if`; which there are, says `protocol.MOVES`."""
+"""Beginning, moving and ending collection runs. Each move is one `set_if`; `lakebed.base.RUN_MOVES` lists them."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakebed.base import OutcomeUnknown, RunId
-from lakebed.gc.protocol import MOVES, Apply, RunKind, RunState, RunView
+from lakebed.base import RUN_MOVES, OutcomeUnknown, RunId
+from lakebed.gc.protocol import Apply, RunKind, RunState, RunView
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
     CopyRecord,
@@ -20,15 +20,13 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
-from lakebed.versions import RunKind as StoredKind
-from lakebed.versions import RunState as StoredState
 
 from .continuing import fresh_secret
 from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from .options import ServiceOptions
 from .records import records
 
-_BEGUN = (StoredState.PLANNING, StoredState.MARKING, StoredState.CONDEMNING)
+_BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.CONDEMNING)
 
 
 class RunBook:
@@ -56,9 +54,9 @@ class RunBook:
             RunMoved: it is in another state.
         """
         record, held = await self.read(run_id)
-        if kind_of(record) is not kind:
+        if record.kind is not kind:
             raise WrongKind(f"run {run_id} is one of {record.kind.value} data", run_id=run_id)
-        if state_of(record) not in states:
+        if record.state not in states:
             raise moved(run_id, record)
         return record, held
 
@@ -83,13 +81,13 @@ class RunBook:
             return found
         return Held(value, now)
 
-    async def check_not_given_up(self, run_id: RunId) -> None:
+    async def check_not_retired(self, run_id: RunId) -> None:
         """For a run whose record was just written: a collection of metadata takes plans that were never applied.
 
         Raises:
             RunMoved: it does, and the run is abandoned.
         """
-        if (await self._versions.retired.given_up([keys.given_up_run(run_id).decode()]))[0]:
+        if (await self._versions.retired.retired_by([keys.retired_run(run_id).decode()]))[0]:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
     async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
@@ -106,10 +104,10 @@ class RunBook:
         except RunNotFound:
             if uncommitted:
                 raise
-            if (await self._versions.retired.given_up([keys.given_up_run(run_id).decode()]))[0]:
+            if (await self._versions.retired.retired_by([keys.retired_run(run_id).decode()]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
-            return RunRecord(kind=StoredKind(body.kind.value), state=StoredState.PLANNING, started_ms=now_ms)
+            return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
         if uncommitted and record.plan != body.plan:
             raise StalePlan(f"run {run_id} was marked with another plan", run_id=run_id)
         return record
@@ -125,8 +123,8 @@ class RunBook:
         run_id = RunId(self._versions.ports.ids.fresh())
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=StoredKind.UNCOMMITTED,
-            state=StoredState.MARKING,
+            kind=RunKind.UNCOMMITTED,
+            state=RunState.MARKING,
             started_ms=now_ms,
             secret=fresh_secret(self._versions.ports.ids),
         )
@@ -140,18 +138,18 @@ class RunBook:
             RunMoved: from where it is, this state is not to be reached; or what it takes is not written down yet.
         """
         record, held = await self.read(run_id)
-        if state_of(record) is state and plan in ("", record.plan):
+        if record.state is state and plan in ("", record.plan):
             return record
-        if state not in MOVES[kind_of(record)][state_of(record)]:
+        if state not in RUN_MOVES[record.kind][record.state]:
             raise moved(run_id, record)
-        if record.kind is StoredKind.COMMITTED and record.state is StoredState.SWEEPING and not record.swept:
+        if record.kind is RunKind.COMMITTED and record.state is RunState.SWEEPING and not record.swept:
             # Its commits would be in neither list: not in its own any more, and not yet among the swept.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
         if record.until_ms and not record.purging:
             # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
             raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
-        after = replace(record, state=StoredState(state.value), plan=plan or record.plan)
+        after = replace(record, state=state, plan=plan or record.plan)
         await self.write(run_id, after, held)
         return after
 
@@ -162,9 +160,9 @@ class RunBook:
             RunMoved: it is not marked, or an apply of it began.
         """
         record, held = await self.read(run_id)
-        if record.state is not StoredState.MARKED or record.began:
+        if record.state is not RunState.MARKED or record.began:
             raise moved(run_id, record)
-        after = replace(record, state=StoredState.ENDED, plan="")
+        after = replace(record, state=RunState.ENDED, plan="")
         await self.write(run_id, after, held)
         return after
 
@@ -176,7 +174,7 @@ class RunBook:
         """
         while True:
             record, held = await self.read(run_id)
-            if record.state is not StoredState.MARKED:
+            if record.state is not RunState.MARKED:
                 raise moved(run_id, record)
             if record.began:
                 return record
@@ -191,7 +189,7 @@ class RunBook:
         """For a run of which each commit that it takes has its record: from now on it may end."""
         while True:
             record, held = await self.read(run_id)
-            if record.swept or record.state is not StoredState.SWEEPING:
+            if record.swept or record.state is not RunState.SWEEPING:
                 return
             try:
                 await self.write(run_id, replace(record, swept=True), held)
@@ -215,47 +213,38 @@ class RunBook:
 
     # Slices
 
-    async def settled_slices(self) -> tuple[tuple[str, ...], int]:
+    async def closed_slices(self) -> tuple[tuple[str, ...], int]:
         """Names of the slices into which every upload has ended, ascending; and how many others there are.
 
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
-        dead are given up, which settles their slices at the cost of one freeze of every branch.
+        dead are given up, which closes their slices at the cost of one freeze of every branch.
         """
-        await self._versions.slices.close()
-        await self._give_up_dead_owners()
+        await self._versions.slices.end()
+        await self._fence_dead_owners()
         found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
-        settled = tuple(name for name, record in found if record.state is SliceState.SETTLED)
-        return settled, len(found) - len(settled)
+        closed = tuple(name for name, record in found if record.state is SliceState.CLOSED)
+        return closed, len(found) - len(closed)
 
-    async def _give_up_dead_owners(self) -> None:
+    async def _fence_dead_owners(self) -> None:
         versions = self._versions
         now_ms, age_ms = versions.ports.clock.now_ms(), self._options.dead_owner_age_ms
         slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
-        dead = [n for n, s in slices if s.state is not SliceState.SETTLED and _is_old(s.opened_ms, now_ms, age_ms)]
-        await versions.fencing.give_up_slices([keys.SLICE + name.encode() for name in dead])
+        dead = [n for n, s in slices if s.state is not SliceState.CLOSED and _is_old(s.opened_ms, now_ms, age_ms)]
+        await versions.fencing.fence_slices([keys.SLICE + name.encode() for name in dead])
         uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
         for name, upload in uploads:
-            if upload.state in (UploadState.LINKING, UploadState.VOID) and _is_old(upload.issued_ms, now_ms, age_ms):
-                await versions.fencing.give_up(UploadRecord, keys.UPLOAD + name.encode())
+            if upload.state in (UploadState.LINKING, UploadState.REVOKED) and _is_old(upload.issued_ms, now_ms, age_ms):
+                await versions.fencing.fence(UploadRecord, keys.UPLOAD + name.encode())
         copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
         for name, copy in copies:
             if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
-                await versions.fencing.give_up(CopyRecord, keys.COPY + name.encode())
+                await versions.fencing.fence(CopyRecord, keys.COPY + name.encode())
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
     """Whether to give up on what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
     would stay for ever otherwise."""
     return abs(now_ms - then_ms) >= age_ms
-
-
-def kind_of(record: RunRecord) -> RunKind:
-    """The store's words and those of the seam are two enumerations, because `versions` knows nothing of collectors."""
-    return RunKind(record.kind.value)
-
-
-def state_of(record: RunRecord) -> RunState:
-    return RunState(record.state.value)
 
 
 def moved(run_id: RunId, record: RunRecord) -> RunMoved:
@@ -265,8 +254,8 @@ def moved(run_id: RunId, record: RunRecord) -> RunMoved:
 def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
     return RunView(
         run_id=run_id,
-        kind=kind_of(record),
-        state=state_of(record),
+        kind=record.kind,
+        state=record.state,
         started_ms=record.started_ms,
         condemned=condemned,
         plan=record.plan,

@@ -24,6 +24,7 @@ from lakebed.base import (
     Invalid,
     MetarangeId,
     NotFound,
+    RunState,
     from_row,
     is_absolute,
     key_inside,
@@ -51,7 +52,6 @@ from lakebed.versions import (
     Condemned,
     ContentsGone,
     RefState,
-    RunState,
     SliceRecord,
     SliceState,
     Versions,
@@ -280,7 +280,7 @@ class Why:
             size_bytes=None if stat is None else stat.size_bytes,
             modified_ms=None if stat is None else stat.modified_ms,
             goes_ms=goes,
-            slice_settled=await self._is_settled(address),
+            slice_closed=await self._is_closed(address),
             stays=tuple(stays[:SHOWN]),
             stays_count=len(stays),
             commits=tuple(name for _, name in names[:SHOWN]),
@@ -296,13 +296,13 @@ class Why:
         except ObjectMissing:
             return None
 
-    async def _is_settled(self, address: str) -> bool | None:
+    async def _is_closed(self, address: str) -> bool | None:
         place = parse_address(address)
         if place is None:
             return None
         name = slice_name(place[0])
         held = await self._versions.store.get(self._versions.partition, keys.SLICE + name.encode())
-        return held is not None and decode_record(SliceRecord, held.value).state is SliceState.SETTLED
+        return held is not None and decode_record(SliceRecord, held.value).state is SliceState.CLOSED
 
     # What was taken
 
@@ -355,7 +355,7 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
     rows = {id_: row for row, id_ in enumerate(ids)}
     refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
     active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
-    held = {name: row for kind, name, row in active if kind == "hold"}
+    held = {name: row for kind, name, row in active if kind == "intent"}
     held |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
     return Ancestry(
         ids=ids,

@@ -1,7 +1,7 @@
 """The committer: seal, build, claim, publish (document 002, "Committer flow"; docs/design/protocols.md, "Commit").
 
 Lock-free: somebody makes progress after three KV operations, and a commit starts again only for each commit that
-overtakes it, each touch and each freeze. What it promises: a commit holds every write acknowledged before it began; an
+overtakes it, each bump and each freeze. What it promises: a commit holds every write acknowledged before it began; an
 acknowledged write is in a commit or still staged; the heads of a branch form a chain.
 
     seal     set_if the branch: a fresh token; the old one, *mine*, in front of the sealed tokens
@@ -70,14 +70,14 @@ class Built:
     commit_id: CommitId
     head: CommitId
     left: tuple[Sealed, ...]
-    touched: int
+    epoch: int
 
     def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
         """Whether it may be published on this record as it is.
 
         Head *and* left: keeping the metarange and changing only the parent would lose what came between.
         """
-        return self.head == record.commit_id and self.left == tuple(left) and self.touched == record.touched
+        return self.head == record.commit_id and self.left == tuple(left) and self.epoch == record.epoch
 
 
 class Committer:
@@ -176,17 +176,17 @@ class Committer:
     async def _build(
         self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
     ) -> Built:
-        """Step 2. `record.touched` is from before the cells were read and before any id was asked after, so a touch in
+        """Step 2. `record.epoch` is from before the cells were read and before any id was asked after, so a bump in
         between fails the publication."""
         base = await self._context.commits.metarange(record.commit_id)
         changes = await self._changes([sealed.token for sealed in left])
-        metarange = (await self._context.trees.apply(base, changes, salts=self._retired.given_up)).metarange_id
+        metarange = (await self._context.trees.apply(base, changes, retired_by=self._retired.retired_by)).metarange_id
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.
-            return Built(None, record.commit_id, record.commit_id, tuple(left), record.touched)
+            return Built(None, record.commit_id, record.commit_id, tuple(left), record.epoch)
         commit = await self.new_commit(branch, metarange, (record.commit_id,), note)
-        return Built(commit, await self._context.commits.write(commit), record.commit_id, tuple(left), record.touched)
+        return Built(commit, await self._context.commits.write(commit), record.commit_id, tuple(left), record.epoch)
 
     async def _changes(self, tokens: Sequence[StagingToken]) -> pa.Table:
         """The overlay of the tokens' cells (newest first), as columns. Each page becomes columns at once."""

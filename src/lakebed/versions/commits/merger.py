@@ -141,7 +141,7 @@ class Merger:
             source=await self._context.commits.metarange(source),
             destination=await self._context.commits.metarange(head),
             strategy=strategy,
-            salts=self._retired.given_up,
+            retired_by=self._retired.retired_by,
         )
         if merged.conflicts:
             raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)

@@ -1,9 +1,10 @@
-"""Giving up what is staged: a whole branch, a prefix, one object; and moving a branch's head by hand.
+"""Drop what is staged: a whole branch, a prefix, one object; and move a branch's head by hand.
 
 A reset claims the token and the sealed tokens, then replaces the record by one with a fresh token and none sealed: a
-commit that was about to take them finds itself overtaken. A hard reset also names a commit, so it first writes a hold
-where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset"). The reset
-of one object may have to name what the branch's commit has there: that is a copy (tracking.py), and tracked like one.
+commit that was about to take them finds itself overtaken. A hard reset also names a commit. So it first writes an
+intent where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset").
+The reset of one object may have to name what the branch's commit has there: a copy (staging/copies.py), tracked like
+any other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lakebed.versions import keys
 from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import Condemned, UncommittedChanges, UploadRefused
-from lakebed.versions.records import BranchRecord, CopyState, HoldRecord
+from lakebed.versions.records import BranchRecord, CopyState, IntentRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.copies import Copies
@@ -195,10 +196,10 @@ class Resetter:
         attempt = 0
         while force:
             attempt += 1
-            # The branch is read before the hold is written. A cleaner that takes us for dead touches the branch and
-            # only then removes the hold, so that what we do on this reading fails.
+            # The branch is read before the intent is written. A cleaner that takes us for dead bumps the branch and
+            # only then removes the intent, so that what we do on this reading fails.
             seen = await self._context.branches.fresh(branch)
-            if await self._holding(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
+            if await self._with_intent(branch, operation, attempt, commit_id, partial(self._drop_staged, seen=seen)):
                 return commit_id
         while True:
             record = (await self._context.branches.fresh(branch)).record
@@ -209,7 +210,7 @@ class Resetter:
                 left = [sealed.token for sealed in seen.record.sealed[place:]]
                 await self._check_unused(branch, seen.record.commit_id, left)
                 move = partial(self._drop_unused, seen=seen, mine=mine, place=place)
-                if await self._holding(branch, operation, attempt, commit_id, move):
+                if await self._with_intent(branch, operation, attempt, commit_id, move):
                     return commit_id
                 seen = await self._context.branches.fresh(branch)
 
@@ -261,25 +262,25 @@ class Resetter:
                 raise
         return True
 
-    async def _holding(
+    async def _with_intent(
         self, branch: str, operation: str, attempt: int, commit_id: CommitId, move: Callable[..., Awaitable[bool]]
     ) -> bool:
-        """Move the branch's head while a hold stands where collections look."""
-        hold = keys.HOLD + f"{operation}-{attempt:04d}".encode()
-        record = HoldRecord(commit_id=commit_id, branch=branch, created_ms=self._context.ports.clock.now_ms())
-        await self._context.set(hold, record)
+        """Move the branch's head while an intent stands where collections look."""
+        intent = keys.INTENT + f"{operation}-{attempt:04d}".encode()
+        record = IntentRecord(commit_id=commit_id, branch=branch, created_ms=self._context.ports.clock.now_ms())
+        await self._context.set(intent, record)
         try:
             await self._retired.check_not_condemned([commit_id])
             done = await move(branch, operation, attempt, commit_id=commit_id)
         except OutcomeUnknown:
-            raise  # It may yet land: the hold stays until a cleaner has touched the branch.
+            raise  # It may yet land: the intent stays until a cleaner has bumped the branch.
         except LakebedError:
-            await self._drop_hold(hold)
+            await self._drop_intent(intent)
             raise
-        await self._drop_hold(hold)
+        await self._drop_intent(intent)
         return done
 
-    async def _drop_hold(self, hold: bytes) -> None:
+    async def _drop_intent(self, intent: bytes) -> None:
         """Where that fails the cleaner does it: it is not to be taken for a failure of the reset."""
         with suppress(Unavailable, OutcomeUnknown):
-            await self._context.store.delete(self._context.partition, hold)
+            await self._context.store.delete(self._context.partition, intent)

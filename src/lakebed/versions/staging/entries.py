@@ -181,7 +181,7 @@ class Staging:
             except Fenced:
                 place, entry = await self._move_to_fresh_place(place, entry)
             except BaseException as error:
-                # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to settle.
+                # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to close.
                 await self._slices.leave(
                     place, in_doubt=isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
                 )

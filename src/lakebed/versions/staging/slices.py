@@ -2,8 +2,8 @@
 
 A slice has one owner, and its record is `open` before its first object. Addresses in it are a dense count that lives in
 memory only: an instance that starts again takes a new slice, so no number is ever handed out twice. A slice ends after
-an hour or at its size limit; its record becomes `settled` when every upload in it has ended, well or badly, and only
-settled slices are listed by collectors. An owner that died leaves its slices open until a collector gives it up, which
+an hour or at its size limit; its record becomes `closed` when every upload in it has ended, well or badly, and only
+closed slices are listed by collectors. An owner that died leaves its slices open until a collector gives it up, which
 fences the slice first: an upload that finds its slice fenced starts again at a fresh address.
 """
 
@@ -23,7 +23,7 @@ from lakebed.versions.records import SliceRecord, SliceState, decode_record, enc
 class OpenSlice:
     """A slice of this instance. `uploads` counts those under way in it.
 
-    `in_doubt`: of one of them nobody knows whether its cell may still be set. Such a slice is never settled by its
+    `in_doubt`: of one of them nobody knows whether its cell may still be set. Such a slice is never closed by its
     owner, but by a collector that gives it up, which makes sure that the cell does not count.
     """
 
@@ -31,7 +31,7 @@ class OpenSlice:
     opened_ms: int
     next_sequence: int = 0
     uploads: int = 0
-    closed: bool = False
+    ended: bool = False
     in_doubt: bool = False
 
 
@@ -47,15 +47,15 @@ class Slices:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open_slice: OpenSlice | None = None
-        # Closed, and with uploads under way; or the store could not be reached when the last of them ended.
-        self._unsettled: tuple[OpenSlice, ...] = ()
+        # Ended, and with uploads under way; or the store could not be reached when the last of them ended.
+        self._unclosed: tuple[OpenSlice, ...] = ()
 
     async def place(self) -> Place:
-        """A fresh address. The caller must `_leave` it, whatever happens. One `set_if` a slice."""
+        """A fresh address. The caller must `leave` it, whatever happens. One `set_if` a slice."""
         current = self._open_slice
         if current is None or self._is_full(current):
             if current is not None:
-                await self._close(current)
+                await self._end(current)
             current = self._open_slice
             if current is None or self._is_full(current):
                 current = await self._open()
@@ -68,8 +68,8 @@ class Slices:
         """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake."""
         place.slice_.uploads -= 1
         place.slice_.in_doubt |= in_doubt
-        if place.slice_.closed:
-            await self._settle_ended()
+        if place.slice_.ended:
+            await self._close_ended()
 
     async def is_open(self, place: Place) -> bool:
         """Read the slice's record, after this call began."""
@@ -79,23 +79,23 @@ class Slices:
             self._open_slice = None
         return is_open
 
-    async def close(self, *, opened_until_ms: int | None = None) -> None:
-        """End the current slice, or only if it was opened by then; it settles when its last upload does."""
+    async def end(self, *, opened_until_ms: int | None = None) -> None:
+        """End the current slice, or only if it was opened by then; it closes when its last upload does."""
         current = self._open_slice
         if current is not None and (opened_until_ms is None or current.opened_ms <= opened_until_ms):
-            await self._close(current)
-        await self._settle_ended()
+            await self._end(current)
+        await self._close_ended()
 
-    async def close_old(self) -> None:
+    async def end_old(self) -> None:
         """The same if the current slice is over its age or size: an idle instance would keep it open for ever."""
         if self._open_slice is not None and self._is_full(self._open_slice):
-            await self._close(self._open_slice)
-        await self._settle_ended()
+            await self._end(self._open_slice)
+        await self._close_ended()
 
     def _is_full(self, slice_: OpenSlice) -> bool:
         age_ms = self._context.ports.clock.now_ms() - slice_.opened_ms
         return (
-            slice_.closed
+            slice_.ended
             or slice_.next_sequence >= self._context.options.slice_size_max
             or not 0 <= age_ms < self._context.options.slice_age_ms_max
         )
@@ -113,36 +113,36 @@ class Slices:
             opened = OpenSlice(number, now)
             if other is not None and not self._is_full(other):
                 # Somebody opened one while we waited: theirs is used, ours ends empty.
-                await self._close(opened)
+                await self._end(opened)
                 return other
             self._open_slice = opened
             return opened
 
-    async def _close(self, slice_: OpenSlice) -> None:
+    async def _end(self, slice_: OpenSlice) -> None:
         if self._open_slice is slice_:
             self._open_slice = None
-        slice_.closed = True
-        self._unsettled = (*self._unsettled, slice_)
-        await self._settle_ended()
+        slice_.ended = True
+        self._unclosed = (*self._unclosed, slice_)
+        await self._close_ended()
 
-    async def _settle_ended(self) -> None:
-        """Settle what is over. What the store does not let us settle now is tried again with the next slice."""
-        for slice_ in self._unsettled:
+    async def _close_ended(self) -> None:
+        """Close what is over. What the store does not let us close now is tried again with the next slice."""
+        for slice_ in self._unclosed:
             if not slice_.uploads:
                 with suppress(Unavailable, OutcomeUnknown):
-                    await self._settle(slice_)
-                    self._unsettled = tuple([other for other in self._unsettled if other is not slice_])
+                    await self._close(slice_)
+                    self._unclosed = tuple([other for other in self._unclosed if other is not slice_])
 
-    async def _settle(self, slice_: OpenSlice) -> None:
-        """open → settled; a slice that was fenced meanwhile is its fencer's to settle, one in doubt a collector's."""
+    async def _close(self, slice_: OpenSlice) -> None:
+        """open → closed; a slice that was fenced meanwhile is its fencer's to close, one in doubt a collector's."""
         held = await self._context.get(_key(slice_.number))
         if held is None or slice_.in_doubt:
             return
         record = decode_record(SliceRecord, held.value)
         if record.state is SliceState.OPEN:
-            settled = SliceRecord(state=SliceState.SETTLED, owner=record.owner, opened_ms=record.opened_ms)
+            closed = SliceRecord(state=SliceState.CLOSED, owner=record.owner, opened_ms=record.opened_ms)
             with suppress(PredicateFailed):
-                await self._context.set_if(_key(slice_.number), encode_record(settled), held.predicate)
+                await self._context.set_if(_key(slice_.number), encode_record(closed), held.predicate)
 
 
 def _key(number: int) -> bytes:

@@ -1,7 +1,7 @@
 """The committed contents of one repository: immutable trees of entries, named by content.
 
 A tree is a metarange, which names ranges, which hold entries (`lakebed.ranges`). Equal entries are equal trees with
-equal ids, whatever history led to them (but where an id was given up, `Salts`), and trees that differ little share
+equal ids, whatever history led to them (but where an id was given up, `RetiredBy`), and trees that differ little share
 almost all their ranges. So reading one
 entry decodes one range (and finds it in the cache the next time), and changing, comparing and merging trees cost what
 the change costs, not what the tree holds.
@@ -36,7 +36,7 @@ from lakebed.ranges import (
     chunk,
 )
 
-from .builder import Salts, TreeBuilder, no_salts
+from .builder import RetiredBy, TreeBuilder, none_retired
 from .cache import TreeCache
 from .diff import DiffRow, diff_trees
 from .files import Ahead, Tree, TreeFiles
@@ -118,7 +118,9 @@ class Trees:
             found += view.rows(first, min(len(view), first + limit - len(found)))
         return found
 
-    async def apply(self, metarange: MetarangeId, changes: pa.Table, *, salts: Salts = no_salts) -> Applied:
+    async def apply(
+        self, metarange: MetarangeId, changes: pa.Table, *, retired_by: RetiredBy = none_retired
+    ) -> Applied:
         """The tree after these changes (CHANGES_SCHEMA; ascending, each key once).
 
         A change that puts what is there, or removes what is not, is none; without any, the same id comes back and
@@ -130,7 +132,7 @@ class Trees:
         changes = changes.combine_chunks()
         steps = _plan(tree, KeyColumn(chunk(changes, "key")))
         tables = Ahead(self._files, [info for info, _, _, read in steps if info and read], self._files.entries)
-        builder = TreeBuilder(self._files, self._rule, replaced=tree, salts=salts)
+        builder = TreeBuilder(self._files, self._rule, replaced=tree, retired_by=retired_by)
         added = changed = removed = 0
         for info, start, stop, read in steps:
             if info is not None and not read:
@@ -166,7 +168,7 @@ class Trees:
         source: MetarangeId,
         destination: MetarangeId,
         strategy: Strategy,
-        salts: Salts = no_salts,
+        retired_by: RetiredBy = none_retired,
     ) -> Merged:
         """What the source did since the base, done to the destination.
 
@@ -182,7 +184,7 @@ class Trees:
             destination=trees[2],
             destination_id=destination,
             strategy=strategy,
-            salts=salts,
+            retired_by=retired_by,
         )
         return Merged(metarange_id=id_, conflicts=conflicts.keys, conflict_count=conflicts.count)
 

@@ -31,12 +31,12 @@ from lakebed.ranges import (
 
 from .files import TOGETHER, Tree, TreeFiles
 
-Salts: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+RetiredBy: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """For each id of a file that is about to be written: nothing, or, where that id was given up, what to salt it with.
 Asked after the branch was read that the tree is meant for."""
 
 
-async def no_salts(ids: Sequence[str]) -> Sequence[str]:
+async def none_retired(ids: Sequence[str]) -> Sequence[str]:
     """For trees that no collection looks at."""
     return [""] * len(ids)
 
@@ -45,11 +45,11 @@ class TreeBuilder:
     """`replaced` is the tree that is being changed: what it names is safe from collectors for as long as the change is,
     and is not written again. Holds at most one range's rows and TOGETHER encoded files."""
 
-    def __init__(self, files: TreeFiles, rule: CutRule, *, replaced: Tree, salts: Salts) -> None:
+    def __init__(self, files: TreeFiles, rule: CutRule, *, replaced: Tree, retired_by: RetiredBy) -> None:
         self._files = files
         self._rule = rule
         self._cutter = Cutter(rule)
-        self._salts = salts
+        self._retired_by = retired_by
         self._safe = {info.id for info in replaced.ranges}
         self._ranges: list[RangeInfo] = []
         # Where it is among the ranges, and its file.
@@ -85,7 +85,7 @@ class TreeBuilder:
         id_, data = encode_metarange(self._ranges)
         # One look for the last ranges and the metarange together: few trees have more to write.
         ids = [self._ranges[place].id for place, _ in unwritten] + ([id_] if data and id_ != unchanged else [])
-        if ids and any(await self._salts(ids)):
+        if ids and any(await self._retired_by(ids)):
             await self._write(unwritten)
             id_, data = await self._salted_metarange()
         else:
@@ -96,7 +96,7 @@ class TreeBuilder:
 
     async def _salted_metarange(self) -> tuple[MetarangeId, bytes]:
         id_, data = encode_metarange(self._ranges)
-        while salt := (await self._salts([id_]))[0]:
+        while salt := (await self._retired_by([id_]))[0]:
             id_, data = encode_metarange(self._ranges, salt=salt)
         return id_, data
 
@@ -121,7 +121,7 @@ class TreeBuilder:
     async def _write(self, files: Sequence[tuple[int, bytes]]) -> None:
         """Each under an id that nobody gave up."""
         while files:
-            salts = await self._salts([self._ranges[place].id for place, _ in files])
+            salts = await self._retired_by([self._ranges[place].id for place, _ in files])
             free = [file for file, salt in zip(files, salts, strict=True) if not salt]
             await self._files.put([(range_key(self._ranges[place].id), data) for place, data in free])
             files = [self._salted(*file, salt) for file, salt in zip(files, salts, strict=True) if salt]

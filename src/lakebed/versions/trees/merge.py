@@ -23,7 +23,7 @@ import numpy as np
 from lakebed.base import MetarangeId
 from lakebed.ranges import CutRule, MergedTable, Strategy, differing, merge_tables
 
-from .builder import Salts, TreeBuilder
+from .builder import RetiredBy, TreeBuilder
 from .diff import without_shared
 from .files import Tree, TreeFiles
 from .sides import Side, Stretch
@@ -52,7 +52,7 @@ async def merge_trees(
     destination: Tree,
     destination_id: MetarangeId,
     strategy: Strategy,
-    salts: Salts,
+    retired_by: RetiredBy,
 ) -> tuple[MetarangeId, Conflicts]:
     """The merged tree; or, where there are conflicts, the destination and what they are. Ranges written before the
     first conflict was met stay behind, named by nothing."""
@@ -64,7 +64,7 @@ async def merge_trees(
         files, without_shared(without_shared(destination.ranges, base.ranges), source.ranges), ahead=False
     )
     sides = (of_base, of_source, of_destination)
-    builder, conflicts = TreeBuilder(files, rule, replaced=destination, salts=salts), Conflicts()
+    builder, conflicts = TreeBuilder(files, rule, replaced=destination, retired_by=retired_by), Conflicts()
 
     async def keep_before(key: bytes | None) -> None:
         while kept and (key is None or kept[-1].min_key < key):

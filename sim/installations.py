@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakebed.base import Ports
 from lakebed.gc.service.errors import OtherInstallation
-from lakebed.gc.service.lineage import LINEAGE_KEY, Lineage, LineageRecord
+from lakebed.gc.service.installation import INSTALLATION_KEY, Installation, InstallationRecord
 from lakebed.versions import decode_record
 
 from .actors import Actor, Ending, Program, Scene, Violation
@@ -29,7 +29,7 @@ ONE: Final = "two processes of one store"
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What `Lineage` asks of `Versions`."""
+    """What `Installation` asks of `Versions`."""
 
     partition: bytes
     store: SimStore
@@ -37,14 +37,14 @@ class _Here:
     ports: Ports
 
 
-def _lineage(ports: SimPorts, partition: str) -> Lineage:
+def _installation(ports: SimPorts, partition: str) -> Installation:
     here: Any = _Here(partition.encode(), ports.store, ports.objectstore, ports.ports)
-    return Lineage(here)
+    return Installation(here)
 
 
 def _stepping(name: str, partition: str) -> Program:
     async def program(ports: SimPorts) -> None:
-        await ports.operations.run(Operation(name, "step", partition), _lineage(ports, partition).step())
+        await ports.operations.run(Operation(name, "step", partition), _installation(ports, partition).step())
 
     return program
 
@@ -55,7 +55,7 @@ def _process(name: str, partition: str) -> Actor:
 
 def _adopting(name: str, partition: str) -> Program:
     async def program(ports: SimPorts) -> None:
-        await ports.operations.run(Operation(name, "adopt", partition), _lineage(ports, partition).adopt(by="ann"))
+        await ports.operations.run(Operation(name, "adopt", partition), _installation(ports, partition).adopt(by="ann"))
 
     return program
 
@@ -66,17 +66,17 @@ def _tidy(*partitions: str) -> Program:
     async def program(ports: SimPorts) -> None:
         for place in partitions:
             with suppress(OtherInstallation):
-                await _lineage(ports, place).step()
+                await _installation(ports, place).step()
         for place in partitions:
             with suppress(OtherInstallation):
-                await _lineage(ports, place).check()
+                await _installation(ports, place).check()
 
     return program
 
 
 def _is_stopped(ending: Ending, partition: str) -> bool:
-    value = ending.disk.value(partition.encode(), LINEAGE_KEY)
-    return value is not None and decode_record(LineageRecord, value).is_stopped
+    value = ending.disk.value(partition.encode(), INSTALLATION_KEY)
+    return value is not None and decode_record(InstallationRecord, value).is_stopped
 
 
 def only_one_goes_on(ending: Ending) -> None:
@@ -103,7 +103,7 @@ def nobody_is_another(ending: Ending) -> None:
         raise Violation("an installation that was the only one has stopped")
 
 
-def lineage_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     copies = Scene(
         name=COPIES,
         actors=(_process("a", "one"), _process("b", "copy")),

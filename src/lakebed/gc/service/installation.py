@@ -2,8 +2,8 @@
 
 A backup that is brought up beside the living installation knows nothing of what that one wrote since; its collections
 would take all of it. Nothing in the records tells the two apart, for they are equal. So each installation leaves a
-trail in the namespace, `_lakefs/lineage/<12 digits>-<mark>`, whose end its records know: the number, the mark, and the
-mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
+trail in the namespace, `_lakefs/installation/<12 digits>-<mark>`, whose end its records know: the number, the mark,
+and the mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
 
 A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case whoever
 recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists the trail from
@@ -30,21 +30,21 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.gc.protocol import LINEAGE_MARK, LINEAGE_PREFIX
+from lakebed.gc.protocol import INSTALLATION_MARK, INSTALLATION_PREFIX
 from lakebed.kv import Held, PredicateFailed
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Record, Versions, decode_record, encode_record, keys
 
 from .errors import OtherInstallation
 
-LINEAGE_KEY: Final = keys.SETTING + b"lineage"
+INSTALLATION_KEY: Final = keys.SETTING + b"installation"
 STEP_MS: Final = 6 * 3_600_000
 """How often an installation that is alive says so: what a copy that is younger than this takes, nobody sees."""
 
-_MARK: Final = re.compile(LINEAGE_MARK, re.ASCII)
+_MARK: Final = re.compile(INSTALLATION_MARK, re.ASCII)
 
 
-class LineageRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The end of the trail: `mark` has `number`, `before` is the mark of the number before it, "" if that is another's.
 
     `is_stopped`: another installation was seen. `adopted_by` and `adopted_ms`: who last chose this one, and when.
@@ -73,14 +73,14 @@ class Mark:
 
     @property
     def key(self) -> str:
-        return f"{LINEAGE_PREFIX}{self.number:012d}-{self.mark}"
+        return f"{INSTALLATION_PREFIX}{self.number:012d}-{self.mark}"
 
 
-class Lineage:
+class Installation:
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
 
-    async def read(self) -> LineageRecord:
+    async def read(self) -> InstallationRecord:
         return (await self._read())[0]
 
     async def check(self) -> None:
@@ -129,7 +129,7 @@ class Lineage:
         if not record.is_stopped and not 0 <= age_ms < STEP_MS:
             await self.step()
 
-    async def adopt(self, *, by: str) -> LineageRecord:
+    async def adopt(self, *, by: str) -> InstallationRecord:
         """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
         Told by nothing but a person. Another one that is just taking a step stops both: then it is to be told again.
         Of several the one that was told last goes on.
@@ -145,26 +145,26 @@ class Lineage:
                 await self._put_end(after)
                 return after
 
-    async def _read(self) -> tuple[LineageRecord, Held | None]:
-        held = await self._versions.store.get(self._versions.partition, LINEAGE_KEY)
-        return (LineageRecord() if held is None else decode_record(LineageRecord, held.value)), held
+    async def _read(self) -> tuple[InstallationRecord, Held | None]:
+        held = await self._versions.store.get(self._versions.partition, INSTALLATION_KEY)
+        return (InstallationRecord() if held is None else decode_record(InstallationRecord, held.value)), held
 
-    async def _write(self, record: LineageRecord, before: Held | None) -> bool:
+    async def _write(self, record: InstallationRecord, before: Held | None) -> bool:
         here, predicate = self._versions, None if before is None else before.predicate
         try:
-            await here.store.set_if(here.partition, LINEAGE_KEY, encode_record(record), predicate)
+            await here.store.set_if(here.partition, INSTALLATION_KEY, encode_record(record), predicate)
         except PredicateFailed:
             return False
         return True
 
-    def _next(self, record: LineageRecord, number: int, *, before: str) -> LineageRecord:
+    def _next(self, record: InstallationRecord, number: int, *, before: str) -> InstallationRecord:
         ports = self._versions.ports
         mark, now_ms = ports.ids.fresh(), ports.clock.now_ms()
         return replace(record, number=number, mark=mark, before=before, stepped_ms=now_ms)
 
     async def _marks(self, since: int) -> Sequence[Mark]:
-        start_after = f"{LINEAGE_PREFIX}{max(since, 0):012d}"
-        pages = self._versions.objectstore.list(LINEAGE_PREFIX, start_after=start_after)
+        start_after = f"{INSTALLATION_PREFIX}{max(since, 0):012d}"
+        pages = self._versions.objectstore.list(INSTALLATION_PREFIX, start_after=start_after)
         matches = [_MARK.fullmatch(stat.key) async for page in pages for stat in page]
         return [Mark(int(match[1]), match[2]) for match in matches if match]
 
@@ -172,7 +172,7 @@ class Lineage:
         body = MarkFile(made_ms=self._versions.ports.clock.now_ms(), adopted_by=adopted_by)
         await self._versions.objectstore.put(mark.key, msgspec.json.encode(body))
 
-    async def _put_end(self, record: LineageRecord) -> None:
+    async def _put_end(self, record: InstallationRecord) -> None:
         """The mark that the records end with; once more, with the same name in it, where it was there."""
         adopted_by = "" if record.before else record.adopted_by
         await self._put(Mark(record.number, record.mark), adopted_by=adopted_by)
@@ -197,7 +197,7 @@ class Lineage:
                         return True
         return False
 
-    async def _stop(self, record: LineageRecord, held: Held | None) -> None:
+    async def _stop(self, record: InstallationRecord, held: Held | None) -> None:
         # Failed, somebody of ours stepped, stopped or adopted: then the next check tells.
         await self._write(replace(record, is_stopped=True), held)
 
@@ -210,7 +210,7 @@ class Lineage:
         )
 
 
-def _is_ours(mark: Mark, record: LineageRecord) -> bool:
+def _is_ours(mark: Mark, record: InstallationRecord) -> bool:
     if mark.number == record.number:
         return mark.mark == record.mark
     if mark.number == record.number - 1:

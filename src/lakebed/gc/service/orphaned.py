@@ -1,9 +1,9 @@
-"""Commit records that nobody can ever publish, because files of theirs were given up and deleted.
+"""Commit records that nobody can ever publish, because files of theirs were retired and deleted.
 
 A committer that sleeps between its files and its commit record may find that a collection of metadata took the files:
-it cannot publish then, for its branch was touched, and it builds again. But the record is there, or is written as the
-last thing before a crash, and every collector reads every commit record. Such a commit is *void*: it keeps nothing, and
-nothing of it is read.
+it cannot publish then, for its branch was bumped, and it builds again. But the record is there, or is written as the
+last thing before a crash, and every collector reads every commit record. Such a commit is *orphaned*: it keeps
+nothing, and nothing of it is read.
 
 It is told by a file that it names, that was given up, and that is not there. That is a proof: of a commit that is or
 will be published no file that was given up is ever deleted (docs/design/protocols.md, "A collection of metadata"). A
@@ -27,11 +27,12 @@ from lakebed.versions import Versions
 from .commit_columns import CommitColumns, packed, texts
 
 
-async def find_void(
+async def find_orphaned(
     versions: Versions, commits: CommitColumns, there: pa.Array, *, heads: Iterable[CommitId]
 ) -> frozenset[CommitId]:
-    """Of the commits that are `there` (a flag for each: it was not swept) the void ones. `heads` are all that anything
-    names.
+    """Return the orphaned ones of the commits that are `there` (a flag for each: it was not swept).
+
+    `heads` are all commits that anything names.
 
     Costs nothing where every commit is noted as published; else a look or two and a metarange for each tree that only
     others have.
@@ -47,15 +48,15 @@ async def find_void(
     if not suspects:
         return frozenset()
     broken = set()
-    for tree, taken_by in zip(suspects, await versions.retired.given_up(suspects), strict=True):
+    for tree, taken_by in zip(suspects, await versions.retired.retired_by(suspects), strict=True):
         # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
         is_gone = bool(taken_by) and await _is_missing(versions, metarange_key(MetarangeId(tree)))
         if is_gone or await _lacks_ranges(versions, MetarangeId(tree)):
             broken.add(tree)
-    is_void = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
-    void = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_void)).to_pylist()))
+    is_orphaned = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
+    orphaned = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_orphaned)).to_pylist()))
     # One that something names is damaged instead: it stays, for its readers to stop.
-    return void - _reachable(heads, commits, void) if void else void
+    return orphaned - _reachable(heads, commits, orphaned) if orphaned else orphaned
 
 
 async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
@@ -63,7 +64,7 @@ async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
         ranges = [info.id for info in await versions.trees.ranges(tree)]
     except MetarangeCorrupt:
         return False
-    taken = [range_ for range_, by in zip(ranges, await versions.retired.given_up(ranges), strict=True) if by]
+    taken = [range_ for range_, by in zip(ranges, await versions.retired.retired_by(ranges), strict=True) if by]
     for range_ in taken:
         if await _is_missing(versions, range_key(RangeId(range_))):
             return True

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from lakebed.gc.protocol import LINEAGE_PREFIX, RunKind, StartRun
-from lakebed.gc.service import Lineage, OtherInstallation
-from lakebed.gc.service.lineage import Mark
+from lakebed.gc.protocol import INSTALLATION_PREFIX, RunKind, StartRun
+from lakebed.gc.service import Installation, OtherInstallation
+from lakebed.gc.service.installation import Mark
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Body, MemoryObjectStore, ObjectStoreUnavailable, Stored
 from tests.gc.service.conftest import Lake
@@ -26,7 +26,7 @@ def clone(lake: Lake) -> Lake:
 
 
 async def marks(lake: Lake) -> list[str]:
-    return [stat.key async for page in lake.objectstore.list(LINEAGE_PREFIX) for stat in page]
+    return [stat.key async for page in lake.objectstore.list(INSTALLATION_PREFIX) for stat in page]
 
 
 async def test_a_copy_takes_nothing_once_the_living_one_said_that_it_lives(lake: Lake) -> None:
@@ -62,19 +62,19 @@ async def test_a_copy_whose_run_had_begun_is_stopped_before_it_deletes(lake: Lak
 
 
 async def test_of_two_that_step_at_the_same_moment_both_stop(lake: Lake) -> None:
-    await Lineage(lake.versions).step()
+    await Installation(lake.versions).step()
     copied = clone(lake)
     # Both have recorded the next mark, and put it, before either looks.
     late = clone(copied)
-    await Lineage(copied.versions).step()
-    theirs = await Lineage(copied.versions).read()
+    await Installation(copied.versions).step()
+    theirs = await Installation(copied.versions).read()
     await lake.deleter.delete([key for key in await marks(lake) if theirs.mark in key])
-    await Lineage(late.versions).step()
-    await lake.objectstore.put(f"{LINEAGE_PREFIX}{theirs.number:012d}-{theirs.mark}", b"{}")
+    await Installation(late.versions).step()
+    await lake.objectstore.put(f"{INSTALLATION_PREFIX}{theirs.number:012d}-{theirs.mark}", b"{}")
 
     for one in (copied, late):
         with pytest.raises(OtherInstallation):
-            await Lineage(one.versions).check()
+            await Installation(one.versions).check()
 
 
 async def test_whom_a_person_chooses_goes_on_and_the_other_one_stays_silent(lake: Lake) -> None:
@@ -111,7 +111,7 @@ async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
             await lake.service.purging()
     await lake.service.adopting()
     for _ in range(steps):
-        await Lineage(lake.versions).step()
+        await Installation(lake.versions).step()
 
     with pytest.raises(OtherInstallation):
         await copied.service.purging()
@@ -124,7 +124,7 @@ async def test_whom_a_person_chose_is_not_stopped_by_one_that_had_not_looked(
 async def test_who_has_not_looked_stops_the_one_that_nobody_chose_since(lake: Lake) -> None:
     await lake.service.adopting()
     copied = clone(lake)
-    await Lineage(lake.versions).step()
+    await Installation(lake.versions).step()
     with pytest.raises(OtherInstallation):
         await copied.service.purging()
 
@@ -163,17 +163,17 @@ async def test_of_two_that_were_chosen_at_the_same_moment_both_stop(lake: Lake) 
 async def test_who_is_chosen_during_a_protest_is_not_stopped_by_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     await lake.service.say_alive()
     copied = clone(lake)
-    await Lineage(lake.versions).step()
-    lineage = Lineage(copied.versions)
-    put = lineage._put
+    await Installation(lake.versions).step()
+    installation = Installation(copied.versions)
+    put = installation._put
 
     async def slowly(mark: Mark, *, adopted_by: str = "") -> None:
         await lake.service.adopting()
         await put(mark, adopted_by=adopted_by)
 
-    monkeypatch.setattr(lineage, "_put", slowly)
+    monkeypatch.setattr(installation, "_put", slowly)
     with pytest.raises(OtherInstallation):
-        await lineage.check()
+        await installation.check()
 
     await lake.collector().collect_uncommitted()
 
@@ -199,7 +199,7 @@ async def test_the_name_is_still_in_the_mark_after_a_crash_and_after_the_next_st
         await here.service.adopting()
     objectstore.left = 100
     for _ in range(2):
-        await Lineage(here.versions).step()
+        await Installation(here.versions).step()
 
     bodies = [b'"adopted_by":"ann"' in await objectstore.get(key) for key in await marks(here)]
     assert bodies == [True, False, False]
@@ -223,7 +223,7 @@ async def test_a_restored_older_store_goes_on_once_it_is_adopted(lake: Lake) -> 
 
 
 async def test_runs_of_one_installation_do_not_disturb_each_other(lake: Lake) -> None:
-    first, second = Lineage(lake.versions), Lineage(lake.server())
+    first, second = Installation(lake.versions), Installation(lake.server())
     for _ in range(3):
         await first.step()
         await second.step()
@@ -238,7 +238,7 @@ class Dying(MemoryObjectStore):
     left = 100
 
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
-        if key.startswith(LINEAGE_PREFIX):
+        if key.startswith(INSTALLATION_PREFIX):
             self.left -= 1
             if self.left < 0:
                 raise ObjectStoreUnavailable("gone")
@@ -253,12 +253,12 @@ async def test_who_dies_between_its_records_and_its_mark_needs_nobody(left: int)
     await lake.service.say_alive()
     objectstore.left = left
     with pytest.raises(ObjectStoreUnavailable):
-        await Lineage(lake.versions).step()
+        await Installation(lake.versions).step()
     objectstore.left = 100
 
     await lake.collector().collect_uncommitted()
 
-    assert len(await marks(lake)) == (await Lineage(lake.versions).read()).number
+    assert len(await marks(lake)) == (await Installation(lake.versions).read()).number
 
 
 async def test_who_sees_another_and_dies_over_it_sees_it_again(lake: Lake) -> None:
@@ -288,7 +288,7 @@ async def test_an_installation_says_so_a_few_times_a_day_and_not_more(lake: Lake
 
 
 async def test_what_else_lies_there_is_no_mark(lake: Lake) -> None:
-    await lake.objectstore.put(LINEAGE_PREFIX + "readme", b"")
-    await lake.objectstore.put(LINEAGE_PREFIX + "9" * 13, b"")
+    await lake.objectstore.put(INSTALLATION_PREFIX + "readme", b"")
+    await lake.objectstore.put(INSTALLATION_PREFIX + "9" * 13, b"")
 
     await lake.collector().collect_uncommitted()

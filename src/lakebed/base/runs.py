@@ -1,0 +1,66 @@
+"""Kinds and states of collection runs, and the legal moves: declared here, once.
+
+`RUN_MOVES` is the whole protocol of a run's state: the live side runs it, the tests enumerate it. Each move is one
+conditional write, so exactly one of two racing parties makes it; the loser throws its work away.
+
+    uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
+    committed:    (planning) ──► condemning ──► sweeping ──► ended      condemning ──► abandoned | ended
+                  planning ──► abandoned
+    metadata:     as committed
+
+Planning of committed data or of metadata publishes nothing, so such a run has an id and a folder but no record. The
+record says `planning` only while the list of what it is about to condemn is written. That takes nothing yet, and a
+process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have
+begun, so such a run is resumed.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class RunKind(enum.StrEnum):
+    UNCOMMITTED = "uncommitted"
+    COMMITTED = "committed"
+    METADATA = "metadata"
+
+    @property
+    def publishes(self) -> bool:
+        """An apply publishes what the plan takes, and looks again. Without that a run is bound to its plan at once."""
+        return RunState.SWEEPING in RUN_MOVES[self]
+
+    @property
+    def takes_objects(self) -> bool:
+        """Its plans name users' objects: readers get a grace, and a quarantine can hold what goes."""
+        return self is not RunKind.METADATA
+
+
+class RunState(enum.StrEnum):
+    PLANNING = "planning"
+    MARKING = "marking"
+    MARKED = "marked"
+    CONDEMNING = "condemning"
+    SWEEPING = "sweeping"
+    ENDED = "ended"
+    ABANDONED = "abandoned"
+
+
+_PUBLISHED: Final = {
+    RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
+    RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
+    RunState.SWEEPING: frozenset({RunState.ENDED}),
+    RunState.ENDED: frozenset(),
+    RunState.ABANDONED: frozenset(),
+}
+
+RUN_MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
+    RunKind.UNCOMMITTED: {
+        RunState.MARKING: frozenset({RunState.MARKED, RunState.ABANDONED}),
+        RunState.MARKED: frozenset({RunState.ENDED}),
+        RunState.ENDED: frozenset(),
+        RunState.ABANDONED: frozenset(),
+    },
+    RunKind.COMMITTED: _PUBLISHED,
+    RunKind.METADATA: _PUBLISHED,
+}
