@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from lakebed.base import Corrupt, Invalid
-from lakebed.client import BadSegment, Token, api_path
+from lakebed.client import BadSegment, Token, path_to
+from lakebed.operations import collectors
 from tests.client.support import Script, client_of
 
 NOTHING = httpx.Response(204)
@@ -120,7 +121,7 @@ def test_deleting_many_asks_in_thousands() -> None:
 def test_any_route_can_be_called() -> None:
     script = Script(httpx.Response(200, json={"id": "run"}))
 
-    answer = client_of(script).call("POST", api_path("repositories", "lake", "gc", "runs"), json={"kind": "committed"})
+    answer = client_of(script).call("POST", path_to(collectors.START_GC_RUN, "lake"), json={"kind": "committed"})
 
     assert answer == {"id": "run"}
     assert script.requests[0].url.path == "/api/v1/repositories/lake/gc/runs"

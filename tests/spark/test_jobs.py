@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakebed.client import Client, Credentials, api_path
+from lakebed.client import Client, Credentials, path_to
 from lakebed.examples.quickstart import LocalServer
 from lakebed.gc.protocol import JobDeed, JobState, JobView, PlanRequest, Request, RunKind, RunRequest, StartJob
+from lakebed.operations.collectors import LIST_GC_JOBS
 
-JOBS = api_path("repositories", "lake", "gc", "jobs")
+JOBS = path_to(LIST_GC_JOBS, "lake")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc/service": CORE | {"catalog", "gc/rules", "gc/protocol"},
     "server": CORE | {"runtime", "catalog", "auth", "gc/service", "gc/rules", "gc/protocol", "wire", "operations"},
     "client": {"base", "wire", "operations"},
-    "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "client", "wire", "runtime"},
+    "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "operations", "client", "wire", "runtime"},
     "cli": {"base", "client", "wire"},
     "cli/gc": {
         "base",

@@ -81,14 +81,8 @@ def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) ->
 
 def _accepted(session: Session) -> str:
     """Say which storage namespaces this server takes, where it says so."""
-    from lakebed.client import api_path
-
     try:
-        answer = session.client.call("GET", api_path("config"))
+        example = session.client.config().storage_config.blockstore_namespace_example
     except LakebedError:
-        answer = None
-    storage = answer.get("storage_config") if isinstance(answer, dict) else None
-    example = storage.get("blockstore_namespace_example") if isinstance(storage, dict) else None
-    if not example:
         return "use one such as s3://bucket/folder"
     return f"those of this server look like {example}"

@@ -1,7 +1,7 @@
 """A typed, synchronous HTTP client: what the command line and the collectors speak to a server with."""
 
 from .client import Client
-from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, api_path
+from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, path_to
 from .errors import (
     AnswerLost,
     BadAnswer,
@@ -42,5 +42,5 @@ __all__ = [
     "Taken",
     "Token",
     "Unreachable",
-    "api_path",
+    "path_to",
 ]

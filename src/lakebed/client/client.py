@@ -113,7 +113,7 @@ class Client:
     ) -> object:
         """Any route by its whole path (`/api/v1/…`); the decoded JSON of the answer, None where it has no body.
 
-        Segments of `path` must be encoded by the caller: `api_path` does. Retries as connection.py says.
+        `path_to` makes the path of an operation. Retries as connection.py says.
 
         Raises:
             ErrorAnswer, Unreachable, AnswerLost: as every call.

@@ -7,7 +7,7 @@ the server's Retry-After. Any other is sent once: a commit whose answer was lost
 A DELETE that is repeated after its answer was lost meets its own success as 404. We let that error stand: to hide it
 would also hide that somebody else deleted the thing.
 
-Paths are put together here by segment, each percent-encoded. `.` and `..` are refused as segments, because HTTP
+Arguments of a path are percent-encoded here, each as one segment. `.` and `..` are refused as segments, because HTTP
 libraries resolve them: deleting the branch `..` would otherwise delete the repository.
 """
 
@@ -90,9 +90,9 @@ def segment(name: str) -> str:
     return quote(name, safe="~^@$")
 
 
-def api_path(*segments: str) -> str:
-    """`/api/v1/` and the segments, each encoded."""
-    return "/".join([API, *map(segment, segments)])
+def path_to(operation: AnyOperation, *arguments: str) -> str:
+    """The whole path of an operation's route, each argument encoded as one segment."""
+    return API + operation.path_of(*map(segment, arguments))
 
 
 def query_string(query: Query) -> str:
@@ -202,7 +202,7 @@ class Connection:
         once: bool = False,
     ) -> Iterator[httpx.Response]:
         """As `do`, but only status and headers have been read; the body is the caller's to iterate."""
-        path = API + operation.path_of(*map(segment, arguments))
+        path = path_to(operation, *arguments)
         own = headers or {}
         # Sent again, a write that demands an unused name could meet its own success, and report a conflict.
         is_conditional = "If-None-Match" in own and operation.method != "GET"

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from lakebed.client import api_path
+from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
     Apply,
@@ -42,7 +42,10 @@ from lakebed.gc.protocol import (
     UnknownAnswer,
     WhyPage,
 )
+from lakebed.operations import Operation, collectors, repositories
 
+A = TypeVar("A")
+B = TypeVar("B")
 T = TypeVar("T")
 
 
@@ -60,75 +63,75 @@ class HttpRequests:
         self._repository = repository
 
     async def namespace(self) -> str:
-        return self._ask("GET", api_path("repositories", self._repository), _Repository).storage_namespace
+        path = path_to(repositories.GET_REPOSITORY, self._repository)
+        return convert(self._client.call("GET", path), _Repository).storage_namespace
 
     async def planning(self) -> Planning:
-        return self._ask("POST", self._path("planning"), Planning)
+        return self._ask(collectors.CHECK_GC_PLANNING)
 
     async def purging(self) -> Purging:
-        return self._ask("POST", self._path("purging"), Purging)
+        return self._ask(collectors.CHECK_GC_PURGING)
 
     async def adopting(self) -> Adopting:
-        return self._ask("POST", self._path("adopting"), Adopting)
+        return self._ask(collectors.CHOOSE_GC_INSTALLATION)
 
     async def start(self, body: StartRun) -> StartedRun:
-        return self._ask("POST", self._path("runs"), StartedRun, body)
+        return self._ask(collectors.START_GC_RUN, body=body)
 
     async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage:
-        return self._ask("POST", self._path("runs", run_id, "uncommitted"), UncommittedPage, body)
+        return self._ask(collectors.READ_GC_UNCOMMITTED, run_id, body=body)
 
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
-        return self._ask("POST", self._path("runs", run_id, "commits"), PreparedCommits, body)
+        return self._ask(collectors.READ_GC_COMMITS, run_id, body=body)
 
     async def mark(self, run_id: str, body: Mark) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "marked"), RunView, body)
+        return self._ask(collectors.MARK_GC_RUN, run_id, body=body)
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "applying"), RunView, body)
+        return self._ask(collectors.APPLY_GC_RUN, run_id, body=body)
 
     async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
-        return self._ask("POST", self._path("runs", run_id, "condemn"), Condemnation, body)
+        return self._ask(collectors.CONDEMN_GC_COMMITS, run_id, body=body)
 
     async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
-        return self._ask("POST", self._path("runs", run_id, "give-up"), GivenUp, body)
+        return self._ask(collectors.GIVE_UP_GC_IDS, run_id, body=body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "sweeping"), RunView, body)
+        return self._ask(collectors.SWEEP_GC_RUN, run_id, body=body)
 
     async def defer(self, run_id: str, body: Defer) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "deferred"), RunView, body)
+        return self._ask(collectors.DEFER_GC_RUN, run_id, body=body)
 
     async def purge(self, run_id: str, body: Purge) -> Condemnation:
-        return self._ask("POST", self._path("runs", run_id, "purging"), Condemnation, body)
+        return self._ask(collectors.PURGE_GC_RUN, run_id, body=body)
 
     async def end(self, run_id: str, body: End) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "ended"), RunView, body)
+        return self._ask(collectors.END_GC_RUN, run_id, body=body)
 
     async def abandon(self, run_id: str) -> RunView:
-        return self._ask("POST", self._path("runs", run_id, "abandoned"), RunView)
+        return self._ask(collectors.ABANDON_GC_RUN, run_id)
 
     async def run(self, run_id: str) -> RunView:
-        return self._ask("GET", self._path("runs", run_id), RunView)
+        return self._ask(collectors.GET_GC_RUN, run_id)
 
     async def runs(self) -> RunList:
-        return self._ask("GET", self._path("runs"), RunList)
+        return self._ask(collectors.LIST_GC_RUNS)
 
     async def rules_in_force(self) -> RulesVersion:
-        return self._ask("GET", self._path("rules", "full"), RulesVersion)
+        return self._ask(collectors.GET_FULL_GC_RULES)
 
     async def restore(self, body: Restore) -> RestorePage:
-        return self._ask("POST", self._path("restore"), RestorePage, body)
+        return self._ask(collectors.RESTORE_GC_OBJECTS, body=body)
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
         asked = {**question._asdict(), "continuation_token": token}
         query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
-        return self._ask("GET", f"{self._path('why')}?{query}", WhyPage)
+        path = path_to(collectors.WHY_GC_OBJECT, self._repository)
+        return convert(self._client.call("GET", f"{path}?{query}"), WhyPage)
 
-    def _path(self, *rest: str) -> str:
-        return api_path("repositories", self._repository, "gc", *rest)
-
-    def _ask(self, method: str, path: str, type_: type[T], body: object = None) -> T:
-        return convert(self._client.call(method, path, json=body), type_)
+    def _ask(self, operation: Operation[B, A], *arguments: str, body: B | None = None) -> A:
+        path = path_to(operation, self._repository, *arguments)
+        return convert(self._client.call(operation.method, path, json=body), operation.answer)
 
 
 def convert(answer: object, type_: type[T]) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from lakebed.client import api_path
+from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
     Apply,
@@ -30,6 +30,7 @@ from lakebed.gc.protocol import (
     WhyAnswer,
     WhyProgress,
 )
+from lakebed.operations import history
 
 from .http_requests import Caller, HttpRequests, convert, finish
 
@@ -48,9 +49,7 @@ class LiveSide:
         Raises:
             Denied, NotFound: the caller may not read it, or there is no such commit.
         """
-        answer = convert(
-            self._client.call("GET", api_path("repositories", self.repository, "commits", commit)), _Commit
-        )
+        answer = convert(self._client.call("GET", path_to(history.GET_COMMIT, self.repository, commit)), _Commit)
         return next(iter(answer.message.splitlines()), "")
 
     def namespace(self) -> str:

@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 from lakebed.cli.settings import read_settings
-from lakebed.client import Client, Credentials, api_path
+from lakebed.client import Client, Credentials, path_to
 from lakebed.gc import protocol
 from lakebed.gc.protocol import CommitCounts, Plan, RangeCounts, RunKind, Total, Totals, encode_plan, plan_path
+from lakebed.operations import collectors
 from tests.cli.conftest import Shell
 
 PLANNED = "06gvsk16dis1i19se31f"
@@ -18,7 +19,7 @@ def start_run(shell: Shell, lake: str) -> str:
     """A run that begins to mark, and whose collector is never heard of again."""
     settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
     credentials = Credentials(access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key)
-    path = api_path("repositories", lake.removeprefix("lakefs://"), "gc", "runs")
+    path = path_to(collectors.START_GC_RUN, lake.removeprefix("lakefs://"))
     with closing(Client(settings.endpoint, credentials)) as client:
         started = client.call("POST", path, json={"kind": "uncommitted"})
     assert isinstance(started, dict)
