@@ -28,7 +28,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite_file import check_snapshot, compact, copy_snapshot, translate
+from lakebed.kv.drivers.sqlite.file import check_snapshot, compact, copy_snapshot, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, TypeVar
 from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.store import PredicateFailed, StoreUnavailable
 
-from .sqlite_file import is_busy, patiently, translate
+from .file import is_busy, patiently, translate
 
 R = TypeVar("R")
 

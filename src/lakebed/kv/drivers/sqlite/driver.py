@@ -4,7 +4,7 @@ Reads run on the caller's event-loop thread: they take microseconds, a hop to an
 a transaction of its own and so sees all that was answered before it, by whatever process. A read of many rows lets
 other tasks run once a page, or a walk through many pages would be one long silence of the loop.
 
-Writes go to one thread, which commits in groups (sqlite_commits). An answered write is on the disk, with the default
+Writes go to one thread, which commits in groups (`commits.py`). An answered write is on the disk, with the default
 `synchronous=FULL`. A cancelled write may still be carried out.
 
 Predicates are the values themselves: no column to store, no counter to share between processes. They allow A-B-A: a
@@ -27,8 +27,8 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, StoreSize, StoreUnavailable, check_key
 
-from .sqlite_commits import ANYTHING, Committer
-from .sqlite_file import (
+from .commits import ANYTHING, Committer
+from .file import (
     Synchronous,
     compact,
     connect,
