@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import logging
 import os
 import re
@@ -250,7 +251,13 @@ def query_time(text: str) -> str:
 
 
 def _now() -> str:
-    return _text(datetime.now(UTC))
+    second, part = divmod(time.time(), 1)
+    return f"{_second(int(second))}.{int(part * 1000):03d}Z"
+
+
+@functools.lru_cache(maxsize=2)
+def _second(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _text(moment: datetime) -> str:
@@ -278,24 +285,34 @@ def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str
     """The names that the operation's path and permissions have, with their values in this request."""
     if operation is None:
         return {"path": _cut(request.scope["raw_path"].decode("latin-1"))}
-    what: dict[str, str | list[str]] = {
-        name: _cut(value) for name, value in zip(operation.arguments, request.args, strict=True)
-    }
-    asked = [name for each in (*(operation.permissions or ()), *operation.asked_later) for name in each.names]
-    declared = {parameter.name for parameter in operation.parameters if parameter.place == "query"}
-    for name in (*asked, *_LOGIN_NAMES):
-        if name in what:
-            continue
-        try:
-            value = request.query(name) if name in declared else getattr(request.known_record, name, None)
-        except InvalidParameter:  # The query is malformed, and the answer has the reason.
-            continue
-        if isinstance(value, str) and value:
-            what[name] = _cut(value)
-        elif isinstance(value, (list, tuple)):
-            what[name] = [_cut(each) for each in value[:VALUES_MAX]]
-            what[f"{name}_count"] = str(len(value))
+    from_path, from_query, from_body = _names(operation)
+    what: dict[str, str | list[str]] = {name: _cut(value) for name, value in zip(from_path, request.args, strict=True)}
+    try:
+        for name in from_query:
+            if value := request.query(name):
+                what[name] = _cut(value)
+    except InvalidParameter:  # The query is malformed, and the answer has the reason.
+        pass
+    if request.known_record is not None:
+        for name in from_body:
+            found = getattr(request.known_record, name, None)
+            if isinstance(found, str) and found:
+                what[name] = _cut(found)
+            elif isinstance(found, (list, tuple)):
+                what[name] = [_cut(each) for each in found[:VALUES_MAX]]
+                what[f"{name}_count"] = str(len(found))
     return what
+
+
+@functools.cache
+def _names(operation: AnyOperation) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The names that say what an operation is about, by where a request has them: path, query, body."""
+    permissions = (*(operation.permissions or ()), *operation.asked_later)
+    asked = dict.fromkeys([name for each in permissions for name in each.names] + list(_LOGIN_NAMES))
+    in_path = tuple(operation.arguments)
+    in_query = {parameter.name for parameter in operation.parameters if parameter.place == "query"} - {*in_path}
+    others = [name for name in asked if name not in in_path]
+    return in_path, tuple(filter(in_query.__contains__, others)), tuple(n for n in others if n not in in_query)
 
 
 def _cut(text: str) -> str:
