@@ -47,16 +47,21 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_while_spark_starts_ends_it_without_a_word_of_spark() -> None:
+@pytest.mark.parametrize("delay_s", [0, 1, 4])
+def test_an_interrupt_while_spark_starts_ends_it_at_once_without_a_word_of_spark(delay_s: float) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while process.poll() is None and len(descendants(process.pid)) == 1:
         time.sleep(0.05)
+    time.sleep(delay_s)
+    started = descendants(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
 
     assert (process.returncode, out, err) == (130, "", "")
+    while any(is_alive(pid) for pid in started):
+        time.sleep(0.05)
 
 
 CLASSES = """
@@ -81,6 +86,14 @@ def test_a_session_begins_with_the_classes_that_an_earlier_one_left(tmp_path: Pa
 
     assert told == ["False\n", "True\n"]
     assert len(list(folder.iterdir())) == 1
+
+
+def is_alive(pid: int) -> bool:
+    """What its parent has not waited for yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def descendants(pid: int) -> set[int]:

@@ -21,6 +21,7 @@ import importlib.util
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +30,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from lakebed.base import Invalid, NotFound, Unavailable
@@ -115,6 +117,13 @@ class NoSpark(NotFound):
     """Spark is not installed."""
 
 
+def is_spark_installed() -> bool:
+    try:
+        return importlib.util.find_spec("pyspark") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
     """Find out whether a session could start here, without starting one. The local engine needs none.
 
@@ -123,7 +132,7 @@ def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
     """
     if engine is not EngineName.SPARK:
         return
-    if importlib.util.find_spec("pyspark") is None:
+    if not is_spark_installed():
         raise NoSpark(NO_SPARK)
     find_java(environ, bundled_only=session_options(environ).bundled_java)
 
@@ -153,11 +162,14 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     are as before.
 
     Raises:
+        NoSpark: it is not installed.
         NoJava: there is no Java to run it.
         UnsafeFolder: the folder for classes is not this user's alone.
         SparkDidNotStart: there is, and it failed.
         SessionRunning: this process has one.
     """
+    if not is_spark_installed():
+        raise NoSpark(NO_SPARK)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -174,10 +186,10 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
         place = Path(folder)
         stopping.callback(archive.keep)
         with (
-            _signals_held(),
+            _killed_by_signals() as processes,
             _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}),
         ):
-            gateway = _launch(_settings(options, place, archive), place / "spark.log")
+            gateway = _launch(_settings(options, place, archive), place / "spark.log", processes)
             with _own_handler():
                 context = SparkContext(gateway=gateway)
             spark = SparkSession(context)
@@ -230,41 +242,86 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _launch(settings: Mapping[str, str], log: Path) -> Any:
-    """The JVM, and the gateway to it. What the JVM says goes to `log`, which is read when it does not start."""
-    from pyspark import SparkConf
+def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> Any:
+    """Start the JVM and return the gateway to it. Its output goes to `log`, which is read when it does not start."""
+    from pyspark import SparkConf, java_gateway
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with log.open("wb") as said:
+    module: Any = java_gateway
+    with log.open("wb") as output:
+        before = module.Popen
+        # The launcher keeps its process to itself until the JVM answers; a signal must end it before that.
+        module.Popen = processes.start
         try:
-            launch: Any = launch_gateway
-            return launch(conf, popen_kwargs={"stdout": said, "stderr": said})
+            return module.launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
             raise SparkDidNotStart(f"Spark's JVM did not start: {log.read_text(errors='replace')[-2000:]}") from error
+        finally:
+            module.Popen = before
+
+
+class _Processes:
+    """The processes that a start of Spark began."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._is_starting = False
+        self._received = 0
+
+    def start(self, *command: Any, **options: Any) -> subprocess.Popen[bytes]:
+        self._is_starting = True
+        process = subprocess.Popen(*command, **options)  # noqa: S603 - Spark's own launcher
+        self._started.append(process)
+        self._is_starting = False
+        if self._received:
+            self.receive(self._received, None)
+        return process
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """Kill what was started, then do what this signal did before. Called again once a start has ended."""
+        self._received = number
+        if not self._is_starting:
+            self.kill()
+            signal.signal(number, self.handlers[number])
+            signal.raise_signal(number)
+
+    def kill(self) -> None:
+        for process in self._started:
+            # The script that becomes the JVM has a small JVM of its own for a while.
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+            process.kill()
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+        self._started.clear()
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """What arrives inside is delivered at the end.
+def _killed_by_signals() -> Iterator[_Processes]:
+    """Inside, a signal kills the JVM that is starting, and interrupts at once.
 
-    A launch that is interrupted leaves a JVM that nobody knows, and that never ends: it is told where to report by a
-    file that is gone. A question to it that is interrupted before there is a session leaves one that nobody stops.
+    A launch that is interrupted in another way leaves a JVM that never ends: it waits to report to a file that is gone.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread receives signals
-        return
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    from pyspark import SparkContext
+
+    processes = _Processes()
+    is_main = threading.current_thread() is threading.main_thread()  # only this one receives signals
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    processes.handlers = {number: signal.signal(number, processes.receive) for number in numbers}
     try:
-        yield
+        yield processes
+    except BaseException:
+        processes.kill()
+        SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
+        SparkContext._jvm = None  # noqa: SLF001 - the same
+        raise
     finally:
-        for number, handler in before.items():
+        for number, handler in processes.handlers.items():
             signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from lakebed.base import LakebedError
 from lakebed.catalog import Catalog, RepositoryNotFound
 from lakebed.gc.protocol import (
     LINES_MAX,
+    EngineName,
     JobDeed,
     JobResult,
     JobState,
@@ -36,6 +37,7 @@ from lakebed.gc.protocol import (
     Request,
     RunKind,
     Totals,
+    engine_from,
 )
 from lakebed.gc.service import JobBook
 
@@ -112,10 +114,9 @@ class Collectors:
         """
         request.check()
         command = [*self._program, JOB, f"lakefs://{repository}"]
-        if self._program is PROGRAM and importlib.util.find_spec("pyspark") is None:
-            raise NoSpark(
-                "this server has no Spark: install lakebed[spark] there, or run `lakebed gc` somewhere that has it"
-            )
+        engine = request.engine or engine_from(self._environment)
+        if self._program is PROGRAM and engine is EngineName.SPARK and importlib.util.find_spec("pyspark") is None:
+            raise NoSpark("this server has no Spark: install lakebed[spark] there, or ask for the engine local")
         job = await book.begin(request, by=identity.user_id)
         try:
             token = await self._authenticator.issue_job_token(

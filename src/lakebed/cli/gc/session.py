@@ -274,10 +274,13 @@ def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
     @contextlib.contextmanager
     def start() -> Iterator[Any]:
         session.note("starting Spark")
-        with (
-            local_session(options, session.environment) as running,
-            _tasks_shown(running, visible=session.shows_progress) as line,
-        ):
+        with contextlib.ExitStack() as ending:
+            try:
+                running = ending.enter_context(local_session(options, session.environment))
+            except KeyboardInterrupt:
+                session.note("stopped while Spark was starting")
+                raise
+            line = ending.enter_context(_tasks_shown(running, visible=session.shows_progress))
             session.before_answer = line.erase
             yield running.spark
 
