@@ -37,7 +37,7 @@ def test_a_backup_is_made_checked_and_restored(folder: Path, tmp_path: Path) -> 
     assert (made["files"] > 0, made["checked"]["entries"], made["checked"]["missing_count"]) == (True, 1, 0)
     assert "Files" in again.out
     assert "Repositories" in verified.out
-    assert {file.name for file in restored.iterdir()} == {"lakebed.json", "metadata.db", "objects"}
+    assert {file.name for file in restored.iterdir()} == {"audit", "lakebed.json", "metadata.db", "objects"}
 
 
 def test_what_is_no_backup_is_not_found_and_what_exists_is_not_written_over(folder: Path, tmp_path: Path) -> None:

@@ -91,6 +91,10 @@ def read_back(folder: Path, auth: httpx.Auth | None) -> dict[str, str]:
         return {path: client.get(f"{LAKE}/refs/main/objects", params={"path": path}).text for path in paths}
 
 
+def lines_in(folder: Path) -> list[str]:
+    return [line for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
+
+
 def test_a_backup_under_writes_holds_what_was_acknowledged_and_comes_back_elsewhere(lake: Lake, tmp_path: Path) -> None:
     before = {f"before/{number}": str(number) for number in range(20)}
     for path, data in before.items():
@@ -117,6 +121,7 @@ def test_a_backup_under_writes_holds_what_was_acknowledged_and_comes_back_elsewh
 
     restore_backup(options_of(restored, {}), Path(moved))
 
+    assert lines_in(restored / "audit")[:3] == lines_in(lake.folder / "audit")[:3] != []
     found = read_back(restored, lake.client.auth)
     assert written
     assert {path: found.get(path) for path in before} == before
@@ -245,6 +250,7 @@ def test_what_was_not_finished_is_neither_a_backup_nor_a_data_folder(lake: Lake,
 
     with pytest.raises(NotABackup):
         restore_backup(options_of(tmp_path / "restored", {}), tmp_path / "backup")
+    (tmp_path / "backup" / "lakebed.json").write_text((lake.folder / "lakebed.json").read_text())
     with pytest.raises(NotADataFolder, match="unfinished"):
         prepare_folder(tmp_path / "backup")
 

@@ -32,13 +32,13 @@ from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import live_ports
 
 from .app import ServerOptions
+from .audit import AUDIT_FOLDER
 from .backup_check import Checked, check_named
-from .folder import BACKUP_FILE, MARKER_FILE, OBJECTS_FOLDER, STORE_FILE, prepare_folder
+from .folder import BACKUP_FILE, MARKER_FILE, OBJECTS_FOLDER, STORE_FILE, UNFINISHED_FILE, prepare_folder
 from .recovery import NoDataFolder
 
 FORMAT: Final = 1
 SNAPSHOTS_MAX: Final = 3
-UNFINISHED_FILE: Final = "unfinished"
 _MARKS: Final = f"/{INSTALLATION_PREFIX}"
 _TEMPORARY: Final = ".lakebed-tmp"
 
@@ -118,6 +118,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         raise BackupOvertaken(
             "collections deleted objects faster than they were copied: try again while none runs", target=str(target)
         )
+    _copy_audit_log(source, target)
     shutil.copyfile(source / MARKER_FILE, _private(target / MARKER_FILE))
     made = Backup(
         release=version("lakebed"),
@@ -164,7 +165,9 @@ def restore_backup(options: ServerOptions, folder: Path) -> Checked:
     unfinished = _begin(target)
     shutil.copyfile(folder / STORE_FILE, _private(target / STORE_FILE))
     _Copier(folder / OBJECTS_FOLDER, target / OBJECTS_FOLDER, None).copy_objects(with_marks=True)
+    _copy_audit_log(folder, target)
     shutil.copyfile(folder / MARKER_FILE, _private(target / MARKER_FILE))
+    # All of it is on the disk before a server may start on it.
     os.sync()
     unfinished.unlink()
     prepare_folder(target)
@@ -236,6 +239,13 @@ class _Copier:
         except OSError:  # the other backup has it not, or lies on another disk
             return False
         return True
+
+
+def _copy_audit_log(source: Path, target: Path) -> None:
+    """Copy its files as far as they are written. A server appends to the last one."""
+    for file in sorted((source / AUDIT_FOLDER).glob("*")):
+        _make_folders(target / AUDIT_FOLDER)
+        shutil.copyfile(file, _private(target / AUDIT_FOLDER / file.name))
 
 
 def _make_folders(folder: Path) -> None:

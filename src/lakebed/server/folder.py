@@ -4,7 +4,9 @@ lakebed.json    {"format": 3}: this is a data folder, of this format
 reserve         space set aside, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
+audit/          the audit log (`audit.py`)
 backup.json     only in a backup, which no server starts on (`backup.py`)
+unfinished      a backup or a restore that was not finished; no server starts on it either
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ MARKER_FILE: Final = "lakebed.json"
 STORE_FILE: Final = "metadata.db"
 OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
+UNFINISHED_FILE: Final = "unfinished"
 FORMAT: Final = 3
 
 RESERVE_FILE: Final = "reserve"
@@ -49,6 +52,8 @@ def prepare_folder(folder: Path) -> None:
     marker = folder / MARKER_FILE
     if (folder / BACKUP_FILE).exists():
         raise NotADataFolder(f"{folder} is a backup: restore it into a new folder", folder=str(folder))
+    if (folder / UNFINISHED_FILE).exists():
+        raise NotADataFolder(f"{folder} holds an unfinished backup or restore: begin it again", folder=str(folder))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not marker.exists():
