@@ -14,8 +14,14 @@ import httpx
 import pytest
 
 from lakebed.base import RunId
-from lakebed.gc.protocol import RunKind, StartRun
+from lakebed.gc.context import RunContext
+from lakebed.gc.engines import LocalEngine
+from lakebed.gc.flow import apply, plan
+from lakebed.gc.kinds import kind_to_plan
+from lakebed.gc.protocol import RunKind, Service, StartRun, UncommittedOptions
+from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService
+from lakebed.objectstore import open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.folder import RESERVE_BYTES
 from lakebed.server.logs import REQUEST_ID, configure_logs
@@ -117,6 +123,31 @@ class TestMetrics:
         assert found['lakebed_staged_bytes{repository="lake"}'] == 4
         assert found['lakebed_runs{repository="lake",kind="uncommitted",state="marking"}'] == 1
         assert RunId(run.run_id)
+
+    async def test_what_a_collection_gave_back_is_counted_once_it_ended(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        upload = f"{repo}/branches/main/objects"
+        await client.post(upload, params={"path": "a"}, content=b"12345")
+        await client.delete(upload, params={"path": "a"})
+        versions = (await state.catalog.get("lake")).versions
+        store, ports = versions.objectstore, versions.ports
+        context = RunContext(
+            repository="lake",
+            service=Service(CollectionService(versions)),
+            engine=LocalEngine(store, ports, open_deleter=lambda: open_deleter(store.uri)),
+            store=store,
+            ports=ports,
+            progress=lambda _: None,
+        )
+        run = await plan(context, kind_to_plan(RunKind.UNCOMMITTED, UncommittedOptions(), MetadataRule()))
+        await apply(context, run.run_id, grace_s=0)
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found['lakebed_runs{repository="lake",kind="uncommitted",state="ended"}'] == 1
+        assert found['lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'] == 5
+        assert 0 <= found['lakebed_retention_lag_seconds{repository="lake",kind="uncommitted"}'] < 60
 
     async def test_they_need_a_permission_of_their_own(
         self, app: App, client: httpx.AsyncClient, stranger: httpx.AsyncClient
