@@ -117,7 +117,7 @@ class _Log:
                     yield Anomaly("lost-append", self.key, f"{value} was acknowledged and is gone", (writer, later))
 
     def _internal(self) -> Iterator[Anomaly]:
-        """What a transaction reads must continue what it itself read and appended before."""
+        """Find transactions whose read does not continue what they read and appended before."""
         for call in {call: None for call, _ in self.reads}:
             known: list[Any] | None = None
             own: list[Any] = []

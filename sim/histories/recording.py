@@ -34,7 +34,7 @@ PAUSE_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to record. Equal seeds give equal choices of clients, and never equal schedules."""
+    """State how to record. Equal seeds give equal choices of clients, and never equal schedules."""
 
     seconds: float = 10
     seed: int = 0

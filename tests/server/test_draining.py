@@ -1,4 +1,4 @@
-"""Servers that are told to end, or to renew their workers, while clients are busy."""
+"""Servers that end, or renew their workers, while clients are busy."""
 
 from __future__ import annotations
 

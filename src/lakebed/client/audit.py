@@ -12,7 +12,7 @@ from .paging import listing
 
 
 class Audit:
-    """What can be asked of the audit log. Got from `Client.audit`."""
+    """Ask for records of the audit log. Made by `Client.audit`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What operators ask of a server: ours, beside the contract's operations."""
+"""Operations for operators of a server: ours, beside the contract's."""
 
 from __future__ import annotations
 

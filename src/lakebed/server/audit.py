@@ -54,7 +54,7 @@ class InvalidAuditQuery(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Which records are asked for; an empty field asks for all. `since` and `until` are times as records have them."""
+    """Select records; an empty field selects all. `since` and `until` are times as records have them."""
 
     since: str = ""
     until: str = ""

@@ -83,7 +83,7 @@ class Timings:
 
 
 class Metrics:
-    """What one process counts."""
+    """Count what one process does."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
