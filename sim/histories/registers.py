@@ -1,7 +1,7 @@
 """Judge registers: paths of a branch that are uploaded, deleted, read and listed. A folder's paths are judged together.
 
-*Linearizable*: each call can be given a moment between its beginning and its end. Each read then shows the write with the
-last moment before it. A listing has one moment for all its paths. A call whose outcome is unknown may have its
+*Linearizable*: each call can be given a moment between its beginning and its end. Each read then shows the write
+with the last moment before it. A listing has one moment for all its paths. A call whose outcome is unknown may have its
 moment at any later time, or none. The search goes through the recording once and keeps every possible state (Lowe,
 "Testing for linearizability", 2016). A folder has few paths and few calls at once, so these states are few.
 
