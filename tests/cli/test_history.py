@@ -88,6 +88,7 @@ def test_a_merge_with_conflicts_changes_nothing_unless_a_strategy_decides(
     refused = shell("merge", f"{branched}/dev", f"{branched}/main")
 
     assert refused.code == 4
+    assert refused.err.startswith("error: both sides changed a: nothing was merged")
     assert content(shell, f"{branched}/main/a") == "main"
     shell.ok("merge", f"{branched}/dev", f"{branched}/main", "--strategy", "source-wins")
     assert content(shell, f"{branched}/main/a") == "dev"

@@ -215,3 +215,21 @@ def test_a_folder_that_is_not_there_is_not_downloaded_to(shell: Shell, lake: str
 def test_a_failed_download_leaves_no_file(shell: Shell, lake: str, tmp_path: Path) -> None:
     assert shell("object", "download", f"{lake}/main/none", str(tmp_path / "f")).code == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_named_when_a_folder_is_uploaded(shell: Shell, lake: str, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("1")
+    (tmp_path / "broken").symlink_to("nowhere")
+
+    outcome = shell.ok("object", "upload", "-r", str(tmp_path), f"{lake}/main/")
+
+    assert outcome.err == f"skipped {tmp_path}/broken: no regular file\n"
+    assert "1 file" in outcome.out
+
+
+def test_a_folder_that_is_downloaded_as_an_object_is_named_as_one(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/data/a", "1")
+
+    outcome = shell("object", "download", f"{lake}/main/data")
+
+    assert (outcome.code, outcome.err) == (3, f"error: {lake}/main/data is a folder: add --recursive\n")

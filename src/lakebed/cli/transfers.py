@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -89,10 +89,11 @@ def upload_tree(
         )
         return stats.size_bytes or 0
 
-    tasks = (
-        _Task(name=str(file), size_bytes=file.lstat().st_size, move=partial(send, file, name))
-        for file, name in files_below(source)
-    )
+    # Listed to the end first, so that the bar knows how much there is.
+    tasks = [
+        _Task(name=str(file), size_bytes=file.stat().st_size, move=partial(send, file, name))
+        for file, name in files_below(source, skipped=lambda file: session.note(f"skipped {file}: no regular file"))
+    ]
     return _move_all(session, f"uploading {source.name}", tasks, parallel)
 
 
@@ -122,14 +123,17 @@ def folder_of(path: str) -> str:
     return path if not path or path.endswith("/") else path + "/"
 
 
-def files_below(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Regular files below a folder, each with its path from there, in a stable order."""
+def files_below(folder: Path, *, skipped: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
+    """Yield the regular files below a folder, each with its path from there, in a stable order. `skipped` is called
+    with what is none, such as a link to nothing."""
     for here, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             file = Path(here, name)
             if file.is_file():
                 yield file, file.relative_to(folder).as_posix()
+            else:
+                skipped(file)
 
 
 def check_encodable(name: str) -> None:
@@ -179,10 +183,13 @@ class _Mover:
 
     def run(self, tasks: Iterable[_Task], parallel: int) -> None:
         running: dict[Future[int], str] = {}
+        if isinstance(tasks, Sequence):
+            self._shown.expect(sum(task.size_bytes for task in tasks))
         with ThreadPoolExecutor(parallel) as pool:
             try:
                 for task in tasks:
-                    self._shown.expect(task.size_bytes)
+                    if not isinstance(tasks, Sequence):
+                        self._shown.expect(task.size_bytes)
                     running[pool.submit(task.move, self._advance)] = task.name
                     if len(running) >= 2 * parallel:
                         self._collect(running)

@@ -3,7 +3,7 @@
     FOLDER/server            what the server keeps: metadata and objects
     FOLDER/server.log        what it says
     FOLDER/config.toml       endpoint and credentials, for LAKEBED_CONFIG
-    FOLDER/quickstart.json   which story was told here, once it was told to its end
+    FOLDER/quickstart.json   which story was told here, once it ended
 
 A folder in which it was told is served again, without telling it again. One in which it was interrupted gets another
 repository, and the story from its beginning. A folder with anything else in it is refused.
@@ -102,7 +102,7 @@ def quickstart(
     """See everything happen on real data.
 
     A server is started on this machine, in a new folder. A year of flights is loaded, changed, merged and deleted, and
-    Spark gives back what nobody can reach any more. At the end the server stays until Ctrl-C.
+    Spark deletes what is no longer reachable. At the end the server stays until Ctrl-C.
     """
     from .server import LocalServer, stopped_by_signals
     from .teller import Teller

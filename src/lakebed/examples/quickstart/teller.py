@@ -1,4 +1,4 @@
-"""The voice of the quickstart: chapters and short sentences on stdout, or on stderr where stdout is for programs."""
+"""Tell the quickstart: chapters and short sentences on stdout, or on stderr where stdout is for programs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lakebed.cli import Session, human_duration
 
 
 class Teller:
-    """Tells what happens, and how long each chapter took. Bars and spinners only for somebody who watches."""
+    """Say what happens, and how long each chapter took. Only a terminal gets bars and spinners."""
 
     def __init__(self, session: Session) -> None:
         # rich is imported here, when a quickstart begins, and not when the command line starts.
         from rich.console import Console
 
-        self._console = Console(file=sys.stderr if session.is_json else sys.stdout, highlight=False, soft_wrap=True)
+        self._console = Console(file=sys.stderr if session.is_json else sys.stdout, highlight=False)
         self.shows_progress = session.shows_progress
         self._begun_at = time.perf_counter()
 
     @contextmanager
     def chapter(self, title: str) -> Iterator[None]:
-        """A heading, what is said inside, and how long it took."""
+        """Show a heading, what is said inside, and how long it took."""
         begun_at = time.perf_counter()
         self.heading(title)
         yield
@@ -33,17 +33,17 @@ class Teller:
         self._console.print(f"\n[bold cyan]{title}[/]")
 
     def say(self, sentence: str) -> None:
-        """One sentence, as it is: no markup."""
-        self._console.print(f"  {sentence}", markup=False)
+        """Say one sentence, as it is: no markup. A terminal wraps it at words."""
+        self._console.print(f"  {sentence}", markup=False, soft_wrap=not self._console.is_terminal)
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Lines of a table or a listing, further in."""
+        """Show lines of a table or a listing, further in, as they are: they can be copied."""
         for line in lines:
-            self._console.print(f"    {line}", markup=False)
+            self._console.print(f"    {line}", markup=False, soft_wrap=True)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
-        """A spinner with changing words, for what cannot be counted."""
+        """Show a spinner with changing words, for what cannot be counted."""
         if not self.shows_progress:
             yield lambda _: None
             return
@@ -51,5 +51,5 @@ class Teller:
             yield lambda now: status.update(f"  {now}")
 
     def elapsed_s(self) -> float:
-        """Since the story began."""
+        """Return the time since the story began."""
         return time.perf_counter() - self._begun_at
