@@ -1,4 +1,4 @@
-"""Sweep: carry out a plan. The only file of the collectors that opens a Deleter; it decides nothing.
+"""Sweep: carry out a plan. The only file whose steps get a Deleter; it decides nothing.
 
 The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
 in batches of 1,000, 16 at a time, and then writes one ledger file for the part (recording.py): a row for every deletion
