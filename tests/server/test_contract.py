@@ -155,6 +155,37 @@ class TestBranches:
         assert len(page["results"]) == 2
         assert (page["pagination"]["has_more"], page["pagination"]["next_offset"]) == (False, "")
 
+    @pytest.mark.parametrize("expression", ["main$", "main^2", "main~1^2"])
+    async def test_what_cannot_be_a_commit_is_malformed(
+        self, client: httpx.AsyncClient, repo: str, expression: str
+    ) -> None:
+        for path in ("a", "b"):
+            await put(client, repo, path)
+            await commit(client, repo)
+
+        assert (await client.get(f"{repo}/commits/{expression}")).status_code == 400
+
+    async def test_what_is_not_found_is_named(self, client: httpx.AsyncClient, repo: str) -> None:
+        for path, params, message in (
+            ("/refs/nope/commits", {}, "ref: not found"),
+            ("/refs/main/commits", {"stop_at": "nope"}, "stop_at: not found"),
+        ):
+            answer = await client.get(repo + path, params=params)
+            assert (answer.status_code, answer.json()["message"]) == (404, message)
+        for change, body in (("revert", {"ref": "nope", "parent_number": 0}), ("cherry-pick", {"ref": "nope"})):
+            answer = await client.post(f"{repo}/branches/main/{change}", json=body)
+            assert (answer.status_code, answer.json()["message"]) == (404, "get commit by ref nope: not found")
+
+    async def test_a_log_ends_at_the_first_commit_that_is_too_old(self, client: httpx.AsyncClient, repo: str) -> None:
+        for path, date in (("a", 2_000_000_000), ("b", 1_000_000_000), ("c", 2_000_000_000)):
+            await put(client, repo, path)
+            made = await client.post(repo + "/branches/main/commits", json={"message": path, "date": date})
+            assert made.status_code == 201
+
+        page = (await client.get(repo + "/refs/main/commits", params={"since": "2020-01-01T00:00:00Z"})).json()
+
+        assert [one["message"] for one in page["results"]] == ["c"]
+
 
 class TestProtection:
     async def test_an_address_is_handed_out_and_refused_when_it_is_linked(

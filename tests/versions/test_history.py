@@ -171,13 +171,13 @@ async def test_ref_expressions_walk_parents(repo: Versions) -> None:
     assert await at("v1^0") == merged
 
 
-@pytest.mark.parametrize("ref", ["nope", "main~9", "v^", "main^2", "0" * 64, "nope@"])
+@pytest.mark.parametrize("ref", ["nope", "main~9", "v^", "0" * 64, "nope@"])
 async def test_a_ref_that_names_nothing_is_not_found(repo: Versions, ref: str) -> None:
     with pytest.raises(RefNotFound):
         await repo.refs.resolve(ref)
 
 
-@pytest.mark.parametrize("ref", ["", "~1", "main@@", "main@~1", "main$~", f"main~{10**9}"])
+@pytest.mark.parametrize("ref", ["", "~1", "main@@", "main@~1", "main^2", "main$~", f"main~{10**9}"])
 async def test_a_malformed_ref_is_refused(repo: Versions, ref: str) -> None:
     with pytest.raises(BadRef):
         await repo.refs.resolve(ref)

@@ -62,7 +62,8 @@ class History:
     ) -> tuple[list[Commit], bool]:
         """Commits reachable from a ref, children before parents, and whether there are more.
 
-        `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. With `objects` or
+        `after` is the id of the last commit of the page before; `stop_at` is the last commit shown. The log ends before
+        the first commit that is older than `since_ms`. With `objects` or
         `prefixes`: only commits that changed one of them against their first parent, as far as that can still be told.
         """
 
@@ -78,9 +79,7 @@ class History:
         stop = await self._refs.resolve_commit(stop_at) if stop_at else None
         async for commit in self.ancestry([await self._refs.resolve_commit(ref)], first_parent=first_parent):
             if since_ms is not None and commit.created_ms < since_ms:
-                if first_parent:
-                    break
-                continue
+                break
             if not skipping and (not is_filtered or await is_touching(commit)):
                 found.append(commit)
             skipping = skipping and commit.id != after

@@ -145,6 +145,8 @@ class Refs:
             for parent in [1] * count if kind == "~" else [count] if count else []:
                 parents = (await self._context.commits.read(commit_id)).parents
                 if parent > len(parents):
+                    if kind == "^":
+                        raise BadRef(f"{expression!r}: the commit has no parent {parent}", ref=expression)
                     raise RefNotFound("not found", ref=expression)
                 commit_id = parents[parent - 1]
         return commit_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from lakebed import wire
@@ -37,6 +39,8 @@ class Commits:
 
     async def get(self, request: RestRequest) -> wire.Commit:
         """By id, as the contract says, or by any other ref expression, as its clients do."""
+        if request.args[1].endswith("$"):
+            raise Answer(400, f"{request.args[1]!r} stands for uncommitted changes, which are no commit")
         versions = (await self._catalog.get(request.args[0])).versions
         try:
             commit = await versions.history.get_commit(await versions.refs.resolve_commit(request.args[1]))
@@ -48,16 +52,20 @@ class Commits:
         """List commits. With `limit` the caller wants `amount` of them and no more pages."""
         repository = await self._catalog.get(request.args[0])
         is_limited = request.flag("limit")
-        commits, has_more = await repository.versions.history.log(
-            request.args[1],
-            after=request.query("after"),
-            limit=request.amount(),
-            first_parent=request.flag("first_parent"),
-            since_ms=_milliseconds(request.query("since")),
-            stop_at=request.query("stop_at") or None,
-            objects=[path_to_key(path) for path in request.query_list("objects")],
-            prefixes=[prefix.encode() for prefix in request.query_list("prefixes")],
-        )
+        stop_at = request.query("stop_at") or None
+        try:
+            commits, has_more = await repository.versions.history.log(
+                request.args[1],
+                after=request.query("after"),
+                limit=request.amount(),
+                first_parent=request.flag("first_parent"),
+                since_ms=_milliseconds(request.query("since")),
+                stop_at=stop_at,
+                objects=[path_to_key(path) for path in request.query_list("objects")],
+                prefixes=[prefix.encode() for prefix in request.query_list("prefixes")],
+            )
+        except RefNotFound as error:
+            raise Answer(404, f"{'stop_at' if error.facts.get('ref') == stop_at else 'ref'}: not found") from error
         results = [commit_record(commit) for commit in commits]
         pagination = page_of(results, has_more=has_more and not is_limited, last=results[-1].id if results else "")
         return wire.CommitList(pagination=pagination, results=results)
@@ -65,29 +73,31 @@ class Commits:
     async def revert(self, request: RestRequest, body: wire.RevertCreation) -> None:
         repository = await self._catalog.get(request.args[0])
         overrides = body.commit_overrides or wire.CommitOverrides()
-        await repository.changes.revert(
-            request.args[1],
-            body.ref,
-            parent_number=body.parent_number,
-            committer=request.identity.user_id,
-            message=overrides.message or "",
-            metadata=overrides.metadata,
-            allow_empty=bool(body.allow_empty),
-            force=bool(body.force),
-        )
+        with _naming(body.ref):
+            await repository.changes.revert(
+                request.args[1],
+                body.ref,
+                parent_number=body.parent_number,
+                committer=request.identity.user_id,
+                message=overrides.message or "",
+                metadata=overrides.metadata,
+                allow_empty=bool(body.allow_empty),
+                force=bool(body.force),
+            )
 
     async def cherry_pick(self, request: RestRequest, body: wire.CherryPickCreation) -> wire.Commit:
         repository = await self._catalog.get(request.args[0])
         overrides = body.commit_overrides or wire.CommitOverrides()
-        commit = await repository.changes.cherry_pick(
-            request.args[1],
-            body.ref,
-            parent_number=body.parent_number or 0,
-            committer=request.identity.user_id,
-            message=overrides.message or "",
-            metadata=overrides.metadata,
-            force=bool(body.force),
-        )
+        with _naming(body.ref):
+            commit = await repository.changes.cherry_pick(
+                request.args[1],
+                body.ref,
+                parent_number=body.parent_number or 0,
+                committer=request.identity.user_id,
+                message=overrides.message or "",
+                metadata=overrides.metadata,
+                force=bool(body.force),
+            )
         return commit_record(commit)
 
     async def metarange(self, request: RestRequest) -> wire.StorageUri:
@@ -134,6 +144,15 @@ def commit_record(commit: Commit) -> wire.Commit:
         parents=list(commit.parents),
         version=commit.version,
     )
+
+
+@contextmanager
+def _naming(ref: str) -> Iterator[None]:
+    """Say which ref was not found, in the contract's words."""
+    try:
+        yield
+    except RefNotFound as error:
+        raise Answer(404, f"get commit by ref {ref}: not found") from error
 
 
 def _milliseconds(date_time: str) -> int | None:
