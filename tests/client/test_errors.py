@@ -16,8 +16,18 @@ from lakebed.base import (
     OutcomeUnknown,
     Unavailable,
 )
-from lakebed.client import BadAnswer, Client, ErrorAnswer
+from lakebed.client import BadAnswer, Client, ErrorAnswer, NotLoggedIn, Refused
 from tests.client.support import Script, client_of, failed
+
+
+def test_an_unknown_login_is_told_from_a_missing_permission() -> None:
+    def refused(message: str) -> type[Exception]:
+        with pytest.raises(Refused) as caught:
+            client_of(Script(failed(401, message))).branches.get("lake", "main")
+        return caught.type
+
+    assert refused("error authenticating request") is NotLoggedIn
+    assert refused("insufficient permissions: ann needs fs:ReadBranch on x") is Refused
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,9 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
             except Denied as error:
-                if error.facts.get("status") != 401:
+                from lakebed.client import NotLoggedIn  # here, since loading it takes time that most commands save
+
+                if not isinstance(error, NotLoggedIn):
                     raise
                 raise session.unknown_here() from error
             finally:

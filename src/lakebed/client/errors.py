@@ -3,6 +3,7 @@
     ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
     ├── BadRequest             400 and other 4xx                 Invalid
     ├── Refused                401, 403                          Denied
+    │   └── NotLoggedIn        401 without a word of permissions
     ├── Missing                404, 410                          NotFound
     ├── Clash                  409, 412                          Conflict
     ├── Taken                  409, 412 of a call that creates   AlreadyExists
@@ -49,6 +50,10 @@ class BadRequest(ErrorAnswer, Invalid):
 
 class Refused(ErrorAnswer, Denied):
     """The server does not know these credentials, or they may not do this."""
+
+
+class NotLoggedIn(Refused):
+    """The server does not know these credentials."""
 
 
 class Missing(ErrorAnswer, NotFound):
@@ -99,7 +104,12 @@ def error_of(status: int, body: bytes, *, request: str, creates: bool = False) -
 
     `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
     """
-    return _family(status, creates)(_message(status, body), status=status, request=request)
+    message = _message(status, body)
+    family = _family(status, creates)
+    # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
+    if status == 401 and not message.startswith("insufficient permissions"):
+        family = NotLoggedIn
+    return family(message, status=status, request=request)
 
 
 def _family(status: int, creates: bool) -> type[ErrorAnswer]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lakebed.base import LakebedError, exit_code
-from lakebed.client import Client, Credentials, Token
+from lakebed.client import Client, Credentials, NotLoggedIn, Token
 from lakebed.gc import (
     TASKS,
     Collector,
@@ -117,8 +117,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             with unforeseen(), session_on_demand(lambda: _session(remote, environ)) as session:
                 return _print(_collect(replace(collector, session=session), request))
     except LakebedError as error:
-        is_unknown = error.facts.get("status") == 401
-        _note(f"error: {_unknown_here(environ) if is_unknown else error}")
+        _note(f"error: {_unknown_here(environ) if isinstance(error, NotLoggedIn) else error}")
         return exit_code(error)
 
 
