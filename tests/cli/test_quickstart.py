@@ -16,7 +16,7 @@ import pytest
 
 from lakebed.cli.failures import Misuse
 from lakebed.examples.quickstart import LocalServer, ServerDidNotStart, ServerEnded
-from lakebed.examples.quickstart.command import Folder, Told, next_folder
+from lakebed.examples.quickstart.command import Ended, Folder, next_folder
 from lakebed.examples.quickstart.data import only_late, read_flights, read_small_tables, with_cancelled
 
 MARK = "LAKEBED_TEST_MARK"
@@ -91,13 +91,13 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
 def test_a_folder_remembers_that_the_story_was_told(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.prepare()
-    assert folder.told() is None
-    told = Told(repository="flights", objects_deleted=1, bytes_deleted=2, seconds=3.0)
+    assert folder.ended() is None
+    ended = Ended(repository="flights", objects_deleted=1, bytes_deleted=2, seconds=3.0)
 
-    folder.write_told(told)
+    folder.write_ended(ended)
     folder.prepare()
 
-    assert folder.told() == told
+    assert folder.ended() == ended
 
 
 def test_the_data_is_a_year_of_days() -> None:
@@ -205,7 +205,7 @@ def test_the_whole_story_is_told_once_and_served_again(tmp_path: Path) -> None:
     assert first.left_behind() == []
 
     again = Run(tmp_path / "quick")
-    again.wait_for("was told")
+    again.wait_for("The story ended")
     again.wait_for("until Ctrl-C")
     listed = subprocess.run(
         [sys.executable, "-m", "lakebed", "branch", "list", "lakefs://flights", "-o", "json"],

@@ -138,8 +138,8 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
 
 def test_a_page_says_when_its_rules_were_only_supposed() -> None:
-    assert "nobody had saved" in plan_html(plan(what_if=True))
-    assert "nobody had saved" not in plan_html(plan())
+    assert "rules that were not saved" in plan_html(plan(what_if=True))
+    assert "rules that were not saved" not in plan_html(plan())
 
 
 def test_a_plan_of_before_without_ages_has_a_page() -> None:

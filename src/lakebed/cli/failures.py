@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was told: one line on stderr, and an exit code that scripts can rely on.
+"""End a command that failed: one line on stderr, and an exit code that scripts can rely on.
 
 Which error ends with which code is base/exits.py.
 """
@@ -44,7 +44,7 @@ class Misuse(Invalid):
 
 
 class Declined(LakebedError):
-    """The person said no, or could not be asked."""
+    """The answer to a question was no."""
 
 
 def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
@@ -63,7 +63,7 @@ def describe(error: LakebedError | OSError, uris: Sequence[str] = ()) -> str:
 
 
 def _asked_for(request: str) -> list[str]:
-    """What of ours a request was about: `auth/groups/NAME/…` gives NAME."""
+    """Return the name that a request was about: `auth/groups/NAME/…` gives NAME."""
     _, _, path = request.partition("/auth/")
     segments = path.split("/")
     return [unquote(segments[1])] if len(segments) > 1 else []
@@ -80,7 +80,7 @@ def being_new(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def being_there(what: str) -> Iterator[None]:
-    """Of several things that a command is about it is this one that may be missing and has no name."""
+    """Name the one of several things that may be missing, where the server does not."""
     try:
         yield
     except NotFound as error:

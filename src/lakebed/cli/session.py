@@ -1,4 +1,4 @@
-"""What every command stands on: its settings, its client, how it answers and how it fails.
+"""Give every command its settings, its client, its answers and its errors.
 
 A command is a function whose first parameter is a `Session`, under the decorator `command`:
 
@@ -51,7 +51,7 @@ class Format(StrEnum):
 
 
 class NoCredentials(Denied):
-    """The server wants to know who asks, and no credentials are configured."""
+    """The server needs credentials, and none are configured."""
 
 
 class WrongCredentials(Denied):
@@ -67,7 +67,7 @@ class Session:
         self.output = output
         self.settings = effective_settings(environment, endpoint=endpoint)
         self.before_answer: Callable[[], None] = lambda: None
-        """Called before each line of an answer: whoever shows progress at the terminal takes it away there."""
+        """Called before each line of an answer: what shows progress at the terminal erases it there."""
 
     @cached_property
     def client(self) -> Client:
@@ -79,7 +79,7 @@ class Session:
             self.client.close()
 
     def unknown_here(self) -> Denied:
-        """What to say where the server does not know who asks."""
+        """Explain why the server does not know the caller."""
         settings = self.settings
         if not (settings.access_key_id or settings.secret_access_key):
             return NoCredentials(
@@ -101,7 +101,7 @@ class Session:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether somebody watches who would like to see it."""
+        """Return whether progress can be seen: at a terminal, and not as JSON."""
         return sys.stderr.isatty() and not self.is_json
 
     def show(self, record: R, text: Callable[[R], Iterable[str] | str]) -> None:
@@ -136,23 +136,23 @@ class Session:
         typer.echo(line)
 
     def note(self, message: str) -> None:
-        """Say something that is no result."""
+        """Write a line that is no result."""
         typer.echo(message, err=True)
 
     def check_can_ask(self, question: str, *, yes: bool) -> None:
         """Before something slow that ends in a question.
 
         Raises:
-            Misuse: there is nobody to ask, and `--yes` was not given.
+            Misuse: there is no terminal to ask at, and `--yes` was not given.
         """
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Misuse(f"{question} Nobody is there to ask: give --yes")
+            raise Misuse(f"{question} There is no terminal to ask at: add --yes")
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Return if the answer to something destructive is yes.
 
         Raises:
-            Misuse: there is nobody to ask, and `--yes` was not given.
+            Misuse: there is no terminal to ask at, and `--yes` was not given.
             Declined: the answer is no.
         """
         self.check_can_ask(question, yes=yes)

@@ -27,7 +27,7 @@ VARIABLES: Final = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the file holds. Empty: not set."""
+    """The settings of the file. Empty: not set."""
 
     endpoint: str = ""
     access_key_id: str = ""
@@ -46,7 +46,7 @@ def settings_path(environment: Mapping[str, str]) -> Path:
 
 
 def read_settings(path: Path) -> Settings:
-    """What the file says; nothing set where there is no file.
+    """Read the file; nothing is set where there is none.
 
     Raises:
         BadSettings: not TOML, an unknown key, or a value that is not text.
@@ -89,7 +89,7 @@ def source_of(name: str, environment: Mapping[str, str]) -> str:
 
 
 def effective_settings(environment: Mapping[str, str], *, endpoint: str | None = None) -> Settings:
-    """What holds for this command; the endpoint is always set. Each of the three is decided by itself.
+    """Return the settings in force; the endpoint is always set. Each of the three is decided by itself.
 
     Raises:
         BadSettings: as `read_settings`.

@@ -35,12 +35,12 @@ class NotAFile(Invalid):
 
 
 class _Stopped(LakebedError):
-    """Somebody else failed in a way that ends everything."""
+    """Another file failed in a way that ends everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What was moved."""
+    """The sum of the files that were moved."""
 
     files: int
     size_bytes: int
@@ -48,7 +48,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One file to move; `move` is told a progress callback and answers the size in bytes."""
+    """One file to move; `move` takes a progress callback and returns the size in bytes."""
 
     name: str
     size_bytes: int

@@ -97,9 +97,9 @@ _UsageError: Final[Any] = typer.BadParameter.__mro__[1]
 
 def _one_line(error: Any) -> str:
     # Typer passes on what its validator says, with the validator's own word for an error.
-    said = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
-    return f"{said[:1].lower()}{said[1:]}{where}"
+    return f"{message[:1].lower()}{message[1:]}{where}"
 
 
 def noun(help_text: str) -> typer.Typer:

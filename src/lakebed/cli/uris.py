@@ -45,7 +45,7 @@ class ObjectUri:
 
 
 def is_uri(text: str) -> bool:
-    """Whether this means an object rather than a local file."""
+    """Return whether this is an object and not a local file."""
     return text.startswith(SCHEME)
 
 

@@ -98,7 +98,7 @@ class NoSession(Invalid):
 
 
 class NamespaceMissing(NotFound):
-    """The storage namespace is not where this process was told to look for it."""
+    """The storage namespace is not where this process looks for it."""
 
 
 def silent(_: str) -> None:
@@ -345,7 +345,7 @@ class Collector:
         return frame(self.session(), self._lake(), read_rows(garbage), rows, DOOMED, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
-        """What came of a plan, and the state of its run; None where it was not applied.
+        """Return what came of a plan, and the state of its run; None where it was not applied.
 
         Raises:
             BadInput: the report is unreadable.
@@ -377,7 +377,7 @@ class Collector:
         return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
     def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
-        """What only one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
+        """Return what one of two plans takes, or both. Needs no Spark: both tables are read here, 40 bytes an object.
 
         Raises:
             PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.

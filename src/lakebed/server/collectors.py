@@ -50,10 +50,10 @@ TOKEN_LIFETIME_S: Final = 24 * 3600
 """The token of a job ends with it, and at the latest then: a job that takes longer is refused, and fails."""
 BEAT_S: Final = 2.0
 STOP_S: Final = 7.0
-"""How long a collector, and what it started, may take to end by itself: less than a server is given when it is told to
+"""How long a collector, and what it started, may take to end by itself: less than a server is given to
 stop."""
 LAST_WORDS_S: Final = 1.0
-"""How long what it said may take to arrive once all of it was killed."""
+"""How long its last output may take to arrive after it was killed."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
 SECRETS: Final = frozenset(
@@ -66,8 +66,8 @@ class NoSpark(LakebedError):
     """This server has no collector to start."""
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
+class _Printed(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
     `objects_deleted`, that of a purge `objects_purged`."""
 
     run_id: str = ""
@@ -203,7 +203,7 @@ class _Job:
             # What left its process group may hold the pipes for as long as it likes.
             process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to let go of them
         if heard.done():
-            await heard  # What went wrong there is told.
+            await heard  # Its error is raised here.
         code = -signal.SIGKILL if process.returncode is None else process.returncode
         if stopped and code:
             return (JobState.FAILED if self._is_closing.is_set() else JobState.STOPPED), stopped
@@ -212,7 +212,7 @@ class _Job:
         return JobState.DONE, ""
 
     def _last_words(self) -> str:
-        """Its error, or whatever it said last."""
+        """Return its error, or its last line."""
         errors = [line for line in self._lines if line.startswith("error: ")]
         return next(reversed(errors or self._lines), "")
 
@@ -229,7 +229,7 @@ class _Job:
     async def _read_results(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
             try:
-                result = _result(msgspec.json.decode(line, type=_Said))
+                result = _result(msgspec.json.decode(line, type=_Printed))
             except msgspec.DecodeError:
                 result = None
             if result is None:
@@ -250,7 +250,7 @@ class _Job:
 
 
 async def _end(process: Process, heard: asyncio.Task[int]) -> None:
-    """See it end, by force in the end. Of what it said, all is heard that comes in time."""
+    """Wait for its end, and kill it if that does not come in time. Output that comes in time is kept."""
     assert process.stdin is not None, "it is a pipe"
     process.stdin.close()
     await asyncio.wait({heard}, timeout=STOP_S)
@@ -274,22 +274,22 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _result(said: _Said) -> JobResult | None:
+def _result(printed: _Printed) -> JobResult | None:
     """Return what this record counts for; None where it is no result."""
-    if said.totals is not None:
-        deed, objects, size_bytes = JobDeed.PLANNED, said.totals.all.objects, said.totals.all.size_bytes
-    elif said.objects_deleted is not None:
-        deed, objects = JobDeed.APPLIED, said.objects_deleted + said.objects_quarantined
-        size_bytes = said.bytes_deleted + said.bytes_quarantined
-    elif said.objects_purged is not None:
-        deed, objects, size_bytes = JobDeed.PURGED, said.objects_purged, said.bytes_purged
+    if printed.totals is not None:
+        deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
+    elif printed.objects_deleted is not None:
+        deed, objects = JobDeed.APPLIED, printed.objects_deleted + printed.objects_quarantined
+        size_bytes = printed.bytes_deleted + printed.bytes_quarantined
+    elif printed.objects_purged is not None:
+        deed, objects, size_bytes = JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
     else:
         return None
     return JobResult(
         deed=deed,
-        run_id=said.run_id,
-        kind=said.kind,
+        run_id=printed.run_id,
+        kind=printed.kind,
         objects=objects,
         size_bytes=size_bytes,
-        objects_failed=said.objects_failed,
+        objects_failed=printed.objects_failed,
     )

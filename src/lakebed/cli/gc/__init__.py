@@ -72,7 +72,7 @@ app.add_typer(jobs, name="job")
 
 SHOWN: Final = 100
 COMMITS_SHOWN: Final = 10
-"""Of the commits that expire, beside a plan's sums."""
+"""Show this many of the commits that expire, below a plan's sums."""
 
 ObjectsOption = Annotated[bool, typer.Option("--objects", help="Show each object that goes, not the sums.")]
 CommitsOption = Annotated[bool, typer.Option("--commits", help="Show each commit that expires, not the sums.")]

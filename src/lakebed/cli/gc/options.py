@@ -70,7 +70,7 @@ EngineOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """What to look for, and how; in the order of the help."""
+    """Options of what to look for, and how; in the order of the help."""
 
     committed: CommittedOption = False
     uncommitted: UncommittedOption = False
@@ -98,7 +98,7 @@ class Looking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleting:
-    """How to delete."""
+    """Options of how to delete."""
 
     quarantine: WindowOption = None
     readers_grace: GraceOption = None
@@ -109,7 +109,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """What does the work."""
+    """Options of what does the work."""
 
     engine: EngineOption = None
 

@@ -82,7 +82,7 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
 
 
 def text(name: str) -> str:
-    """Other people's words: no markup of theirs counts, and no character that turns or hides what is read."""
+    """Escape other people's words: their markup, and characters that turn or hide what is read."""
     return html.escape(printable(name).encode(errors="replace").decode())
 
 
@@ -95,7 +95,7 @@ def _head(plan: Plan, title: str, report: RunReport | None) -> Iterator[str]:
         yield f'<p class="dim">This plan was applied {text(applied)}: see <b>What came of it</b>.</p>'
     elif plan.what_if:
         yield (
-            '<p class="supposed">Supposed: made by rules that nobody had saved. It shows what they would take, and '
+            '<p class="supposed">Supposed: made by rules that were not saved. It shows what they would take, and '
             "can be applied only if they are the rules by then.</p>"
         )
     else:
@@ -183,8 +183,8 @@ def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
     yield "</tr></thead><tbody>"
     for one in commits:
         cells = (human_time(one.created_ms // 1000), one.branch or "(none)", one.rule, one.message)
-        told = "".join(f"<td>{text(cell)}</td>" for cell in cells)
-        yield f'<tr><th scope="row"><code>{text(one.id[:16])}</code></th>{told}</tr>'
+        shown = "".join(f"<td>{text(cell)}</td>" for cell in cells)
+        yield f'<tr><th scope="row"><code>{text(one.id[:16])}</code></th>{shown}</tr>'
     yield "</tbody></table>"
     more = plan.commit_counts.expired - len(commits)
     if more > 0:
@@ -294,7 +294,7 @@ def _strays(plan: Plan) -> Iterator[str]:
     if not plan.strays:
         return
     counted = count_of(plan.strays_count, "file or folder", "files or folders")
-    yield f"<h2>Strays</h2><p>{text(counted)} that nobody of ours put there. They are never deleted.</p>"
+    yield f"<h2>Strays</h2><p>{text(counted)} that Lakebed did not write. They are never deleted.</p>"
     yield "<ul>"
     yield from (f"<li><code>{text(key)}</code></li>" for key in plan.strays[:TOP])
     yield "</ul>"

@@ -49,7 +49,7 @@ DASHES: Final = {"ignore_unknown_options": True}
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between two sets of rules, and between what they take: `plan.a` is by the former rules."""
+    """The differences between two sets of rules, and between what they take: `plan.a` is by the former rules."""
 
     changes: Sequence[RuleChange]
     plan: PlanDiff

@@ -260,8 +260,8 @@ def check(session: Session, collector: Collector, request: Request) -> None:
 
 @contextlib.contextmanager
 def with_spark(session: Session, collector: Collector) -> Iterator[Collector]:
-    """Give the collector a Spark of this machine, which starts when it is needed and ends with the block. An error that
-    nobody foresaw goes to a file, and one line of it to the terminal.
+    """Give the collector a Spark of this machine, which starts when it is needed and ends with the block. An unforeseen
+    error goes to a file, and one line of it to the terminal.
     """
     from dataclasses import replace
 

@@ -66,7 +66,7 @@ def progress_text(progress: WhyProgress) -> str:
 
 def why_text(answer: WhyAnswer) -> Iterator[str]:
     if answer.path and not answer.at_ref:
-        yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; what was ever there:"
+        yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:"
         yield ""
     for place, found in enumerate(answer.objects):
         if place:

@@ -108,7 +108,7 @@ class Collection:
         self._teller.say(f"{_amount(len(gone), size)} that should be gone: not one file of them is left.")
 
     def prove_unreadable(self, commit_id: str) -> None:
-        """What an expired commit names is refused, not answered with something else."""
+        """Prove that an object of an expired commit is refused, and no other is returned in its place."""
         path = next(one.path for one in self._book.of(Fate.EXPIRED).values() if one.path.startswith("flights/"))
         try:
             self._client.objects.read(self._repository, commit_id, path)

@@ -3,9 +3,9 @@
     FOLDER/server            what the server keeps: metadata and objects
     FOLDER/server.log        what it says
     FOLDER/config.toml       endpoint and credentials, for LAKEBED_CONFIG
-    FOLDER/quickstart.json   which story was told here, once it ended
+    FOLDER/quickstart.json   which story ended here
 
-A folder in which it was told is served again, without telling it again. One in which it was interrupted gets another
+A folder in which it ended is served again, and nothing else happens. One in which it was interrupted gets another
 repository, and the story from its beginning. A folder with anything else in it is refused.
 """
 
@@ -46,7 +46,7 @@ REPOSITORY: Final = "flights"
 EXTRA: Final = 'pip install "lakebed[quickstart]"'
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """`quickstart.json`."""
 
     repository: str
@@ -64,7 +64,7 @@ class Folder:
         self.objects = self.server / "objects"
         self.log = self.root / "server.log"
         self.config = self.root / "config.toml"
-        self._told = self.root / "quickstart.json"
+        self._ended = self.root / "quickstart.json"
 
     def prepare(self) -> None:
         """
@@ -72,20 +72,20 @@ class Folder:
             Misuse: the folder holds something that is not ours.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        ours = {self.server, self.log, self.config, self._told}
+        ours = {self.server, self.log, self.config, self._ended}
         if others := sorted(set(self.root.iterdir()) - ours):
             raise Misuse(f"{self.root} holds {others[0].name!r}: name a new folder with --data")
 
-    def told(self) -> Told | None:
-        if not self._told.exists():
+    def ended(self) -> Ended | None:
+        if not self._ended.exists():
             return None
         try:
-            return msgspec.json.decode(self._told.read_bytes(), type=Told)
+            return msgspec.json.decode(self._ended.read_bytes(), type=Ended)
         except msgspec.DecodeError as error:
-            raise Misuse(f"{self._told}: {error}") from error
+            raise Misuse(f"{self._ended}: {error}") from error
 
-    def write_told(self, told: Told) -> None:
-        self._told.write_bytes(msgspec.json.encode(told))
+    def write_ended(self, ended: Ended) -> None:
+        self._ended.write_bytes(msgspec.json.encode(ended))
 
 
 @app.command()
@@ -113,17 +113,17 @@ def quickstart(
     server, teller = LocalServer(data=folder.server, log=folder.log, port=port), Teller(session)
     with stopped_by_signals():
         try:
-            told = folder.told()
-            if told is None:
-                told = _tell(session, server, folder, teller)
-                folder.write_told(told)
+            ended = folder.ended()
+            if ended is None:
+                ended = _tell(session, server, folder, teller)
+                folder.write_ended(ended)
             else:
                 server.start()
-                teller.say(f"The story was told in {folder.root} before; the server runs again.")
+                teller.say(f"The story ended in {folder.root} before; the server runs again.")
             _client(server, folder).close()  # The port may be another one than last time: it is stored again.
             if once:
                 server.stop()
-            _say_how_to_go_on(session, server, folder, teller, told, once=once)
+            _say_how_to_go_on(session, server, folder, teller, ended, once=once)
             if not once:
                 _wait_for_end(server, folder, teller)
         except LakebedError:
@@ -161,7 +161,7 @@ def next_folder(parent: Path) -> Path:
     return folder
 
 
-def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller) -> Told:
+def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller) -> Ended:
     """The whole story, from an empty server to what is left at the end."""
     from .collect import Collection
     from .story import Story
@@ -197,7 +197,7 @@ def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller)
             collection.prove()
             collection.prove_unreadable(story.first_commit)
             teller.say(f"On disk: {human_size(before)} before, {human_size(size_of(kept_in))} now.")
-    return Told(
+    return Ended(
         repository=repository,
         objects_deleted=sum(report.objects_deleted for report in reports),
         bytes_deleted=sum(report.bytes_deleted for report in reports),
@@ -209,8 +209,8 @@ def _client(server: LocalServer, folder: Folder) -> Client:
     """A client with the folder's credentials, which are made where the server is new."""
     stored = read_settings(folder.config)
     if not stored.secret_access_key:
-        with connect(Settings(endpoint=server.endpoint)) as nobody:
-            made = nobody.setup("quickstart")
+        with connect(Settings(endpoint=server.endpoint)) as stranger:
+            made = stranger.setup("quickstart")
         stored = Settings(access_key_id=made.access_key_id, secret_access_key=made.secret_access_key)
     settings = msgspec.structs.replace(stored, endpoint=server.endpoint)
     write_settings(folder.config, settings)
@@ -230,12 +230,12 @@ def _create_repository(client: Client) -> str:
 
 
 def _say_how_to_go_on(
-    session: Session, server: LocalServer, folder: Folder, teller: Teller, told: Told, *, once: bool
+    session: Session, server: LocalServer, folder: Folder, teller: Teller, ended: Ended, *, once: bool
 ) -> None:
     program = program_name()
-    repository = f"lakefs://{told.repository}"
-    amount = f"{count_of(told.objects_deleted, 'object')} ({human_size(told.bytes_deleted)})"
-    teller.heading(f"Done in {human_duration(told.seconds)}: {amount} given back.")
+    repository = f"lakefs://{ended.repository}"
+    amount = f"{count_of(ended.objects_deleted, 'object')} ({human_size(ended.bytes_deleted)})"
+    teller.heading(f"Done in {human_duration(ended.seconds)}: {amount} deleted.")
     if once:
         teller.say("The server is stopped. To run it again:")
         teller.lines([f"{program} quickstart --data {folder.root}"])
@@ -257,12 +257,12 @@ def _say_how_to_go_on(
             endpoint=server.endpoint,
             config=str(folder.config),
             data=str(folder.root),
-            **msgspec.to_builtins(told),
+            **msgspec.to_builtins(ended),
         )
 
 
 def program_name() -> str:
-    """What a person types in this folder to run this very `lakebed`, whether or not its environment is on the path."""
+    """Return what runs this very `lakebed` in this folder, whether or not its environment is on the path."""
     script = Path(sys.executable).with_name("lakebed")
     if shutil.which("lakebed") == str(script):
         return "lakebed"

@@ -59,7 +59,7 @@ def with_cancelled(day: Day) -> Day:
 
 
 def only_late(day: Day, *, over_minutes: int) -> Day:
-    """Of the same day, the flights that left later than that."""
+    """Return the flights of the day that left later than that."""
     return Day(day.month, day.day, day.flights.filter(pc.greater(day.flights["dep_delay"], over_minutes)))
 
 

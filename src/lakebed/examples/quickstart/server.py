@@ -49,7 +49,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the server's process, which leads its group; None while none runs."""
+        """Return the id of the server's process, which leads its group; None while none runs."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
@@ -70,13 +70,13 @@ class LocalServer:
             )
         assert self._process.stdout is not None, "it was asked for"
         # It says where it listens when it listens, as one JSON object over several lines; an early end ends the pipe.
-        said = ""
+        output = ""
         for line in self._process.stdout:
-            said += line
+            output += line
             if line == "}\n":
                 break
         try:
-            self.endpoint = msgspec.json.decode(said, type=_Ready).endpoint
+            self.endpoint = msgspec.json.decode(output, type=_Ready).endpoint
         except msgspec.DecodeError as error:
             self.stop()
             raise ServerDidNotStart(f"the server did not start: {self._last_words()}") from error
@@ -99,7 +99,7 @@ class LocalServer:
             process.stdout.close()
 
     def wait(self) -> None:
-        """Until somebody stops it.
+        """Wait until it ends.
 
         Raises:
             ServerEnded: it ended with an error.
@@ -109,7 +109,7 @@ class LocalServer:
             raise ServerEnded(f"the server ended with code {code}: {self._last_words()}", code=code)
 
     def _last_words(self) -> str:
-        return " / ".join(self._log.read_text(errors="replace").splitlines()[-_LOG_SHOWN:]) or "it said nothing"
+        return " / ".join(self._log.read_text(errors="replace").splitlines()[-_LOG_SHOWN:]) or "its log is empty"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What happens to the data in the quickstart, and the book that is kept of it.
+"""Change the data in the quickstart, and keep the book of it.
 
 Every object that is written goes into the book under its physical address, with its checksum and the fate that the
 story has in store for it. The book is the independent witness: the collectors never see it, and at the end what they
@@ -38,11 +38,11 @@ PARQUET_TYPE: Final = "application/vnd.apache.parquet"
 
 
 class UnexpectedFate(Corrupt):
-    """What happened is not what the story had in store."""
+    """The collectors did not do what the book expects."""
 
 
 class Fate(StrEnum):
-    """What shall become of an object."""
+    """The end that the story has in store for an object."""
 
     KEPT = "kept"
     EXPIRED = "expired"
@@ -76,7 +76,7 @@ class Book:
 
 
 class Story:
-    """The steps, in the order in which they are told. Each says what it does and writes it into the book."""
+    """The steps, in their order. Each says what it does and writes it into the book."""
 
     def __init__(self, client: Client, repository: str, teller: Teller) -> None:
         self._client = client

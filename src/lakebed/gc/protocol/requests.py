@@ -69,7 +69,7 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncommittedOptions:
-    """`clean_every`: of so many automatic runs one is clean, and none is optimised once the last clean one began
+    """`clean_every`: one of this many automatic runs is clean, and none is optimised once the last clean one began
     `clean_after_ms` ago. `token_expiry_ms`: slices opened within so long are left to a later run (the cut-off of
     docs/design/0001-uncommitted-gc.md; only closed slices are looked at in any case). `old_layout_age_ms`: how long
     ago an object outside slices must have been written before it may go.

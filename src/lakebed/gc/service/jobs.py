@@ -1,9 +1,9 @@
-"""Which collections the server was asked to run: a record each, and one that says which is running.
+"""Record which collections the server was asked to run: a record each, and one that says which is running.
 
-At most one runs in a repository: `running_job` is taken with `set_if`, and whoever runs the job writes it anew every
-few seconds, which also is how it learns that it should stop. One that was not written for LOST_AFTER_MS belongs to a
-server that is gone, and may be taken over. By the clock, therefore not for safety: should two run after all, the states
-of their runs keep them apart, as they keep apart two that people start by hand. Records: docs/formats/gc-jobs.md.
+At most one runs in a repository: `running_job` is taken with `set_if`. The server that runs the job writes it again
+every few seconds, and so learns that it should stop. One that was not written for LOST_AFTER_MS belongs to a server
+that is gone, and may be taken over. No safety rests on this clock: should two jobs run after all, the states of their
+runs keep them apart, as they keep apart two that people start by hand. Records: docs/formats/gc-jobs.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunningRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`is_stopping`: somebody asked for it."""
+    """`is_stopping`: a user asked for it."""
 
     job_id: str
     beat_ms: int
@@ -55,7 +55,7 @@ class JobBook:
     async def begin(self, request: Request, *, by: str) -> JobView:
         """
         Raises:
-            JobRunning: one is, or somebody begins one at this moment.
+            JobRunning: one is, or another begins at this moment.
         """
         now_ms = self._ports.clock.now_ms()
         held = await self._store.get(self._partition, RUNNING)
@@ -81,7 +81,7 @@ class JobBook:
         return job
 
     async def beat(self, job: JobView) -> bool:
-        """Tell how far it has come. False: it is to stop, because somebody asked for it or took its place."""
+        """Record how far it has come. False: it is to stop, for a user asked for it or another job took its place."""
         await self._write(job)
         held = await self._store.get(self._partition, RUNNING)
         running = None if held is None else decode_record(RunningRecord, held.value)
@@ -106,7 +106,7 @@ class JobBook:
         except PredicateFailed:
             await self.finish(job)
 
-    # For whoever wants to know
+    # For readers
 
     async def get(self, job_id: str) -> JobView:
         """
@@ -145,7 +145,7 @@ class JobBook:
         return job
 
     async def is_running(self, job_id: str) -> bool:
-        """Whether it is the running one, and was heard of in the last LOST_AFTER_MS. Costs one read."""
+        """Return whether it is the running one, with a beat in the last LOST_AFTER_MS. Costs one read."""
         held = await self._store.get(self._partition, RUNNING)
         if held is None:
             return False
