@@ -22,13 +22,13 @@ from .paging import listing
 
 
 class Users:
-    """What can be done with users. Got from `Client.users`."""
+    """The operations on users. Got from `Client.users`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def create(self, user: str) -> User:
-        """Somebody who may do nothing yet, and has no key pair.
+        """Make a user without permissions and without key pair.
 
         Raises:
             Taken: there is such a user.
@@ -39,18 +39,18 @@ class Users:
         return self._connection.do(accounts.GET_USER, user)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[User]:
-        """By id, ascending."""
+        """List users by id, ascending."""
         return listing(self._connection, accounts.LIST_USERS, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, user: str) -> None:
-        """With their key pairs, memberships and attached policies."""
+        """Delete a user, its key pairs, memberships and attached policies."""
         self._connection.do(accounts.DELETE_USER, user)
 
     def groups(self, user: str) -> Iterator[Group]:
         return listing(self._connection, accounts.LIST_USER_GROUPS, user)
 
     def policies(self, user: str, *, is_effective: bool = False) -> Iterator[Policy]:
-        """Those attached to the user; effective: those of the user's groups too."""
+        """List the policies attached to the user; effective: those of its groups too."""
         return listing(self._connection, accounts.LIST_USER_POLICIES, user, query={"effective": is_effective})
 
     def attach(self, user: str, policy: str) -> None:
@@ -60,7 +60,7 @@ class Users:
         self._connection.do(accounts.DETACH_POLICY_FROM_USER, user, policy)
 
     def create_key(self, user: str) -> CredentialsWithSecret:
-        """A new key pair. The secret is told once, here."""
+        """Make a key pair. Its secret is returned here, and never again."""
         return self._connection.do(accounts.CREATE_CREDENTIALS, user)
 
     def keys(self, user: str) -> Iterator[KeyPair]:
@@ -71,7 +71,7 @@ class Users:
 
 
 class Groups:
-    """What can be done with groups. Got from `Client.groups`."""
+    """The operations on groups. Got from `Client.groups`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -88,7 +88,7 @@ class Groups:
         return self._connection.do(accounts.GET_GROUP, group)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Group]:
-        """By id, ascending; those that are built in too."""
+        """List all by id, ascending, the built-in ones too."""
         return listing(self._connection, accounts.LIST_GROUPS, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, group: str) -> None:
@@ -113,12 +113,12 @@ class Groups:
         self._connection.do(accounts.DETACH_POLICY_FROM_GROUP, group, policy)
 
     def set_level(self, group: str, level: str) -> None:
-        """The contract's access level of a group: Read, Write, Super or Admin."""
+        """Give a group the contract's access level: Read, Write, Super or Admin."""
         self._connection.do(accounts.SET_GROUP_ACL, group, body=ACL(permission=level))
 
 
 class Policies:
-    """What can be done with policies. Got from `Client.policies`."""
+    """The operations on policies. Got from `Client.policies`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -135,11 +135,11 @@ class Policies:
         return self._connection.do(accounts.GET_POLICY, policy)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Policy]:
-        """By id, ascending; those that are built in too."""
+        """List all by id, ascending, the built-in ones too."""
         return listing(self._connection, accounts.LIST_POLICIES, query={"prefix": prefix or None}, limit=limit)
 
     def update(self, policy: str, statements: Sequence[Statement]) -> Policy:
-        """Whoever has it has the new one."""
+        """Replace a policy for every user and group that has it."""
         body = Policy(id=policy, statement=[*statements])
         return self._connection.do(accounts.UPDATE_POLICY, policy, body=body)
 

@@ -73,7 +73,7 @@ class Client:
         self._connection.close()
 
     def setup_state(self) -> str:
-        """`initialized` or `not_initialized`."""
+        """Return `initialized` or `not_initialized`."""
         return self._connection.do(installation.GET_SETUP_STATE).state
 
     def setup(self, username: str, *, secret: str = "") -> CredentialsWithSecret:
@@ -91,7 +91,7 @@ class Client:
         return self._connection.do(installation.GET_CONFIG)
 
     def current_user(self) -> str:
-        """The id of the user whose credentials these are: one request tells whether they are valid."""
+        """Return the id of the user whose credentials these are. One request shows whether they are valid."""
         return self._connection.do(accounts.GET_CURRENT_USER).user.id
 
     def do(self, operation: Operation[B, A], *arguments: str, body: B | None = None, query: Query | None = None) -> A:

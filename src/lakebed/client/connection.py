@@ -5,7 +5,7 @@ after 429, 503 and broken connections, at most `Retries.attempts` times, waiting
 the server's Retry-After. Any other is sent once: a commit whose answer was lost is reported as `AnswerLost`.
 
 A DELETE that is repeated after its answer was lost meets its own success as 404. We let that error stand: to hide it
-would also hide that somebody else deleted the thing.
+would also hide that another writer deleted the thing.
 
 Arguments of a path are percent-encoded here, each as one segment. `.` and `..` are refused as segments, because HTTP
 libraries resolve them: deleting the branch `..` would otherwise delete the repository.
@@ -59,14 +59,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What a login answers with, in place of a key pair."""
+    """The token of a login, in place of a key pair."""
 
     token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often a repeatable call is sent at most, and how long to wait before the second and the later times."""
+    """How often to send a repeatable call, and how long to wait before the second and later times."""
 
     attempts: int = 5
     first_wait_s: float = 0.2

@@ -1,4 +1,4 @@
-"""What can go wrong between us and a server, in the families of `lakebed.base.errors`.
+"""The errors of a client, in the families of `lakebed.base.errors`.
 
     ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
     ├── BadRequest             400 and other 4xx                 Invalid
@@ -61,7 +61,7 @@ class Missing(ErrorAnswer, NotFound):
 
 
 class Clash(ErrorAnswer, Conflict):
-    """What is there contradicts the request."""
+    """The present state contradicts the request."""
 
 
 class Taken(ErrorAnswer, AlreadyExists):

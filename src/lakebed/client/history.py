@@ -15,7 +15,7 @@ Strategy = Literal["source-wins", "dest-wins"]
 
 
 class History:
-    """What can be done with commits. Got from `Client.history`."""
+    """The operations on commits. Got from `Client.history`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -53,7 +53,7 @@ class History:
         objects: list[str] | None = None,
         prefixes: list[str] | None = None,
     ) -> Iterator[Commit]:
-        """Newest first. `objects` and `prefixes`: only commits that changed one of them."""
+        """List commits, newest first. `objects` and `prefixes`: only commits that changed one of them."""
         query = {"first_parent": first_parent or None, "objects": objects or None, "prefixes": prefixes or None}
         return listing(self._connection, history.LOG_COMMITS, repository, ref, query=query, limit=limit)
 
@@ -90,7 +90,7 @@ class History:
     def uncommitted(
         self, repository: str, branch: str, *, prefix: str = "", delimiter: str = "", limit: int | None = None
     ) -> Iterator[Diff]:
-        """What the branch holds that its head does not, by path."""
+        """List the uncommitted changes of a branch by path."""
         query = {"prefix": prefix or None, "delimiter": delimiter or None}
         return listing(self._connection, history.DIFF_BRANCH, repository, branch, query=query, limit=limit)
 
@@ -105,7 +105,7 @@ class History:
         delimiter: str = "",
         limit: int | None = None,
     ) -> Iterator[Diff]:
-        """What changed on `right` since it parted from `left`, by path; or, `two_dot`, all that differs."""
+        """List what changed on `right` since it parted from `left`, by path; or, `two_dot`, all that differs."""
         query = {
             "type": "two_dot" if two_dot else "three_dot",
             "prefix": prefix or None,

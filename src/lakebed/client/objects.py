@@ -18,7 +18,7 @@ DELETE_MAX: Final = 1000
 
 
 class Objects:
-    """What can be done with objects. Got from `Client.objects`."""
+    """The operations on objects. Got from `Client.objects`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -36,12 +36,18 @@ class Objects:
         after: str = "",
         limit: int | None = None,
     ) -> Iterator[ObjectStats]:
-        """By path, in byte order. With a delimiter, paths that go on after it are one result of type common_prefix."""
+        """List objects by path, in byte order.
+
+        With a delimiter, paths that go on after it are one result of type common_prefix.
+        """
         query: Query = {"prefix": prefix or None, "delimiter": delimiter or None, "after": after}
         return listing(self._connection, objects.LIST_OBJECTS, repository, ref, query=query, limit=limit)
 
     def read(self, repository: str, ref: str, path: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """The object or, half open, its bytes from `start` to `end`, in memory. `Files.download` is for big ones."""
+        """Return the object or, half open, its bytes from `start` to `end`, in memory.
+
+        `Files.download` is for big ones.
+        """
         headers = {} if start == 0 and end is None else {"Range": byte_range(start, end)}
         with self._connection.open(
             objects.GET_OBJECT, repository, ref, query={"path": path}, headers=headers
@@ -76,7 +82,7 @@ class Objects:
         )
 
     def delete(self, repository: str, branch: str, path: str) -> None:
-        """Deleting what is not there succeeds."""
+        """Delete an object. Deleting one that is not there succeeds."""
         self._connection.do(objects.DELETE_OBJECT, repository, branch, query={"path": path})
 
     def delete_many(self, repository: str, branch: str, paths: Sequence[str]) -> Sequence[ObjectError]:
@@ -88,6 +94,6 @@ class Objects:
         return errors
 
     def copy(self, repository: str, *, source_ref: str, source: str, branch: str, destination: str) -> ObjectStats:
-        """Within one repository; the server copies, no bytes travel."""
+        """Copy an object within one repository; the server copies, no bytes travel."""
         body = ObjectCopyCreation(src_path=source, src_ref=source_ref)
         return self._connection.do(objects.COPY_OBJECT, repository, branch, query={"dest_path": destination}, body=body)

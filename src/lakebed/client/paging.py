@@ -20,7 +20,7 @@ PAGE_MAX: Final = 1000
 
 
 class Page(Protocol[T_co]):
-    """What all lists of the contract look like."""
+    """The shape of all lists of the contract."""
 
     @property
     def pagination(self) -> Pagination: ...
@@ -36,7 +36,9 @@ def listing(
     query: Query = MappingProxyType({}),
     limit: int | None = None,
 ) -> Iterator[T]:
-    """All results in the server's order, or the first `limit`. One request for each thousand; reads no page ahead.
+    """Yield all results in the server's order, or the first `limit`.
+
+    Costs one request for each thousand; reads no page ahead.
 
     Raises:
         BadAnswer: the server promises more but does not move on.

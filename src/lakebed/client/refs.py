@@ -20,7 +20,7 @@ from .paging import listing
 
 
 class Branches:
-    """What can be done with branches. Got from `Client.branches`."""
+    """The operations on branches. Got from `Client.branches`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class Branches:
         )
 
     def delete(self, repository: str, name: str) -> None:
-        """The name goes, and what is uncommitted on it; its commits stay until retention lets them go."""
+        """Delete a branch and its uncommitted changes; its commits stay until retention takes them."""
         self._connection.do(history.DELETE_BRANCH, repository, name)
 
     def reset(self, repository: str, name: str, *, path: str = "", prefix: str = "") -> None:
@@ -79,7 +79,7 @@ class Branches:
 
 
 class Tags:
-    """What can be done with tags. Got from `Client.tags`."""
+    """The operations on tags. Got from `Client.tags`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

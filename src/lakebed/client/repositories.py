@@ -12,7 +12,7 @@ from .paging import listing
 
 
 class Repositories:
-    """What can be done with repositories. Got from `Client.repositories`."""
+    """The operations on repositories. Got from `Client.repositories`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -20,7 +20,7 @@ class Repositories:
     def create(
         self, name: str, storage_namespace: str, *, default_branch: str = "main", read_only: bool = False
     ) -> Repository:
-        """Make a repository over a namespace that nobody uses; with a first commit, and its default branch there.
+        """Make a repository over an unused namespace, with a first commit and a default branch.
 
         Raises:
             Taken: the name is taken.
@@ -35,11 +35,11 @@ class Repositories:
         return self._connection.do(repositories.GET_REPOSITORY, name)
 
     def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Repository]:
-        """By name, ascending."""
+        """List repositories by name, ascending."""
         return listing(self._connection, repositories.LIST_REPOSITORIES, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """The records go, the objects stay in the storage namespace. `force`: even where it is read-only."""
+        """Delete the records; the objects stay in the storage namespace. `force`: even where it is read-only."""
         self._connection.do(repositories.DELETE_REPOSITORY, name, query={"force": force or None})
 
     def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
@@ -47,7 +47,7 @@ class Repositories:
         self._connection.do(collections.SET_GC_RULES, name, body=rules)
 
     def protected_branches(self, name: str) -> tuple[Sequence[str], str]:
-        """Patterns of the branches that take merges only, and the version of the setting that has them."""
+        """Return the patterns of protected branches, and the version of the setting."""
         with self._connection.open(repositories.GET_BRANCH_PROTECTION_RULES, name) as response:
             response.read()
             rules = decode(response, repositories.GET_BRANCH_PROTECTION_RULES.answer)
@@ -57,7 +57,7 @@ class Repositories:
         """Replace all patterns, if the setting is still of this version.
 
         Raises:
-            Clash: somebody else changed it.
+            Clash: another writer changed it.
         """
         self._connection.do(
             repositories.SET_BRANCH_PROTECTION_RULES,

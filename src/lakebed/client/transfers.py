@@ -46,7 +46,7 @@ def _ignore(_: int) -> None:
 
 
 class Files:
-    """What can be done with objects as files. Got from `Client.files`."""
+    """The operations on objects as files. Got from `Client.files`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -204,7 +204,7 @@ class Files:
 
 
 class _Moved:
-    """Size and MD5 of the bytes that moved so far, told to the progress callback as they move."""
+    """Size and MD5 of the bytes that moved so far, reported to the progress callback as they move."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""What a client asks of the server rather than of a repository: health, set-up, configuration, usage."""
+"""Operations on the server rather than on a repository: health, set-up, configuration, usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What permissions are about, and the paths that operations share."""
+"""The resources of permissions, and the paths that operations share."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
 OURS: Final = frozenset({*_of(collectors), *_of(sessions), *_of(operators)})
-"""Those that the contract does not have."""
+"""The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

@@ -348,8 +348,8 @@ class App:
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
 
     async def _answer_or_error(self, request: RestRequest) -> Response:
-        def told() -> str:
-            return _told(request)
+        def shown() -> str:
+            return _shown(request)
 
         try:
             return await self._answer(request)
@@ -357,15 +357,15 @@ class App:
             request.refusal = str(error) if isinstance(error, Denied) else ""
             if isinstance(error, NotAuthenticated) and "failures" in error.facts:
                 key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
-                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, told())
-            response = error_response(error, told)
+                logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, shown())
+            response = error_response(error, shown)
             if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
                 response.status_code = 401  # The contract keeps 403 for protected branches.
             return response
         except ClientDisconnect:
             raise
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
-            logger.exception("unexpected error in %s", told())
+            logger.exception("unexpected error in %s", shown())
             return message_response(500, "internal server error")
 
     def _note_answered(self, request: RestRequest, status: int, began_s: float) -> None:
@@ -440,8 +440,8 @@ def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes
     return authorization, session
 
 
-def _told(request: RestRequest) -> str:
-    """For the log: what was asked, by whom, under which id. One line, whatever the path holds."""
+def _shown(request: RestRequest) -> str:
+    """Describe a request for the log, in one line, whatever its path holds."""
     identity = getattr(request, "identity", None)
     user = "nobody" if identity is None else identity.user_id
     path = request.scope["raw_path"].decode("latin-1")

@@ -112,7 +112,7 @@ def error_response(error: base.LakebedError, request: Callable[[], str] = str) -
     status, message = status_and_message(error)
     response = message_response(status, message)
     if status == 501:
-        # Nothing is wrong here: somebody asked for what this server does not have.
+        # Nothing is wrong here: the caller asked for an operation that this server does not have.
         logger.info("answered 501 to %s: %s", request(), error)
     elif status >= 500:
         logger.error("answered %d to %s: %s %s", status, request(), error, error.facts, exc_info=error)

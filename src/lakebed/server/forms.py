@@ -1,7 +1,7 @@
 """multipart/form-data, streamed: one file field, whose bytes are handed on as they arrive and never kept.
 
 The form says nowhere how long a field is. So what guards against a broken-off upload is the form's own end: a body that
-stops before the closing boundary raises, and whoever was storing it stores nothing.
+stops before the closing boundary raises, and the upload stores nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FormFile:
 
 
 async def open_form(content_type: str, stream: AsyncIterator[bytes], field: str) -> FormFile:
-    """Read on until the field begins.
+    """Read on until the field begins, and return its file.
 
     Raises:
         InvalidForm: there is no such field, or this is no form.

@@ -1,4 +1,4 @@
-"""What handlers ask of a request: path arguments, parameters and bodies, checked, with the contract's words on error.
+"""Path arguments, parameters and bodies of a request, checked, with the contract's words on error.
 
 Parameters are read from the raw query once, when first asked for. A `+` in a query is a space and `%2B` a plus, in a
 path both are a plus: that is how the contract's clients encode.
@@ -56,13 +56,13 @@ class RestRequest(Request):
             yield chunk
 
     def may_leave_its_body(self) -> bool:
-        """Whether the client waits to be asked for its body, and was not asked."""
+        """Return True if the client waits to be asked for its body, and was not asked."""
         return not self._is_body_asked and (self.header(b"expect") or "").lower() == "100-continue"
 
     # Headers: looked up in the raw list, which is short, rather than in an object built for it
 
     def header(self, name: bytes) -> str | None:
-        """The first header of this lower-case name."""
+        """Return the first header of this lower-case name."""
         for key, value in self.scope["headers"]:
             if key == name:
                 return str(value, "latin-1")
@@ -107,7 +107,7 @@ class RestRequest(Request):
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of `choices`, the first of them where the parameter is absent."""
+        """Return one of `choices`, the first of them where the parameter is absent."""
         value = self.query(name) or choices[0]
         if value not in choices:
             allowed = json.dumps(choices, separators=(",", ":"))
@@ -117,7 +117,7 @@ class RestRequest(Request):
         return value
 
     def amount(self) -> int:
-        """How many results a page may have: 100 where not said, the most where zero or less is said."""
+        """Return how many results a page may have: 100 by default, the most for zero and -1."""
         amount = self.integer("amount", PAGE_DEFAULT)
         if amount > PAGE_MAX or amount < -1:
             words = f"number must be at most {PAGE_MAX}" if amount > PAGE_MAX else "number must be at least -1"
@@ -147,7 +147,7 @@ class RestRequest(Request):
         return self._record  # type: ignore[return-value]  # a request has one operation, and that has one record
 
     async def small_body(self, size_bytes_max: int) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Raises:
             InvalidBody: it is larger than that.

@@ -37,7 +37,7 @@ def text(words: str, status: int = 200) -> Response:
 
 
 def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
-    """`last` is what the last result is asked after by."""
+    """Describe a page. `last` is the name of the last result, from which the next page goes on."""
     return Pagination(
         has_more=has_more, next_offset=last if has_more else "", results=len(results), max_per_page=PAGE_MAX
     )

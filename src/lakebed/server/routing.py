@@ -73,7 +73,7 @@ class Router:
             node.routes[route.operation.method] = route
 
     def find(self, method: str, path: bytes) -> tuple[Route, list[str]]:
-        """The route of a raw path (relative, without its first slash), and its decoded arguments.
+        """Return the route of a raw path (relative, without its first slash), and its decoded arguments.
 
         Raises:
             NoSuchEndpoint: nothing has this path.
@@ -93,7 +93,7 @@ class Router:
 def _walk(
     node: _Node, segments: Sequence[bytes], index: int, args: tuple[bytes, ...]
 ) -> tuple[_Node, tuple[bytes, ...]] | None:
-    """Fixed segments first, then what may be anything: `objects/delete` is not the object `delete`."""
+    """Walk fixed segments first, then variable ones: `objects/delete` is not the object `delete`."""
     if index == len(segments):
         return (node, args) if node.routes else None
     segment = segments[index]

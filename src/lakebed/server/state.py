@@ -1,4 +1,4 @@
-"""What every route is built with: the parts, opened once for each process. No globals anywhere."""
+"""The parts that every route is built with, opened once for each process. No globals anywhere."""
 
 from __future__ import annotations
 

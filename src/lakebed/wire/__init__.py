@@ -1,4 +1,4 @@
-"""What travels over HTTP: request and response records, and how errors look. No behaviour, no I/O.
+"""Records of HTTP: requests, responses and errors. No behaviour, no I/O.
 
 One record per schema of the contract that we use, under the contract's name, so that a reader finds it there. Records
 of answers leave out optional fields that have no value; records of requests are decoded strictly by type but ignore

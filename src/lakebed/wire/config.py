@@ -1,4 +1,4 @@
-"""What a client asks before anything else: versions and what the storage can do."""
+"""Configuration that clients read first: versions, and what the storage can do."""
 
 from __future__ import annotations
 

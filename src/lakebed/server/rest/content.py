@@ -170,7 +170,7 @@ def _if_none_match(header: str | None) -> bool:
 
 
 async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
-    """Which run took the data, where one gave up the commit that was read; else what the store said."""
+    """Name the run that took the data, where one expired the commit that was read; else return the store's error."""
     try:
         await repository.versions.retired.check_not_condemned([await repository.versions.refs.resolve_commit(ref)])
     except Condemned as taken:
@@ -205,7 +205,7 @@ def _headers(entry: Entry) -> dict[str, str]:
 
 
 def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
-    """Which bytes a Range header asks for, from start to before end, cut to the size; start ≥ end where there are none.
+    """Return the bytes that a Range header asks for, from start to before end, cut to the size; start ≥ end: none.
 
     None: the whole object. Several ranges at once are refused as if there were none of them.
     """

@@ -1,4 +1,4 @@
-"""What changed between refs and on a branch, and merging it."""
+"""Differences between refs and on a branch, and merges."""
 
 from __future__ import annotations
 

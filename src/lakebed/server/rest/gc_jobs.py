@@ -29,7 +29,7 @@ NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
     RunRequest: ("gc:Plan", "gc:Apply"),
     PurgeRequest: ("gc:Apply",),
 }
-"""What starting a job needs besides what the table says: the same as its collector will be asked for."""
+"""The permissions that starting a job asks for besides those of the table: its collector will be asked for them."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",), "gc:Apply": ()}
 """A plan that fails ends the run that it began."""

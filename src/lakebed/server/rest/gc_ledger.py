@@ -1,4 +1,4 @@
-"""What became of objects: the ledger, asked for rows and answered in pages. None of it needs Spark."""
+"""The ledger: answer which run took which object, page by page. None of it needs Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
 FILES_MAX: Final = 100
-"""So many files a page looks into; one with fewer rows than were asked for has a token all the same."""
+"""A page looks into at most this many files. It has a token then, even with fewer rows than were asked for."""
 
 
 class Ledger:
@@ -33,10 +33,10 @@ class Ledger:
 
     async def rows(self, request: RestRequest) -> Response:
         """Costs a listing of the ledger, and a read of each file looked into. The token is the file to go on with, and
-        how many of its rows were told."""
+        how many of its rows were shown."""
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         query, limit = _query(request), request.amount()
-        name, told = _position(request.query("after"))
+        name, shown = _position(request.query("after"))
         start_after = LEDGER_PREFIX + name if name else ""
         found: list[LedgerRow] = []
         looked = 0
@@ -48,7 +48,7 @@ class Ledger:
                 if looked == FILES_MAX or len(found) == limit:
                     return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
                 rows = await asyncio.to_thread(_select, query, await objectstore.get(stat.key), stat.key)
-                skipped = told if stat.key == start_after else 0
+                skipped = shown if stat.key == start_after else 0
                 more = rows[skipped : skipped + limit - len(found)]
                 found += more
                 looked += 1
@@ -77,10 +77,10 @@ def _query(request: RestRequest) -> LedgerQuery:
 
 
 def _position(token: str) -> tuple[str, int]:
-    name, _, told = token.rpartition(":")
-    if token and not (name and told.isascii() and told.isdigit()):
+    name, _, shown = token.rpartition(":")
+    if token and not (name and shown.isascii() and shown.isdigit()):
         raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
-    return name, int(told or 0)
+    return name, int(shown or 0)
 
 
 def _select(query: LedgerQuery, data: bytes, key: str) -> list[LedgerRow]:

@@ -1,6 +1,6 @@
 """Plans as they lie in the namespace: which there are, what one says, and what differs between two. None needs Spark.
 
-Whoever plans writes them there; every file is checked against its manifest, as a collector checks it.
+A collector writes them there. The server checks every file against its manifest, as a collector does.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from lakebed.server.routing import Route
 from lakebed.server.state import AppState
 
 ROWS_MAX: Final = 2_000_000
-"""Of both plans together: beyond that a comparison here would take the memory that requests need."""
+"""Compare plans of at most this many objects together. More would take the memory that requests need."""
 _TOKEN: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
 
 PARTS_MAX: Final = 10
-"""So many parts of a plan a page looks into; one with fewer objects than were asked for has a token all the same."""
+"""A page looks into at most this many parts. It has a token then, even with fewer objects than were asked for."""
 
 
 class Plans:
@@ -76,18 +76,18 @@ class Plans:
         return await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1])
 
     async def objects(self, request: RestRequest) -> DoomedPage:
-        """What a plan takes, object by object. The token is the part to go on with, and how many of its rows that are
-        asked for were told. Costs a read of each part looked into."""
+        """List the objects that a plan deletes. The token is the part to go on with, and how many of its matching rows
+        were shown. Costs a read of each part looked into."""
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         manifest = (await self._read(objectstore, request.args[1])).doomed
         prefix, limit = request.query("prefix"), request.amount()
-        first, told = _position(request.query("after"), len(manifest.parts))
+        first, shown = _position(request.query("after"), len(manifest.parts))
         found: list[DoomedObject] = []
         for number in range(first, len(manifest.parts)):
             if number == first + PARTS_MAX or len(found) == limit:
                 return DoomedPage(objects=tuple(found), continuation_token=f"{number}:0")
             rows = below(await _part(objectstore, manifest, DOOMED, manifest.parts[number]), prefix)
-            skipped = told if number == first else 0
+            skipped = shown if number == first else 0
             more = doomed_rows(rows.slice(skipped, limit - len(found)))
             found += more
             if skipped + len(more) < rows.num_rows:
@@ -168,9 +168,9 @@ async def _part(objectstore: ObjectStore, manifest: Manifest, table: Table, part
 
 
 def _position(token: str, parts: int) -> tuple[int, int]:
-    part, _, told = token.partition(":")
+    part, _, shown = token.partition(":")
     if not token:
         return 0, 0
     if not _TOKEN.fullmatch(token) or int(part) >= parts:
         raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
-    return int(part), int(told)
+    return int(part), int(shown)

@@ -22,7 +22,7 @@ class Restores:
         self._key = state.continuation_key
 
     async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
-        """What is restored is staged, so the branch must be one that may be written to. Without a name it is the
+        """Restore a page. Restored objects are staged, so the branch must be writable. Without a name it is the
         repository's default branch."""
         repository = await self._catalog.get(request.args[0])
         branch = body.branch or repository.record.default_branch

@@ -51,7 +51,7 @@ class Installation:
         )
 
     async def communication_preferences(self, _: RestRequest) -> dict[str, str]:
-        """Taken and forgotten: nobody here sends mail."""
+        """Accept the address, and forget it: this server sends no mail."""
         return {}
 
     async def config(self, _: RestRequest) -> Config:
@@ -64,7 +64,7 @@ class Installation:
         return self._state.storage
 
     async def statistics(self, _: RestRequest, __: StatsEventsList) -> None:
-        """Checked and forgotten: we keep no statistics of our users."""
+        """Check the events, and forget them: this server keeps no statistics of its users."""
 
     async def usage(self, _: RestRequest) -> UsageReportSummary:
         installation = await self._state.accounts.installation()
