@@ -103,7 +103,7 @@ class SimCollector:
         else:
             swept = await self._swept() if is_last else frozenset()
             commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
-            committed = await self._addresses(commits)
+            committed = await self._addresses(commits) | (await self.held() if is_last else set())
         found = clean_run(
             listing,
             committed=committed,
@@ -217,7 +217,7 @@ class SimCollector:
     async def end(self) -> None:
         """What somebody does by hand who takes runs that sweep for done."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is RunState.SWEEPING:
+            if run.state is RunState.SWEEPING and not run.until_ms:
                 await self.runs.move(run_id, RunState.ENDED)
                 await self.condemning.drop_condemned(run_id)
 
@@ -230,7 +230,7 @@ class SimCollector:
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""
         for run_id, run in await self.repo.retired.runs():
-            if run.state is RunState.SWEEPING:
+            if run.state is RunState.SWEEPING and not run.until_ms:
                 await self.sweep(run_id, run.plan)
 
     async def read_staging(self) -> set[str]:

@@ -31,7 +31,7 @@ from .deeds import (
     run,
 )
 from .metadata import run_beside
-from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside, taken_lies_aside
+from .restoring import apply_deferring, bytes_are_there, deferring, purge, put_deferred, restore, run_deferring
 from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
 
 Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
@@ -117,13 +117,13 @@ def _resuming() -> Iterator[tuple[Scene, Quick]]:
 
 
 def _restoring() -> Iterator[tuple[Scene, Quick]]:
-    aside, b0 = [put_aside("q0")], upload("u0", "b", "0")
+    held, b0 = [put_deferred("q0")], upload("u0", "b", "0")
     x = client("x", restore("x1"))
     back = client("x", restore("x1"), again=[restore("x2")])
     c, p, r = client("c", commit("c1")), client("p", purge("p1")), client("r", run("r1"))
 
     def beside(name: str, *actors: object) -> Scene:
-        return quarantined(scene(name, *actors, before=aside, staged=[b0]))  # type: ignore[arg-type]  # they are actors
+        return deferring(scene(name, *actors, before=held, staged=[b0]))  # type: ignore[arg-type]  # they are actors
 
     yield beside("restorer, purger", back, p), _ALL
     yield beside("restorer, committer", x, c), _ALL
@@ -133,13 +133,13 @@ def _restoring() -> Iterator[tuple[Scene, Quick]]:
     yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "1")), c), _NO_FAULT
     yield beside("two restorers", x, client("y", restore("y1"))), _ALL
     yield beside("restorer, purger, run", x, p, r), _NO_FAULT
-    # Of what a run moves aside just now, and may be moving twice.
+    # Of what a run defers just now, and may be deferring twice.
     past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
-    t, z = client("r", run_aside("r1")), client("z", apply_aside("z1"))
-    twice = scene("run that moves aside, another apply of it", t, z, before=past)
-    yield quarantined(twice, taken_lies_aside("1", "2")), _ALL
-    other = scene("run that moves aside, run of uncommitted data", t, client("u", run_beside("u1")), before=past)
-    yield quarantined(other, taken_lies_aside("1", "2")), _ALL
+    t, z = client("r", run_deferring("r1")), client("z", apply_deferring("z1"))
+    twice = scene("run that defers, another apply of it", t, z, before=past)
+    yield deferring(twice, bytes_are_there("1", "2")), _ALL
+    other = scene("run that defers, run of uncommitted data", t, client("u", run_beside("u1")), before=past)
+    yield deferring(other, bytes_are_there("1", "2")), _ALL
     found = client("x", restore("x1", key="b", content=b"1"))
-    yield quarantined(scene("restorer, run that moves aside", found, t, before=past), taken_lies_aside("1")), _ALL
-    yield quarantined(scene("restorer, run that moves aside, purger", found, t, p, before=past)), _NO_FAULT
+    yield deferring(scene("restorer, run that defers", found, t, before=past), bytes_are_there("1")), _ALL
+    yield deferring(scene("restorer, run that defers, purger", found, t, p, before=past)), _NO_FAULT

@@ -28,7 +28,7 @@ from .deeds import (
 )
 from .metadata import metadata_run, strand
 from .optimised import optimised
-from .restoring import apply_aside, purge, put_aside, quarantined, restore, run_aside
+from .restoring import apply_deferring, deferring, purge, put_deferred, restore, run_deferring
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -63,7 +63,7 @@ def swarm(seed: int) -> Scene:
     if resets_objects := rng.random() < 0.2:
         kinds["reset object"] = 1
     if restores := rng.random() < 0.2 and not is_graceful:
-        kinds |= {"restore": 1.5, "run aside": 1, "purge": 0.5}
+        kinds |= {"restore": 1.5, "run deferring": 1, "purge": 0.5}
     clients = []
     for number in range(rng.randint(4, 8)):
         name = "abcdefgh"[number]
@@ -79,14 +79,14 @@ def swarm(seed: int) -> Scene:
     made = scene(
         f"swarm {seed}",
         *clients,
-        before=[put_aside("q0")] if restores else [],
+        before=[put_deferred("q0")] if restores else [],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
         staged=[write("u0", "x", rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         resets_objects=resets_objects,
     )
-    return quarantined(made) if restores else made
+    return deferring(made) if restores else made
 
 
 _KINDS: Final[dict[str, float]] = {
@@ -158,8 +158,8 @@ def _drawn(
             return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
         case "restore":
             return restore(name, key=key, overwrite=rng.random() < 0.5, only="data/gone")
-        case "run aside":
-            return run_aside(name) if rng.random() < 0.7 else apply_aside(name)
+        case "run deferring":
+            return run_deferring(name) if rng.random() < 0.7 else apply_deferring(name)
         case "purge":
             return purge(name)
         case "rules":

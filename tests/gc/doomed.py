@@ -17,7 +17,7 @@ from lakebed.gc.kinds import SweepRule
 from lakebed.gc.kinds.committed import Committed
 from lakebed.gc.kinds.metadata import Metadata
 from lakebed.gc.kinds.old_layout import OldLayout
-from lakebed.gc.protocol import Quarantine, Service
+from lakebed.gc.protocol import Service
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.rules import MetadataRule
 from lakebed.objectstore import (
@@ -34,10 +34,7 @@ FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
 PART = "part-00000.parquet"
 SEEN = datetime(2026, 1, 1, tzinfo=UTC)
 SEEN_MS = int(SEEN.timestamp() * 1000)
-ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
-
-both_ways = pytest.mark.parametrize("quarantine", [None, ASIDE], ids=["deleted", "aside"])
 
 
 class Dated(MemoryObjectStore):
@@ -84,15 +81,8 @@ async def sweep_part(
     plan: protocol.Manifest,
     part: protocol.Part,
     ledger: Ledger,
-    quarantine: Quarantine | None = None,
 ) -> Swept:
-    return await sweep.sweep_part(
-        task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder), quarantine=quarantine
-    )
-
-
-async def purge_part(store: ObjectStore, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
-    return await sweep.purge_part(task_of(store), deleter, quarantine, part, now_ms=now_ms)
+    return await sweep.sweep_part(task_of(store), deleter, plan, part, ledger, rule=rule_of(plan.folder))
 
 
 async def plan_of(
@@ -101,12 +91,13 @@ async def plan_of(
     *,
     part: str = PART,
     with_paths: bool = True,
+    paths: Sequence[str] = (),
     folder: str = FOLDER,
     as_found: bool = True,
     seen: datetime | None = None,
 ) -> protocol.Manifest:
-    """Every object has 4 bytes, was seen at SEEN, and has the path `events/<its place>` or none. `as_found`: it is as
-    it lies there, if it does; `seen`: but for when it was seen."""
+    """Every object has 4 bytes, was seen at SEEN, and has the path that is given, `events/<its place>` or none.
+    `as_found`: it is as it lies there, if it does; `seen`: but for when it was seen."""
     facts = [await _facts(store, key) if as_found else (4, SEEN) for key in keys]
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     rows = pa.table(
@@ -118,7 +109,7 @@ async def plan_of(
             "reason": ["expired"] * len(keys),
             "rule": ["main: 1 days"] * len(keys),
             "last_seen_at": [seen or seen_at for _, seen_at in facts],
-            "path": [f"events/{number}" if with_paths else "" for number in range(len(keys))],
+            "path": paths or [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )
     data = protocol.encode_part(protocol.DOOMED, rows.cast(protocol.arrow_schema(protocol.DOOMED)))

@@ -1,4 +1,4 @@
-"""Sweeps and purges in processes that really die: `python -m tests.gc.sweeper FOLDER`. One start of Python, many forks.
+"""Sweeps in processes that really die: `python -m tests.gc.sweeper FOLDER`. One start of Python, many forks.
 
 Each child does one thing to a local folder and is killed by SIGKILL just before or just after its n-th change; then the
 next one goes on. What must be true after each is asserted here, so that a failure is an exit code. Ends with a line of
@@ -22,14 +22,12 @@ from lakebed.gc import protocol
 from lakebed.gc.bucketed import BUCKETS, NAMED, Share, read_bucketed
 from lakebed.gc.fencing import claim
 from lakebed.gc.named import deal_keys, from_tables
-from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.sweep import remove_with
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock
-from tests.gc.doomed import context_of, plan_of, purge_part, sweep_part, task_of
+from tests.gc.doomed import context_of, plan_of, sweep_part, task_of
 
-ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 PARTS = {"part-0.parquet": ["data/s/a001", "data/s/a002", "data/t/a003"], "part-1.parquet": ["data/t/b001"]}
 KEPT = "data/s/kept"
@@ -87,34 +85,28 @@ def options_of(folder: Path) -> ObjectStoreOptions:
 async def prepare(store: ObjectStore) -> list[protocol.Manifest]:
     for key in [*(key for keys in PARTS.values() for key in keys), KEPT]:
         await store.put(key, key[-4:].encode())
-    await store.put(protocol.quarantine_path("r1"), protocol.encode_quarantine(ASIDE))
     return [await plan_of(store, keys, part=part) for part, keys in PARTS.items()]
 
 
-async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None) -> Swept:
+async def apply(store: Any, deleter: Any, plans: Sequence[protocol.Manifest]) -> Swept:
     """What an apply does besides asking the server and starting Spark."""
     fence, outdated = await claim(store, LiveClock(), "r1")
     await remove_with(deleter, outdated)
     swept = Swept()
     for plan in plans:
         await fence.check(store)
-        swept = swept.plus(await sweep_part(store, deleter, plan, plan.parts[0], LEDGER, quarantine))
-    if quarantine is not None:
-        for part in PARTS:
-            await purge_part(store, deleter, quarantine, part, now_ms=quarantine.until_ms)
+        swept = swept.plus(await sweep_part(store, deleter, plan, plan.parts[0], LEDGER))
     return swept
 
 
-def fork(
-    folder: Path, plans: Sequence[protocol.Manifest], quarantine: Quarantine | None, step: int, after: bool
-) -> int:
+def fork(folder: Path, plans: Sequence[protocol.Manifest], step: int, after: bool) -> int:
     """The signal that ended the child, or 0."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             killed = Killed(opened(folder), opened_deleter(folder), step, after)
-            swept = asyncio.run(apply(killed, killed, plans, quarantine))
+            swept = asyncio.run(apply(killed, killed, plans))
             code = 0 if swept.objects_failed == 0 else 1
         finally:
             os._exit(code)
@@ -123,22 +115,15 @@ def fork(
     return -ended
 
 
-def check(folder: Path, *, quarantine: Quarantine | None, is_done: bool) -> None:
+def check(folder: Path, *, is_done: bool) -> None:
     root = folder / "lake"
     assert (root / KEPT).read_bytes() == b"kept"
     for part, keys in PARTS.items():
-        rows, purged = states(root, LEDGER.key(part)), states(root, LEDGER.purge_key(part))
+        rows = states(root, LEDGER.key(part))
         assert not is_done or len(rows) == len(keys)
         for key in keys:
-            here, aside = (root / key).exists(), (root / ASIDE.key(key)).exists()
-            if quarantine is None:
-                assert rows.get(key) in ({"deleted"} if is_done else {None, "deleted"}), rows
-                assert not (key in rows and here)
-            else:
-                assert here or aside or rows[key] == "quarantined", "an object is nowhere and no row says so"
-                assert not (key in rows and here), "a row says that it was moved, and it was not"
-                assert not (key in purged and aside), "a row says that it was purged, and it was not"
-                assert not is_done or purged[key] == "purged"
+            assert rows.get(key) in ({"deleted"} if is_done else {None, "deleted"}), rows
+            assert not (key in rows and (root / key).exists())
 
 
 def states(root: Path, key: str) -> dict[str, str]:
@@ -169,22 +154,20 @@ def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
 def die_everywhere(folder: Path) -> int:
     """Every step, before and after, from a fresh start; then the same folder is gone on with, to its end."""
     died = 0
-    for quarantine in (None, ASIDE):
-        for after in (False, True):
-            for step in range(1, STEPS_MAX):
-                place = folder / f"{'aside' if quarantine else 'gone'}-{after}-{step}"
-                plans = asyncio.run(prepare(opened(place)))
-                ended = fork(place, plans, quarantine, step, after)
-                check(place, quarantine=quarantine, is_done=ended == 0)
-                if ended == 0:
-                    break
-                assert ended == signal.SIGKILL
-                died += 1
-                if quarantine is not None:
-                    collect_beside(place, plans)
-                    check(place, quarantine=quarantine, is_done=False)
-                assert fork(place, plans, quarantine, 0, after) == 0
-                check(place, quarantine=quarantine, is_done=True)
+    for after in (False, True):
+        for step in range(1, STEPS_MAX):
+            place = folder / f"{after}-{step}"
+            plans = asyncio.run(prepare(opened(place)))
+            ended = fork(place, plans, step, after)
+            check(place, is_done=ended == 0)
+            if ended == 0:
+                break
+            assert ended == signal.SIGKILL
+            died += 1
+            collect_beside(place, plans)
+            check(place, is_done=False)
+            assert fork(place, plans, 0, after) == 0
+            check(place, is_done=True)
     return died
 
 
@@ -202,7 +185,7 @@ def without_permission(folder: Path) -> Swept:
     if child == 0:
         if os.getuid() == 0:
             os.setuid(NOBODY)
-        swept = asyncio.run(apply(opened(folder), opened_deleter(folder), plans, None))
+        swept = asyncio.run(apply(opened(folder), opened_deleter(folder), plans))
         os.write(writing, json.dumps([swept.objects_deleted, swept.objects_failed]).encode())
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -213,12 +196,12 @@ def without_permission(folder: Path) -> Swept:
         path.chmod(stat.S_IRWXU)
     for path in root.glob("_lakefs/**/*.parquet"):
         path.chmod(0o666)
-    return asyncio.run(apply(opened(folder), opened_deleter(folder), plans, None))
+    return asyncio.run(apply(opened(folder), opened_deleter(folder), plans))
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     swept = without_permission(place / "powerless")
     assert (swept.objects_deleted, swept.objects_failed) == (4, 0), swept
-    check(place / "powerless", quarantine=None, is_done=True)
+    check(place / "powerless", is_done=True)
     sys.stdout.write(json.dumps({"died": die_everywhere(place)}) + "\n")

@@ -6,10 +6,9 @@ import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import protocol
-from lakebed.gc.protocol import Quarantine
 from lakebed.gc.recording import Swept
 from lakebed.objectstore import MemoryDeleter
-from tests.gc.doomed import LEDGER, PART, Dated, both_ways, plan_of, sweep_part
+from tests.gc.doomed import LEDGER, PART, Dated, plan_of, sweep_part
 
 OURS = format_address(7, 1)
 KEYS = [OURS, "data/imported/a", "data/imported/b"]
@@ -23,39 +22,37 @@ async def store() -> Dated:
     return store
 
 
-async def swept(store: Dated, quarantine: Quarantine | None, keys: list[str] = KEYS) -> Swept:
+async def swept(store: Dated, keys: list[str] = KEYS) -> Swept:
     plan = await plan_of(store, keys, as_found=False)
-    return await sweep_part(store, MemoryDeleter(store), plan, plan.parts[0], LEDGER, quarantine)
+    return await sweep_part(store, MemoryDeleter(store), plan, plan.parts[0], LEDGER)
 
 
 async def left(store: Dated) -> list[str]:
     return [stat.key async for page in store.list("data/") for stat in page]
 
 
-@both_ways
 @pytest.mark.parametrize("earlier_ms", [0, 1, 60_000])
-async def test_what_is_as_it_was_committed_goes(store: Dated, quarantine: Quarantine | None, earlier_ms: int) -> None:
+async def test_what_is_as_it_was_committed_goes(store: Dated, earlier_ms: int) -> None:
     store.ms -= earlier_ms
     await store.put("data/imported/a", b"1234")
 
-    found = await swept(store, quarantine)
+    found = await swept(store)
 
     assert await left(store) == []
     assert (found.all.objects, found.objects_kept, found.objects_failed) == (3, 0, 0)
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("data", "later_ms"), [(b"12345", 0), (b"12345", -60_000), (b"5678", 1_000), (b"1234", 60_000)]
 )
 async def test_what_was_written_again_since_it_was_committed_stays_and_is_no_failure(
-    store: Dated, quarantine: Quarantine | None, data: bytes, later_ms: int
+    store: Dated, data: bytes, later_ms: int
 ) -> None:
     store.ms += later_ms
     await store.put("data/imported/a", data)
 
-    found = await swept(store, quarantine)
-    again = await swept(store, quarantine)
+    found = await swept(store)
+    again = await swept(store)
 
     assert await left(store) == ["data/imported/a"]
     assert await store.get("data/imported/a") == data
@@ -69,7 +66,7 @@ async def test_addresses_of_slices_go_without_a_look(store: Dated) -> None:
     store.ms += 60_000
     await store.put(OURS, b"12345")
 
-    found = await swept(store, None)
+    found = await swept(store)
 
     assert (await left(store), found.objects_kept) == ([], 0)
     assert store.asked == ["data/imported/a", "data/imported/b"]
@@ -78,7 +75,7 @@ async def test_addresses_of_slices_go_without_a_look(store: Dated) -> None:
 async def test_what_cannot_be_looked_at_stays_and_counts_as_failed(store: Dated) -> None:
     store.unknown = {"data/imported/a"}
 
-    found = await swept(store, None)
+    found = await swept(store)
 
     assert (found.objects_failed, found.errors) == (1, ("data/imported/a: gone fishing",))
     assert await left(store) == ["data/imported/a"]
@@ -87,7 +84,7 @@ async def test_what_cannot_be_looked_at_stays_and_counts_as_failed(store: Dated)
 async def test_what_lies_outside_data_is_refused_whatever_the_plan_says(store: Dated) -> None:
     await store.put("imported/a.csv", b"1234")
 
-    found = await swept(store, None, ["imported/a.csv"])
+    found = await swept(store, ["imported/a.csv"])
 
     assert found.errors == ("imported/a.csv: not an object that may be deleted",)
     assert await store.get("imported/a.csv") == b"1234"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.gc.kinds.metadata import read_special, without_ids
-from lakebed.gc.protocol import GC_PREFIX, QUARANTINE_PREFIX, quarantine_path
+from lakebed.gc.protocol import GC_PREFIX
 from lakebed.objectstore import MemoryObjectStore, ObjectStat
 
 RANGE, METARANGE = "a" * 64, "b" * 64
@@ -31,31 +31,24 @@ class Pages(MemoryObjectStore):
 @pytest.fixture
 async def store() -> Pages:
     store = Pages()
-    for number in range(500):
-        await store.put(f"{QUARANTINE_PREFIX}r1/data/s/{number:08d}", b"")
-    for key in (f"_lakefs/ranges/{RANGE}.parquet", f"_lakefs/metaranges/{METARANGE}.parquet", quarantine_path("r1")):
+    for key in (f"_lakefs/ranges/{RANGE}.parquet", f"_lakefs/metaranges/{METARANGE}.parquet"):
         await store.put(key, b"12")
     for key in ("committed/r1/plan.json", "ledger/date=2026-11-21/r1-part-0.parquet", "applying/000000000001.json"):
         await store.put(GC_PREFIX + key, b"")
+    for name in ("deferred.json", "purge.json"):
+        await store.put(f"{GC_PREFIX}committed/r1/{name}", b"")
     for key in ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz"):
         await store.put(key, b"")
     return store
 
 
-async def test_what_lies_in_quarantine_is_neither_listed_nor_held(store: Pages) -> None:
+async def test_files_of_trees_and_of_runs_are_told_from_unknown_ones(store: Pages) -> None:
     special = await read_special(store)
 
-    assert store.told < 50
     assert special.files["id"].to_pylist() == [METARANGE, RANGE]
     assert {run: [stat.key for stat in stats] for run, stats in special.runs.items()} == {
-        ("committed", "r1"): [f"{GC_PREFIX}committed/r1/plan.json"]
+        ("committed", "r1"): [f"{GC_PREFIX}committed/r1/{name}.json" for name in ("deferred", "plan", "purge")]
     }
-
-
-async def test_records_and_strays_before_and_behind_the_quarantine_are_found(store: Pages) -> None:
-    special = await read_special(store)
-
-    assert special.quarantined == {quarantine_path("r1")}
     assert special.strays.keys == ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz")
     assert special.strays.count == 3
 

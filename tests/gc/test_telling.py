@@ -20,6 +20,7 @@ from lakebed.cli.gc.text import (
     outcome,
     plan_text,
     plan_texts,
+    report_text,
     runs_text,
     standing_text,
     state_text,
@@ -258,9 +259,9 @@ def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it
     )
     lines = [*standing_text(found, "lakebed gc apply lakefs://lake r1")]
 
-    assert "state:       applying" in lines
-    assert "done:        728 of 4,200 objects" in lines
-    assert "quarantine:  7d" in lines
+    assert "state:   applying" in lines
+    assert "done:    728 of 4,200 objects" in lines
+    assert "window:  7d" in lines
     assert lines[-1] == "if it died, apply it again: lakebed gc apply lakefs://lake r1"
 
 
@@ -288,15 +289,28 @@ def test_a_run_that_is_over_is_told_as_of_then() -> None:
     assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(standing_by_record(view), report()))]
 
 
-def test_the_page_of_an_applied_plan_says_so_and_tells_what_was_moved_aside() -> None:
-    moved = report(
-        objects_deleted=0, objects_quarantined=5, bytes_quarantined=18 << 10, quarantined_until_ms=NOW + DAY_MS
-    )
-    words = Reader(plan_html(plan(), moved)).words
+def test_the_page_of_an_applied_plan_says_so_and_tells_until_when_it_is_deferred() -> None:
+    deferred = report(objects_doomed=5, bytes_doomed=18 << 10, objects_deleted=0, deferred_until_ms=NOW + DAY_MS)
+    words = Reader(plan_html(plan(), deferred)).words
 
-    assert f"moved aside5 objects, 18 KiB, until {human_time((NOW + DAY_MS) // 1000)}" in words
+    assert f"deferred5 objects, 18 KiB, until {human_time((NOW + DAY_MS) // 1000)}" in words
     assert "This plan was applied" in words
     assert "A plan deletes nothing" not in words
+
+
+def test_a_deferred_run_says_until_when() -> None:
+    view = RunView(
+        run_id="r1", kind=RunKind.COMMITTED, state=RunState.SWEEPING, started_ms=NOW, plan="x", until_ms=NOW + DAY_MS
+    )
+
+    lines = [*view_text(view)]
+
+    assert "state:  deferred" in lines
+    assert f"until:  {human_time((NOW + DAY_MS) // 1000)}" in lines
+    assert "deferred" not in "\n".join(view_text(msgspec.structs.replace(view, is_purging=True)))
+    assert report_text(report(objects_doomed=5, bytes_doomed=9, deferred_until_ms=NOW)) == (
+        f"r1 (committed): deferred 5 objects, 9 B, until {human_time(NOW // 1000)}"
+    )
 
 
 def test_plans_of_one_command_stand_apart() -> None:

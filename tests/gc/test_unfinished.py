@@ -21,14 +21,11 @@ from lakebed.gc.protocol import (
     BadInput,
     Plan,
     PlanMissing,
-    Quarantine,
     RunKind,
     RunReport,
     RunState,
     RunView,
     Totals,
-    encode_quarantine,
-    quarantine_path,
     run_folder,
 )
 from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each
@@ -89,14 +86,15 @@ def test_a_plan_is_unfinished_once_an_apply_began_and_a_run_that_sweeps_in_any_c
     assert [(run.run_id, run.began_ms, run.window) for run in found] == [("begun", 5, "7d"), ("sweeping", NOW, "")]
 
 
-def test_of_a_run_of_an_older_release_the_quarantine_says_how_it_was_begun(files: Files) -> None:
-    files.write(in_folder("old", "sweep.json"), b'{"started_ms":5}')
-    aside = Quarantine(run_id="old", ledger_date="2026-11-21", since_ms=1, until_ms=2, window="3d")
-    files.write(quarantine_path("old"), encode_quarantine(aside))
+def test_a_deferred_run_is_not_unfinished_until_its_window_is_over(files: Files) -> None:
+    for run_id in ("waits", "purges"):
+        files.write(in_folder(run_id, "apply.json"), b'{"began_ms":5,"window":"7d"}')
+    waits = replace(view("waits"), until_ms=NOW)
+    purges = replace(view("purges"), until_ms=NOW, is_purging=True)
 
-    (found,) = unfinished_runs(files, [view("old")])
+    found = unfinished_runs(files, [waits, purges])
 
-    assert (found.began_ms, found.window) == (5, "3d")
+    assert [(run.run_id, run.window, run.is_purging) for run in found] == [("purges", "", True)]
 
 
 def test_a_file_that_does_not_say_how_a_run_was_begun_stops_and_the_run_is_named(files: Files) -> None:
@@ -111,7 +109,7 @@ def test_a_file_that_does_not_say_how_a_run_was_begun_stops_and_the_run_is_named
 
 
 def uncommitted(run_id: str, *, beside: tuple[str, ...] = ()) -> Plan:
-    return replace(plan(), kind=RunKind.UNCOMMITTED, run_id=run_id, beside=beside, totals=Totals())
+    return replace(plan(), kind=RunKind.UNCOMMITTED, run_id=run_id, beside=beside, condemned=None, totals=Totals())
 
 
 def test_a_nightly_run_with_a_window_moves_aside_what_was_begun_without_one() -> None:
@@ -127,11 +125,11 @@ def test_a_nightly_run_with_a_window_moves_aside_what_was_begun_without_one() ->
         asked[run_id] = window
         raise RunAbandoned("over")
 
-    assert list(finish_each(begun, apply, said.append, [], quarantine="7d")) == []
+    assert list(finish_each(begun, apply, said.append, [], window="7d")) == []
     assert asked == {"r1": "7d", "r2": None, "r3": None}
     assert [line.rpartition("ended")[2] for line in said if line.startswith("finishing")] == [
-        ", moving aside for 7d",
-        ", moving aside for 9d",
+        ", deferring for 7d",
+        ", deferring for 9d",
         "",
     ]
 
@@ -170,17 +168,34 @@ def test_two_plans_are_apart_if_either_was_made_knowing_the_other(files: Files) 
 
     check_beside(files, views, second, None)
     check_beside(files, views, uncommitted("d1", beside=("a1",)), None)
-    check_beside(files, views, third, "7d")
-    with pytest.raises(OtherUnfinished, match="run a1 moves objects aside"):
-        check_beside(files, views, third, None)
+    for window in (None, "7d"):
+        with pytest.raises(OtherUnfinished, match="run a1 keeps objects until the end of a window"):
+            check_beside(files, views, third, window)
+
+
+def test_a_window_is_refused_beside_a_run_that_deletes_what_the_plan_may_hold(files: Files) -> None:
+    first, second = uncommitted("a1"), uncommitted("b1")
+    files.act(lambda store: write_plan(store, first))
+    begin(files, first, None)
+    views = [view("a1"), view("b1")]
+
+    check_beside(files, views, second, None)
+    with pytest.raises(OtherUnfinished, match="run a1 has begun to delete"):
+        check_beside(files, views, second, "7d")
 
 
 @pytest.mark.parametrize("kind", [RunKind.UNCOMMITTED, RunKind.COMMITTED])
-def test_a_lost_plan_of_a_run_that_moves_aside_is_told_with_its_name(files: Files, kind: RunKind) -> None:
+def test_a_lost_plan_of_a_run_with_a_window_is_told_with_its_name(files: Files, kind: RunKind) -> None:
     begin(files, replace(plan(), kind=kind, run_id="a1"), "7d")
 
-    with pytest.raises(BadInput, match="run a1 moves objects aside and is unfinished"):
+    with pytest.raises(BadInput, match="run a1 keeps objects until the end of a window, and what it takes is unknown"):
         check_beside(files, [view("a1", RunState.SWEEPING, kind)], replace(plan(), kind=kind, run_id="c1"), None)
+
+
+def test_a_run_that_lost_its_plan_deletes_nothing_more_and_hinders_no_window(files: Files) -> None:
+    begin(files, uncommitted("a1"), None)
+
+    check_beside(files, [view("a1"), view("b1")], uncommitted("b1"), "7d")
 
 
 @pytest.mark.parametrize("error", [NotFinished("x"), BadInput("x"), RunAbandoned("x")])

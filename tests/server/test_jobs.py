@@ -335,7 +335,7 @@ async def test_a_server_stops_though_a_collector_left_something_behind(
         {"action": "apply", "run_id": "../r1"},
         {"action": "apply", "run_id": "r1", "kinds": ["committed"]},
         {"action": "plan", "remote": "sc://elsewhere"},
-        {"action": "plan", "quarantine": "7d"},
+        {"action": "plan", "window": "7d"},
         {"action": "plan", "mode": "yes"},
         {"action": "plan", "tasks": 0},
         {"action": "plan", "rules": {"default": "no time"}},

@@ -25,8 +25,7 @@ def rows_of(run_id: str, addresses: list[str], state: str = "deleted") -> bytes:
         "path": [f"a/{address}" for address in addresses],
         "rule": ["main: 7d"] * rows,
         "state": [state] * rows,
-        "kept_until": [None] * rows,
-        "last_seen_at": [None] * rows,
+        "last_seen_at": [0] * rows,
     }
     schema = protocol.arrow_schema(protocol.LEDGER)
     table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
@@ -38,7 +37,7 @@ async def ledger(state: AppState, repo: str) -> str:
     objectstore = (await state.catalog.get("lake")).objectstore
     for date, run_id, addresses, what in (
         ("2026-11-20", "r1", ["x", "y", "z"], "deleted"),
-        ("2026-11-20", "r2", ["v"], "quarantined"),
+        ("2026-11-20", "r2", ["v"], "failed"),
         ("2026-11-21", "r3", ["w"], "deleted"),
     ):
         await objectstore.put(
@@ -74,8 +73,7 @@ async def test_a_row_is_told_whole(client: httpx.AsyncClient, ledger: str) -> No
                 "error": "",
                 "path": "a/v",
                 "rule": "main: 7d",
-                "state": "quarantined",
-                "kept_until_ms": None,
+                "state": "failed",
             }
         ],
         "continuation_token": None,
@@ -88,7 +86,7 @@ async def test_a_row_is_told_whole(client: httpx.AsyncClient, ledger: str) -> No
         ({"run_id": "r1"}, ["x", "y", "z"]),
         ({"path": "a/w"}, ["w"]),
         ({"path": "a/"}, ["x", "y", "z", "v", "w"]),
-        ({"state": "quarantined"}, ["v"]),
+        ({"state": "failed"}, ["v"]),
         ({"since_ms": "1800000000001"}, []),
         ({"run_id": "nobodys"}, []),
     ],

@@ -9,16 +9,15 @@ from typing import Any
 
 import httpx
 import msgspec
-import pyarrow as pa
 import pytest
 
 from lakebed import wire
 from lakebed.auth.actions import ACTIONS
 from lakebed.base import Entry
-from lakebed.gc.protocol import LEDGER, Quarantine, arrow_schema, encode_part, encode_quarantine, quarantine_path
 from lakebed.operations import LOGGED_IN, PUBLIC
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
+from tests.gc.deferred import defer
 
 BODIES: dict[type, Any] = {
     wire.UserCreation: {"id": "x"},
@@ -68,25 +67,17 @@ async def give(client: httpx.AsyncClient, user: str, *statements: dict[str, Any]
     assert (await client.put(f"/auth/users/{user}/policies/of-{user}")).status_code == 201
 
 
-async def lay_aside(state: AppState, *paths: str) -> None:
-    """What run r1 moved aside, and something else at each of the paths."""
+async def let_a_run_hold(state: AppState, *paths: str) -> None:
+    """Let run r1 hold an object that was at each of these paths, where something else is now."""
     repository = await state.catalog.get("lake")
-    aside = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1, until_ms=1 << 42, window="7d")
-    rows = []
-    for number, path in enumerate(paths):
-        address = f"data/x/{number}"
-        await repository.objectstore.put(aside.key(address), b"old")
-        rows.append({"run_id": "r1", "address": address, "path": path, "size_bytes": 3, "state": "quarantined"})
-        rows[-1] |= {"reason": "expired", "rule": "", "error": "", "deleted_at": 1, "kept_until": None}
+    await defer(repository.versions, [f"data/x/{number}" for number in range(len(paths))], at=paths)
+    for path in paths:
 
         async def store_body(address: str) -> Entry:
             stored = await repository.objectstore.put(address, b"now")
             return Entry(address=address, size_bytes=3, checksum=stored.md5, modified_ms=1)
 
         await repository.versions.staging.upload("main", path.encode(), store_body)
-    table = pa.Table.from_pylist(rows, schema=arrow_schema(LEDGER))
-    await repository.objectstore.put(aside.ledger_prefix + "00000.parquet", encode_part(LEDGER, table))
-    await repository.objectstore.put(quarantine_path("r1"), encode_quarantine(aside))
 
 
 def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
@@ -325,7 +316,7 @@ class TestCollections:
     async def test_restoring_needs_what_an_upload_or_a_copy_of_each_object_would(
         self, client: httpx.AsyncClient, repo: str, login: Login, state: AppState
     ) -> None:
-        await lay_aside(state, "private/a", "open/b")
+        await let_a_run_hold(state, "private/a", "open/b")
         operator = await login("operator", "GCOperators")
         objects = "arn:lakefs:fs:::repository/lake/object/"
         nothing = await operator.post(repo + "/gc/restore", json={"run_id": "r1", "overwrite": True})

@@ -78,8 +78,8 @@ class Collecting:
         how = self.how if mode is None else {**self.how, "mode": mode}
         return self.on(spark).plan(PlanRequest(kinds=tuple(kinds), rules=rules, **how))
 
-    def apply(self, spark: SparkSession | None, run_id: str, *, quarantine: str | None = None) -> RunReport:
-        request = ApplyRequest(run_id=run_id, quarantine=quarantine, readers_grace=self.readers_grace)
+    def apply(self, spark: SparkSession | None, run_id: str, *, window: str | None = None) -> RunReport:
+        request = ApplyRequest(run_id=run_id, window=window, readers_grace=self.readers_grace)
         return self.on(spark).apply(request)
 
     def run_each(
@@ -88,10 +88,10 @@ class Collecting:
         kinds: Sequence[RunKind] = (),
         *,
         mode: Mode | None = None,
-        quarantine: str | None = None,
+        window: str | None = None,
     ) -> Iterator[RunReport]:
         how = self.how if mode is None else {**self.how, "mode": mode}
-        request = RunRequest(kinds=tuple(kinds), quarantine=quarantine, readers_grace=self.readers_grace, **how)
+        request = RunRequest(kinds=tuple(kinds), window=window, readers_grace=self.readers_grace, **how)
         return (report for report in self.on(spark).run(request) if isinstance(report, RunReport))
 
     def run(self, spark: SparkSession | None, kinds: Sequence[RunKind] = (), **how: Any) -> list[RunReport]:

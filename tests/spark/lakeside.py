@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, parse_address
+from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, RunId, parse_address
 from lakebed.gc import LiveSide, Plan, Totals, protocol
 from lakebed.gc.context import write_input, write_plan
 from lakebed.gc.files import Files, Lake
@@ -25,10 +25,12 @@ from lakebed.gc.protocol import (
     Apply,
     CommitCounts,
     Condemn,
+    Defer,
     End,
     GiveUp,
     Mark,
     PrepareCommits,
+    Purge,
     Question,
     RangeCounts,
     ReadUncommitted,
@@ -38,7 +40,8 @@ from lakebed.gc.protocol import (
     Sweep,
 )
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.gc.service import CollectionService, Restoring, Searches
+from lakebed.gc.service import CollectionService, Restoring, Searches, ServiceOptions
+from lakebed.gc.service.runs import RunBook
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports
@@ -203,17 +206,10 @@ class Lakeside:
         return [row for file in files for row in protocol.decode_ledger(file.read_bytes(), name=file.name).to_pylist()]
 
     def end_window(self, run_id: str) -> None:
-        """The quarantine of this run is over now."""
-        key = protocol.quarantine_path(run_id)
-        found = protocol.decode_quarantine(self.wait(self.objectstore.get(key)), run_id)
-        over = msgspec.structs.replace(found, until_ms=found.since_ms)
-        self.wait(self.objectstore.put(key, protocol.encode_quarantine(over)))
-        for file in self.files(f"_lakefs/retention/gc/ledger/date=*/{run_id}-part-*"):
-            rows = protocol.decode_ledger(file.read_bytes(), name=file.name)
-            kept_until = pa.array([found.since_ms] * rows.num_rows).cast(rows.schema.field("kept_until").type)
-            place = rows.schema.get_field_index("kept_until")
-            dated = rows.set_column(place, rows.schema.field("kept_until"), kept_until)
-            file.write_bytes(protocol.encode_part(protocol.LEDGER, dated))
+        """The window of this run is over now."""
+        book = RunBook(self.versions, ServiceOptions())
+        record, held = self.wait(book.read(RunId(run_id)))
+        self.wait(book.write(RunId(run_id), msgspec.structs.replace(record, until_ms=1), held))
 
     def content(self, path: str, *, ref: str = "main") -> bytes:
         return self.wait(self._content(ref, path))
@@ -276,6 +272,8 @@ class Lakeside:
             "condemn": lambda run: service.condemn(run, said(Condemn)),
             "give-up": lambda run: service.give_up(run, said(GiveUp)),
             "sweeping": lambda run: service.sweep(run, said(Sweep)),
+            "deferred": lambda run: service.defer(run, said(Defer)),
+            "purging": lambda run: service.purge(run, said(Purge)),
             "ended": lambda run: service.end(run, said(End)),
             "abandoned": service.abandon,
         }

@@ -10,7 +10,7 @@ import pytest
 from lakebed.base import Conflict, Denied
 from lakebed.gc import NotTheRules
 from lakebed.gc.fencing import APPLYING_PREFIX
-from lakebed.gc.protocol import QUARANTINED_PREFIX, Condemn, RunKind, RunState
+from lakebed.gc.protocol import Condemn, RunKind, RunState
 from lakebed.gc.rules import days_rules
 from tests.spark.lakeside import Lakeside
 
@@ -37,7 +37,8 @@ class Planner:
 
 
 def claims_and_records(lakeside: Lakeside) -> list[str]:
-    return [str(file) for place in (APPLYING_PREFIX, QUARANTINED_PREFIX) for file in lakeside.files(f"{place}*")]
+    patterns = (f"{APPLYING_PREFIX}*", "_lakefs/retention/gc/*/*/deferred.json")
+    return [str(file) for pattern in patterns for file in lakeside.files(pattern)]
 
 
 def expire_and_replace(lakeside: Lakeside) -> set[str]:
@@ -61,7 +62,7 @@ def test_who_may_only_plan_deletes_writes_and_stops_nothing(spark: SparkSession 
 
     for plan in plans:
         with pytest.raises(Denied):
-            collector.apply(spark, plan.run_id, quarantine="7d")
+            collector.apply(spark, plan.run_id, window="7d")
 
     assert [plan.totals.all.objects for plan in plans] == [1, 1]
     assert planner.refused == ["applying", "applying"]
@@ -73,7 +74,7 @@ def test_who_may_only_plan_purges_nothing(spark: SparkSession | None, lakeside: 
     lakeside.upload("a/1")
     lakeside.delete("a/1")
     plan = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
-    lakeside.collector.apply(spark, plan.run_id, quarantine="7d")
+    lakeside.collector.apply(spark, plan.run_id, window="7d")
     lakeside.end_window(plan.run_id)
     files = lakeside.files("**/*")
     planner = Planner(lakeside)

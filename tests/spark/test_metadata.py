@@ -242,7 +242,7 @@ def test_what_was_applied_since_the_plan_keeps_its_folder_and_what_it_saved(
     lakeside.commit()
     old = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
     plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
-    lakeside.collector.apply(spark, old.run_id, quarantine="7d")
+    lakeside.collector.apply(spark, old.run_id, window="7d")
 
     report = collector(lakeside, ALL).apply(spark, plan.run_id)
 

@@ -1,5 +1,5 @@
 """The whole story over an object store that was not made for tests, where LAKEBED_TEST_S3_ENDPOINT names one: a server,
-the client, the command line, every collection, quarantine and restore. Only who applies has a key that may delete: the
+the client, the command line, every collection, windows and restore. Only who applies has a key that may delete: the
 server and the planner have not (docs/guide/object-stores.md).
 """
 
@@ -87,11 +87,12 @@ def test_collections_over_an_object_store_from_plan_to_restore(
     assert (refused["objects_deleted"], refused["objects_failed"]) == (0, 2)
     assert stored(uri, options) == kept | expired | garbage
 
-    done = gc(served, "apply", LAKE, committed, *now, "--quarantine", "7d", store=options)
-    assert (done["objects_quarantined"], done["objects_failed"]) == (2, 0)
+    done = gc(served, "apply", LAKE, committed, *now, "--window", "7d", store=options)
+    assert (done["objects_doomed"], done["objects_deleted"]) == (2, 0)
+    assert done["deferred_until_ms"] > 0
     done = gc(served, "apply", LAKE, uncommitted, *now, store=options)
     assert (done["objects_deleted"], done["objects_failed"]) == (1, 0)
-    assert stored(uri, options) == kept
+    assert stored(uri, options) == kept | expired
 
     served.lakebed("gc", "restore", LAKE, committed)
     assert served.client.objects.read(REPOSITORY, "main", "a/1") == b"first"

@@ -80,8 +80,12 @@ def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
     old = lay(lakeside, "objects/1")
     clean = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
     lakeside.collector.apply(spark, clean.run_id)
-    moved = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
-    lakeside.collector.apply(spark, moved.run_id, quarantine="1d")
+    deferred = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
+    lakeside.collector.apply(spark, deferred.run_id, window="1d")
+    beside = lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
+    assert (beside.totals.all.objects, old in there(lakeside)) == (0, True)
+    lakeside.end_window(deferred.run_id)
+    assert lakeside.collector.purge(spark).objects_purged == 1
 
     after = lakeside.collector.plan(spark, RunKind.UNCOMMITTED)
 

@@ -13,8 +13,8 @@ from lakebed.gc.protocol import RunKind, RunRequest, RunState
 from lakebed.gc.rules import DAY_MS
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
+from tests.spark.test_deferred import Died, dies_at, expire
 from tests.spark.test_old_layout import lay, there
-from tests.spark.test_quarantine import Died, die, expire
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,27 +22,18 @@ if TYPE_CHECKING:
 
 def dying(lakeside: Lakeside, at: str) -> Collecting:
     """Dies when it says this."""
-
-    def progress(line: str) -> None:
-        if line.startswith(at):
-            raise Died
-
-    return replace(lakeside.collector, progress=progress)
+    return replace(lakeside.collector, progress=dies_at(at))
 
 
-@pytest.mark.parametrize("at", ["waiting", "ended"])
-def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
-    spark: SparkSession | None, lakeside: Lakeside, at: str
+def test_what_an_interrupted_run_has_condemned_stays_for_its_window(
+    spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     gone = expire(lakeside, "a/1", "a/2")
     lakeside.upload("kept")
     collector = lakeside.collector
     plan = collector.plan(spark, RunKind.COMMITTED)
-    if at == "ended":
-        lakeside.before[at] = die
-    grace = "60" if at == "waiting" else "0"
     with pytest.raises(Died):
-        replace(dying(lakeside, at), readers_grace=grace).apply(spark, plan.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
     before, standing = lakeside.addresses(), collector.standing(plan.run_id)
 
     other = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
@@ -51,11 +42,11 @@ def test_what_an_interrupted_run_has_condemned_stays_for_its_quarantine(
     assert other.totals.all.objects == 0
     assert lakeside.addresses() == before
     assert (standing.is_unfinished, standing.window, standing.ended_ms) == (True, "7d", None)
-    assert (standing.objects_done, standing.objects) == (2 if at == "ended" else 0, 2)
+    assert (standing.objects_done, standing.objects) == (0, 2)
     assert [run.has_begun for run in collector.listed() if run.run_id == plan.run_id] == [True]
-    assert collector.apply(spark, plan.run_id).objects_quarantined == 2
-    assert collector.standing(plan.run_id).ended_ms is not None
-    assert not lakeside.addresses() & gone
+    assert collector.apply(spark, plan.run_id).deferred_until_ms is not None
+    assert collector.standing(plan.run_id).ended_ms is None
+    assert lakeside.addresses() >= gone
     assert collector.restore(run_id=plan.run_id).restored == 2
     assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
 
@@ -74,7 +65,7 @@ def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone
     for run in (elsewhere, first):
         assert run.totals.all.objects == 1
         with pytest.raises(Died):
-            dying(lakeside, "moving aside").apply(spark, run.run_id, quarantine="7d")
+            dying(lakeside, "deferring").apply(spark, run.run_id, window="7d")
 
     again = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED)
     elsewhere_again = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OLD_LAYOUT)
@@ -84,27 +75,43 @@ def test_an_optimised_run_and_one_of_an_old_layout_leave_an_unfinished_run_alone
     assert old in there(lakeside)
 
 
-def test_a_run_that_deletes_for_good_is_refused_while_another_moves_aside_what_it_may_hold(
-    spark: SparkSession | None, lakeside: Lakeside
-) -> None:
+def test_a_run_is_refused_while_another_keeps_what_it_may_hold(spark: SparkSession | None, lakeside: Lakeside) -> None:
     """Both plans were made before either was applied."""
     garbage = lakeside.upload("a/1")
     lakeside.delete("a/1")
     collector = lakeside.collector
     first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN) for _ in range(2))
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, first.run_id, window="7d")
 
-    with pytest.raises(OtherUnfinished, match=f"apply {first.run_id} first"):
+    with pytest.raises(OtherUnfinished, match=f"once run {first.run_id} is applied"):
         collector.apply(spark, second.run_id)
 
     assert lakeside.addresses() == {garbage}
     since = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
     assert collector.apply(spark, since.run_id).state is RunState.ENDED
     assert lakeside.addresses() == {garbage}
-    assert collector.apply(spark, first.run_id).objects_quarantined == 1
-    assert collector.apply(spark, second.run_id).state is RunState.ENDED
+    collector.apply(spark, first.run_id)
+    for window in (None, "7d"):
+        with pytest.raises(OtherUnfinished, match="plan again"):
+            collector.apply(spark, second.run_id, window=window)
     assert collector.restore(run_id=first.run_id, prefix="back").restored == 1
+
+
+def test_a_window_is_refused_while_another_run_deletes_what_it_may_hold(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN) for _ in range(2))
+    with pytest.raises(Died):
+        dying(lakeside, "deleting").apply(spark, first.run_id)
+
+    with pytest.raises(OtherUnfinished, match="has begun to delete"):
+        collector.apply(spark, second.run_id, window="7d")
+
+    assert collector.apply(spark, second.run_id).state is RunState.ENDED
 
 
 def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(
@@ -114,7 +121,7 @@ def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(
     collector = lakeside.collector
     plan = collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
     before = lakeside.addresses()
     for lost in ("plan.json", "recheck.*.json", "doomed.*/*.parquet"):
         (file,) = lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/{lost}")
@@ -134,20 +141,20 @@ def test_a_nightly_run_first_finishes_what_was_begun_in_the_way_it_was_begun(
     gone = expire(lakeside, "a/1", "a/2")
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
     said: list[str] = []
     nightly = replace(lakeside.collector, progress=said.append)
 
     finished, uncommitted = nightly.run(spark, [RunKind.UNCOMMITTED])
 
     assert (
-        said[0]
-        == f"finishing run {plan.run_id} (committed), which began to delete and has not ended, moving aside for 7d"
+        said[0] == f"finishing run {plan.run_id} (committed), which began to delete and has not ended, deferring for 7d"
     )
-    assert (finished.run_id, finished.objects_quarantined, finished.objects_deleted) == (plan.run_id, 2, 0)
+    assert (finished.run_id, finished.objects_doomed, finished.objects_deleted) == (plan.run_id, 2, 0)
+    assert finished.deferred_until_ms is not None
     assert uncommitted.objects_doomed == 0
     assert nightly.unfinished() == []
-    assert not lakeside.addresses() & gone
+    assert lakeside.addresses() >= gone
     assert nightly.restore(run_id=plan.run_id).restored == 2
     assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
 
@@ -158,7 +165,7 @@ def test_a_run_that_cannot_be_finished_is_told_at_the_end_and_others_are_made(
     expire(lakeside, "a/1")
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, plan.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
     before = lakeside.addresses()
     for file in lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/plan.json"):
         file.unlink()
@@ -199,7 +206,7 @@ def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
     collector = lakeside.collector
     first, second = (collector.plan(spark, RunKind.COMMITTED) for _ in range(2))
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, first.run_id, window="7d")
     with pytest.raises(OtherUnfinished):
         collector.apply(spark, second.run_id)
     lakeside.upload("b/1")
@@ -211,7 +218,7 @@ def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
     report = collector.apply(spark, third.run_id)
 
     assert (report.objects_deleted, report.state) == (1, RunState.ENDED)
-    assert collector.apply(spark, first.run_id).objects_quarantined == 1
+    assert collector.apply(spark, first.run_id).deferred_until_ms is not None
 
 
 def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
@@ -234,15 +241,15 @@ def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
     lakeside.commit(branch="side")
     lakeside.clock.ms += 10 * DAY_MS
     lakeside.wait(lakeside.versions.cleanup.clean())
-    moves = collector.plan(spark, RunKind.COMMITTED)
+    defers = collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, moves.run_id, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, defers.run_id, window="7d")
 
     with pytest.raises(OtherUnfinished):
         collector.apply(spark, stale.run_id)
 
     assert address in lakeside.addresses()
-    assert collector.apply(spark, moves.run_id).objects_quarantined == 1
+    assert collector.apply(spark, defers.run_id).deferred_until_ms is not None
 
 
 def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
@@ -255,7 +262,7 @@ def test_a_run_that_deletes_for_good_looks_again_once_no_other_can_begin(
 
     def the_other_begins() -> None:
         with pytest.raises(Died):
-            dying(lakeside, "moving aside").apply(spark, first.run_id, quarantine="7d")
+            dying(lakeside, "deferring").apply(spark, first.run_id, window="7d")
 
     def on_the_second_look() -> None:
         lakeside.before["runs"] = the_other_begins
@@ -276,14 +283,18 @@ def test_a_nightly_run_purges_also_where_nothing_can_be_planned_or_finished(
 ) -> None:
     lakeside.upload("kept")
     lakeside.commit()
-    lakeside.upload("a/1")
-    lakeside.delete("a/1")
     collector = lakeside.collector
-    first, second = (collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).run_id for _ in range(2))
-    collector.apply(spark, first, quarantine="7d")
+    runs = []
+    for path in ("a/1", "a/2"):
+        lakeside.upload(path)
+        lakeside.delete(path)
+        runs.append(collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).run_id)
+        if path == "a/1":
+            collector.apply(spark, runs[0], window="7d")
+    first, second = runs
     lakeside.end_window(first)
     with pytest.raises(Died):
-        dying(lakeside, "moving aside").apply(spark, second, quarantine="7d")
+        dying(lakeside, "deferring").apply(spark, second, window="7d")
     for file in lakeside.files("_lakefs/" + damage.format(run=second)):
         file.write_bytes(b"{")
     told = collector.on(spark).run(RunRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, readers_grace="0"))

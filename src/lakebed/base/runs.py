@@ -32,7 +32,7 @@ class RunKind(enum.StrEnum):
 
     @property
     def takes_objects(self) -> bool:
-        """Its plans name users' objects: readers get a grace, and a quarantine can hold what goes."""
+        """Its plans name users' objects: readers get a grace, and a window can keep what goes."""
         return self is not RunKind.METADATA
 
 

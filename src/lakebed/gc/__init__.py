@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from .kinds.saving import NoSavedState
     from .live_side import LiveSide, RunAbandoned, UnknownAnswer
     from .preflight import RunNotReady
-    from .quarantine import PurgeReport
     from .restoring import RestoreReport
     from .resume import NotFinished, OtherUnfinished, UnfinishedRun
     from .session import (
@@ -171,7 +170,7 @@ _HOME: Final = {
     "PlanMissing": "lakebed.gc.protocol",
     "PlanRequest": "lakebed.gc.protocol",
     "Planned": ".functions",
-    "PurgeReport": ".quarantine",
+    "PurgeReport": "lakebed.gc.protocol",
     "PurgeRequest": "lakebed.gc.protocol",
     "RestoreReport": ".restoring",
     "RunAbandoned": ".live_side",

@@ -71,7 +71,7 @@ _ACTIONS: Final = (
     ("plan", "decide what goes; delete nothing"),
     ("apply", "carry out one plan"),
     ("run", "finish what is unfinished, plan and apply; purge at the end"),
-    ("purge", "delete what lies in quarantine past its window"),
+    ("purge", "delete what was deferred, where the window is over"),
     (JOB, "do what the request on standard input says, until standard input ends"),
     ("show", "print a plan"),
     ("diff", "compare two plans"),
@@ -86,7 +86,7 @@ _HELP: Final = {
     "token_expiry": ("1h", "leave slices that were opened within this time to a later run"),
     "older_than": ("7d", "with --old-layout: only objects that were written this long ago"),
     "rules": ("FILE", "plan by the rules of a file; they are not saved"),
-    "quarantine": ("7d", "move objects aside, and keep them this long"),
+    "window": ("7d", "delete nothing yet, and keep objects this long"),
     "readers_grace": ("15m", "delete nothing that a read may have found within this time; default: see the guide"),
 }
 """For each field of a request that is an option of this name: what stands for its value, and what it does."""

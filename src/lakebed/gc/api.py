@@ -33,6 +33,7 @@ from lakebed.gc.protocol import (
     Plan,
     PlanDiff,
     PlanRequest,
+    PurgeReport,
     PurgeRequest,
     Request,
     Restore,
@@ -66,7 +67,6 @@ from .live_side import LiveSide
 from .parts import rows_of_parts
 from .patience import Patient
 from .preflight import RunNotReady, check_apply, check_planning
-from .quarantine import PurgeReport, purge_quarantines
 from .restoring import RestoreReport, restore
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, objects_of
@@ -201,17 +201,17 @@ class Collector:
             PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
-            OtherUnfinished: it deletes for good what another run may be moving aside.
+            OtherUnfinished: another run may hold the same objects, and one of the two has a window.
         """
         request.check()
         run_id = request.run_id
         command = go_on_command(self.repository, run_id)
         with telling_where(run_id, lambda: self.standing(run_id), command, self.progress):
-            window, grace_s = request.quarantine, _grace_s(request)
+            window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
     def run(self, request: RunRequest) -> Iterator[RunReport | PurgeReport]:
-        """Finish what is unfinished, each run as it was begun, or moving aside if the request asks for it; then plan
+        """Finish what is unfinished, each run as it was begun, or deferred if the request asks for it; then plan
         and apply, one kind after the other, as in `plan`; at the end purge.
 
         Raises:
@@ -223,12 +223,12 @@ class Collector:
         yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
 
     def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
-        """Delete for good what lies in quarantine past its window. After a crash, or where objects failed: again.
+        """Delete what was deferred, where the window is over. After a crash, or where objects failed: again.
 
         Raises:
-            BadInput, TaskCorrupt: a quarantine's record or ledger is unreadable: nothing of that run was purged.
+            Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
         """
-        return self._act(request, purge_quarantines)
+        return self._act(request, flow.purge)
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
         rules = request.rules if isinstance(request, PlanRequest) else None
@@ -246,7 +246,7 @@ class Collector:
             return self.apply(
                 ApplyRequest(
                     run_id=run_id,
-                    quarantine=window,
+                    window=window,
                     readers_grace=request.readers_grace,
                     engine=request.engine,
                     tasks=request.tasks,
@@ -255,12 +255,12 @@ class Collector:
 
         left: list[str] = []
         unfinished = self._unfinished_or_told(left)
-        yield from finish_each(unfinished, apply, self.progress, left, quarantine=request.quarantine)
+        yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
         for kind in _kinds(request):
             try:
                 plan = self._planned(request, kind)
                 if plan is not None:
-                    yield apply(plan.run_id, request.quarantine)
+                    yield apply(plan.run_id, request.window)
             except (Corrupt, OtherUnfinished) as error:
                 if not left:
                     raise
@@ -278,14 +278,14 @@ class Collector:
             return []
 
     def restore(self, request: Restore) -> RestoreReport:
-        """Stage what lies in quarantine again, under fresh addresses, each object read back before it is: all of a run,
+        """Stage what deferred runs hold again, under fresh addresses, each object read back before it is: all of a run,
         or what has this path, is below it (with a slash at its end), or had this address. See `Restore`.
 
         Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
         there already. Needs no session.
 
         Raises:
-            NotFound: nothing such lies in quarantine, or there is no such branch; the message says what became of it.
+            NotFound: no deferred run holds it, or there is no such branch; the message says what became of it.
         """
         return restore(self._live_side(), request, self.progress)
 

@@ -96,7 +96,8 @@ class RunContext:
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`.
+    """What may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`. The objects
+    have `size_bytes`.
 
     Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
     """
@@ -104,6 +105,7 @@ class Cleared(msgspec.Struct, frozen=True, kw_only=True):
     doomed: Manifest
     commits: Manifest
     condemned: int = 0
+    size_bytes: int = 0
 
 
 def _there(commits: pa.Table) -> pa.Array:

@@ -19,7 +19,6 @@ from lakebed.gc.protocol import CLOCK_KEY
 from lakebed.objectstore import (
     ObjectExists,
     ObjectOutcomeUnknown,
-    ObjectStat,
     ObjectStore,
     ObjectStoreOptions,
     open_objectstore,
@@ -109,22 +108,6 @@ async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
 async def sizes(store: ObjectStore, prefix: str) -> dict[str, int]:
     """The size of everything below `prefix`, by what follows it, in byte order."""
     return {stat.key.removeprefix(prefix): stat.size_bytes async for page in store.list(prefix) for stat in page}
-
-
-async def listed(store: ObjectStore, prefix: str, *, without: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-    """Everything below `prefix`, page by page. The folder `without` (which ends with a slash) costs at most one page,
-    whatever lies in it.
-    """
-    if without:
-        async for page in store.list(prefix):
-            before = [stat for stat in page if stat.key < without]
-            yield before
-            if len(before) < len(page):
-                break
-        else:
-            return  # There is nothing in the folder, or behind.
-    async for page in store.list(prefix, start_after=without and without + _LAST):
-        yield page
 
 
 async def store_clock_ms(store: ObjectStore) -> int:

@@ -6,6 +6,7 @@ many, the one that began last goes on (fencing.py).
 
     plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
     apply    carry out one plan and nothing that it does not hold; after any crash, again
+    purge    apply each deferred run whose window is over
 
 An apply goes through these steps. The run's state is read from the service each time; the files in its folder say how
 far it came in that state.
@@ -16,9 +17,11 @@ far it came in that state.
 4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
 5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
    asks again, for only this answer says that the commits are given up for ever
-6. give readers time to end what they began (grace.py)
-7. delete, or move aside (sweep.py, quarantine.py)
-8. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
+6. with a window: defer, and stop here. When the window is over, an apply goes on: the service lets it, and it looks
+   again at everything that could have come to name an object (docs/design/0010-deferred-delete.md)
+7. without a window give readers time to end what they began (grace.py)
+8. delete (sweep.py)
+9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
 """
 
 from __future__ import annotations
@@ -27,13 +30,17 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
+import pyarrow.compute as pc
 
-from lakebed.base import LakebedError, RunId, count_of
+from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
 from lakebed.gc.protocol import (
+    COMMITS,
     BadInput,
+    Condemnation,
+    Deferred,
     Manifest,
     Plan,
-    Quarantine,
+    PurgeReport,
     RunReport,
     RunState,
     RunView,
@@ -41,21 +48,25 @@ from lakebed.gc.protocol import (
     StartedRun,
     Total,
     check_run_id,
+    decode_deferred,
     decode_report,
+    encode_deferred,
     encode_report,
+    purge_path,
     report_path,
     window_end_ms,
 )
 from lakebed.gc.rules import Rules
 
-from .context import Cleared, RunContext, read_plan, write_plan
-from .fencing import Fence, claim
-from .files import find
+from .context import Cleared, RunContext, read_plan, slice_numbers, write_plan
+from .engines.failures import TaskStopped
+from .fencing import Fence, Overtaken, claim
+from .files import find, write_once
 from .grace import grace_s_of, let_readers_finish
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .preflight import may_apply, state_to_apply
-from .quarantine import begin_quarantine
+from .recheck import look_again, whole
 from .recording import Ledger, Swept
 from .resume import begin, check_beside, recheck_of, start_sweep, write_recheck
 from .sweep import remove_files, sweep
@@ -102,16 +113,16 @@ async def apply(
 ) -> RunReport:
     """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
 
-    With a `window` objects are moved aside for so long (`7d`) before they are deleted. Readers are given `grace_s`
-    seconds, or what is usual for the namespace. The report says how many objects failed; where any did, the run has not
-    ended and may be applied again.
+    With a `window` (`7d`) nothing is deleted before it is over: the report says until when, and a later apply deletes.
+    Readers are given `grace_s` seconds, or what is usual for the namespace. The report says how many objects failed;
+    where any did, the run has not ended and may be applied again.
 
     Raises:
         PlanMissing, BadInput, TaskCorrupt: there is no plan, or what it rests on is not what it was.
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
-        OtherUnfinished: it deletes for good, and another run of its kind that moves aside is unfinished. As above.
-        InvalidDuration, BadWindow, BadGrace: no window that a quarantine can have, no grace. Nothing was deleted.
+        OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
+        InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
     check_run_id(run_id)
@@ -126,34 +137,50 @@ async def apply(
         return await _report_of_ended(context, plan)
     asked = window if plan.kind.takes_objects else None
     rules_version = await may_apply(context.service, plan, state)
-    await check_beside(context, await context.service.runs(), plan, asked)
+    if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
+        return await _report_of_deferred(context, plan, view)
+    # One that was deferred was looked at then, and whoever began since looked for it.
+    is_new = view is None or view.until_ms is None
+    if is_new:
+        await check_beside(context, await context.service.runs(), plan, asked)
     began_ms = context.ports.clock.now_ms()
     fence, outdated = await claim(context.store, context.ports.clock, run_id)
     await remove_files(context.engine, outdated)
-    # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
-    await check_beside(context, await context.service.runs(), plan, asked)
+    if is_new:
+        # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
+        await check_beside(context, await context.service.runs(), plan, asked)
     wanted = await begin(context, plan, asked)
     cleared = await _clear(context, kind, plan, view, rules_version)
-    doomed = cleared.doomed
     cleared_ms = context.ports.clock.now_ms()
+    bound = cleared.doomed
+    if wanted and bound.rows and (asked is not None or is_new):
+        return await _defer(context, plan, cleared, fence, window=wanted, took_ms=cleared_ms - began_ms)
+    if not is_new:
+        try:
+            cleared = await _look_again(context, plan, cleared)
+        except Conflict:
+            # The clocks that count are the service's and the object store's.
+            now = await context.service.run(run_id)
+            if now is None or now.until_ms is None or now.is_purging:
+                raise
+            return await _report_of_deferred(context, plan, now)
+    doomed = cleared.doomed
+    # Who waited for the end of a window waits for no readers.
+    grace_s = grace_s if is_new else 0
     ledger = await _wait_for_readers(context, plan, doomed, fence, grace_s)
     await fence.check(context.store)
     waited_ms = context.ports.clock.now_ms()
-    begun = await begin_quarantine(
-        context, run_id, ledger_date=ledger.date, window=wanted, is_asked=asked is not None, doomed=doomed
-    )
-    quarantine, moving = begun or (None, None)
-    context.progress(f"{'moving aside' if quarantine else 'deleting'} {count_of(doomed.rows, 'object')}")
-    swept = await sweep(context.engine, doomed, ledger, rule=kind.rule, fence=fence, quarantine=moving)
-    ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
-    await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
+    context.progress(f"deleting {count_of(doomed.rows, 'object')}")
+    swept = await sweep(context.engine, doomed, ledger, rule=kind.rule, fence=fence)
+    if is_new:
+        ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
+        await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
     report = _report(
         plan,
-        doomed,
+        cleared,
         swept,
-        quarantine,
-        condemned=cleared.condemned,
+        size_bytes=swept.all.size_bytes,
         stages=(
             _stage("recheck", plan.totals.all, cleared_ms - began_ms),
             _stage("sweep", swept.all, now_ms - waited_ms),
@@ -164,14 +191,127 @@ async def apply(
     await context.store.put(report_path(plan.kind, RunId(run_id)), encode_report(report))
     if swept.objects_failed:
         return report
-    await context.service.ended(run_id, doomed)
+    # By the table of its record, of which the look may have left some rows out.
+    await context.service.ended(run_id, bound)
     return msgspec.structs.replace(report, state=RunState.ENDED)
+
+
+def _waits(view: RunView, now_ms: int) -> bool:
+    return view.until_ms is not None and not view.is_purging and now_ms < view.until_ms
+
+
+async def _defer(
+    context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int
+) -> RunReport:
+    """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
+    # After `sweeping`, before the window: an apply that began since looks for what this run holds, and sees it.
+    await fence.check(context.store)
+    objects = count_of(cleared.doomed.rows, "object")
+    context.progress(f"deferring {objects} for {window}")
+    view = await context.service.deferred(plan.run_id, cleared.doomed, window)
+    # The next run goes on from here: what this one holds is no candidate of it.
+    await save(context.store, plan, (), objects_failed=0)
+    report = _report(
+        plan,
+        cleared,
+        Swept(),
+        size_bytes=cleared.size_bytes,
+        stages=(_stage("recheck", plan.totals.all, took_ms),),
+        now_ms=context.ports.clock.now_ms(),
+    )
+    report = msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
+    await context.store.put(report_path(plan.kind, RunId(plan.run_id)), encode_report(report))
+    return report
+
+
+async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) -> RunReport:
+    name = report_path(plan.kind, RunId(plan.run_id))
+    data = await find(context.store, name)
+    if data is not None:
+        return msgspec.structs.replace(decode_report(data, name=name), deferred_until_ms=view.until_ms)
+    # The apply that deferred it died before its report.
+    cleared = await _resumed(context, plan, view)
+    report = _report(
+        plan, cleared, Swept(), size_bytes=cleared.size_bytes, stages=(), now_ms=context.ports.clock.now_ms()
+    )
+    return msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
+
+
+async def _look_again(context: RunContext, plan: Plan, cleared: Cleared) -> Cleared:
+    """Let the run delete now that its window is over: what nothing has come to name since, listed once for all applies.
+
+    Raises:
+        Conflict: the window is not over.
+    """
+    listed = await find(context.store, purge_path(plan.kind, plan.run_id))
+    if listed is None:
+        context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
+
+        async def look(answer: Condemnation) -> Manifest:
+            commits = await context.read(cleared.commits, COMMITS)
+            doomed, _ = await look_again(
+                context,
+                plan,
+                cleared.doomed,
+                kept=commits.filter(pc.invert(pc.or_(commits["swept"], commits["condemned"]))),
+                commits=whole(answer)[0],
+                uncommitted=whole(answer)[1],
+                closed=slice_numbers(answer.closed_slices),
+            )
+            return doomed
+
+        doomed = await context.reread(
+            lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
+        )
+        found = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, doomed=doomed))
+        listed = await write_once(context.store, purge_path(plan.kind, plan.run_id), found)
+    return msgspec.structs.replace(cleared, doomed=decode_deferred(listed, plan.run_id).doomed)
+
+
+async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeReport:
+    """Apply each deferred run whose window is over, the oldest first. After a crash, or where objects failed: again.
+
+    Raises:
+        Denied: the caller may not purge. Nothing was written or deleted.
+        Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
+    """
+    namespace = await context.service.purging()
+    if namespace != context.store.uri:
+        raise BadInput(f"the server says to purge in {namespace}, and this is {context.store.uri}", input="namespace")
+    purged: list[RunReport] = []
+    waiting: list[str] = []
+    wrong: LakebedError | None = None
+    for view in reversed(await context.service.runs()):
+        if view.until_ms is None or view.state is RunState.ENDED:
+            continue
+        try:
+            report = await apply(context, view.run_id, grace_s=grace_s)
+        except (Overtaken, TaskStopped):
+            raise
+        except (Conflict, Corrupt, NotFound) as error:
+            context.progress(f"run {view.run_id} could not be purged: {error}")
+            wrong = wrong or error
+            continue
+        if report.deferred_until_ms is None:
+            purged.append(report)
+        else:
+            waiting.append(view.run_id)
+    if wrong is not None:
+        raise wrong
+    return PurgeReport(
+        purged=tuple(report.run_id for report in purged),
+        waiting=tuple(waiting),
+        objects_purged=sum(report.objects_deleted for report in purged),
+        bytes_purged=sum(report.bytes_deleted for report in purged),
+        objects_failed=sum(report.objects_failed for report in purged),
+        errors=tuple(error for report in purged for error in report.errors),
+    )
 
 
 async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | None, rules_version: int) -> Cleared:
     """Publish and look again, unless an earlier apply did. From here on the run may delete."""
     if view is not None and view.state is RunState.SWEEPING:
-        cleared = await recheck_of(context.store, plan, view)
+        cleared = await _resumed(context, plan, view)
     else:
         cleared = await kind.clear(context, plan, rules_version)
         if not plan.kind.publishes:
@@ -179,6 +319,13 @@ async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | No
         await write_recheck(context.store, plan, cleared)
     await context.service.sweeping(plan.run_id, cleared.doomed, cleared.commits)
     return cleared
+
+
+async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
+    """What an earlier apply cleared."""
+    if plan.kind.publishes:
+        return await recheck_of(context.store, plan, view)
+    return Cleared(doomed=plan.doomed, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
 
 
 async def _wait_for_readers(context: RunContext, plan: Plan, doomed: Manifest, fence: Fence, grace_s: int) -> Ledger:
@@ -203,16 +350,9 @@ def _stage(name: str, objects: Total, took_ms: int) -> StageReport:
 
 
 def _report(
-    plan: Plan,
-    doomed: Manifest,
-    swept: Swept,
-    quarantine: Quarantine | None,
-    *,
-    condemned: int,
-    stages: tuple[StageReport, ...],
-    now_ms: int,
+    plan: Plan, cleared: Cleared, swept: Swept, *, size_bytes: int, stages: tuple[StageReport, ...], now_ms: int
 ) -> RunReport:
-    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": doomed}
+    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": cleared.doomed}
     return RunReport(
         run_id=plan.run_id,
         kind=plan.kind,
@@ -229,17 +369,15 @@ def _report(
         last_read_slice=plan.last_read_slice,
         slices_listed=plan.listing.slices if plan.listing else 0,
         inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
-        objects_doomed=doomed.rows,
-        bytes_doomed=swept.all.size_bytes,
+        objects_doomed=cleared.doomed.rows,
+        bytes_doomed=size_bytes,
         objects_deleted=swept.objects_deleted,
         bytes_deleted=swept.bytes_deleted,
-        objects_quarantined=swept.objects_quarantined,
-        bytes_quarantined=swept.bytes_quarantined,
-        quarantined_until_ms=quarantine.until_ms if quarantine else None,
         objects_kept=swept.objects_kept,
         bytes_kept=swept.bytes_kept,
         objects_failed=swept.objects_failed,
-        commits_condemned=condemned,
+        errors=swept.errors,
+        commits_condemned=cleared.condemned,
         strays=plan.strays,
         stages=stages,
     )

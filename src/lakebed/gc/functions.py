@@ -16,14 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
-from lakebed.gc.protocol import LedgerQuery, Plan, Restore, RunReport, WhyAnswer, request_of
+from lakebed.gc.protocol import LedgerQuery, Plan, PurgeReport, Restore, RunReport, WhyAnswer, request_of
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
 from .api import TASKS, Collector, active_session, silent
 from .context import Progress
 from .http_requests import Caller
-from .quarantine import PurgeReport
 from .restoring import RestoreReport
 from .verdicts import WAYS
 
@@ -92,13 +91,13 @@ def apply(
     repository: str,
     run_id: str,
     *,
-    quarantine: str | None = None,
+    window: str | None = None,
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> RunReport:
-    """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `quarantine` (`7d`)
-    objects are moved aside for so long."""
-    request = _asked("apply", where, run_id=run_id, quarantine=quarantine, readers_grace=readers_grace)
+    """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `window` (`7d`)
+    nothing is deleted for so long."""
+    request = _asked("apply", where, run_id=run_id, window=window, readers_grace=readers_grace)
     return _collector(repository, where).apply(request)
 
 
@@ -107,19 +106,19 @@ def run(
     *,
     kinds: Iterable[str] = (),
     mode: str = "automatic",
-    quarantine: str | None = None,
+    window: str | None = None,
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
     """Finish what is unfinished, plan and apply, one kind after the other, and purge. Without kinds all, but committed
     data only where rules are set. `mode` as for `plan`."""
-    how: dict[str, Any] = {"mode": mode, "quarantine": quarantine, "readers_grace": readers_grace}
+    how: dict[str, Any] = {"mode": mode, "window": window, "readers_grace": readers_grace}
     reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
     return [report for report in reports if isinstance(report, RunReport)]
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
-    """Delete for good what lies in quarantine past its window."""
+    """Delete what was deferred, where the window is over."""
     return _collector(repository, where).purge(_asked("purge", where))
 
 
@@ -134,7 +133,7 @@ def restore(
     all_versions: bool = False,
     **where: Unpack[Where],
 ) -> RestoreReport:
-    """Stage what lies in quarantine again, each object read back before it is: see `Collector.restore`. Needs no
+    """Stage what deferred runs hold again, each object read back before it is: see `Collector.restore`. Needs no
     session."""
     request = Restore(
         branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions

@@ -2,9 +2,7 @@
 
 All files of a run lie under the date on which its first sweep began, so that whoever goes on finds what is done:
 
-    date=<date>/<run>-part-…            what became of the part's objects: deleted, quarantined, kept, failed
-    date=<date>/<run>-purge-part-…      of those that were quarantined: purged, failed
-    date=<date>/<run>-unrecorded-part-… the same of those that an apply moved and wrote no rows of (unrecorded.py)
+    date=<date>/<run>-part-…            what became of the part's objects: deleted, kept, failed
 
 The file is what makes a part done; of a done part only the rows with an error are tried again.
 """
@@ -37,20 +35,12 @@ class Ledger:
     def key(self, part: str) -> str:
         return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-{part}"
 
-    def purge_key(self, part: str) -> str:
-        return self.key(f"purge-{part}")
-
-    def unrecorded_key(self, part: str) -> str:
-        return self.key(f"unrecorded-{part}")
-
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """How a sweep or a purge, or a part of it, went. `errors` are some of what was said about keys that failed."""
+    """How a sweep, or a part of it, went. `errors` are some of what was said about keys that failed."""
 
     objects_deleted: int = 0
     bytes_deleted: int = 0
-    objects_quarantined: int = 0
-    bytes_quarantined: int = 0
     objects_kept: int = 0
     bytes_kept: int = 0
     objects_failed: int = 0
@@ -62,16 +52,14 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     def all(self) -> Total:
         """What was tried, now or earlier."""
         return Total(
-            objects=self.objects_deleted + self.objects_quarantined + self.objects_kept + self.objects_failed,
-            size_bytes=self.bytes_deleted + self.bytes_quarantined + self.bytes_kept + self.bytes_failed,
+            objects=self.objects_deleted + self.objects_kept + self.objects_failed,
+            size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed,
         )
 
     def plus(self, more: Swept) -> Swept:
         return Swept(
             objects_deleted=self.objects_deleted + more.objects_deleted,
             bytes_deleted=self.bytes_deleted + more.bytes_deleted,
-            objects_quarantined=self.objects_quarantined + more.objects_quarantined,
-            bytes_quarantined=self.bytes_quarantined + more.bytes_quarantined,
             objects_kept=self.objects_kept + more.objects_kept,
             bytes_kept=self.bytes_kept + more.bytes_kept,
             objects_failed=self.objects_failed + more.objects_failed,
@@ -89,21 +77,18 @@ class Outcomes:
     states: Mapping[str, LedgerState]
 
 
-def ledger_rows(
-    objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int, done: LedgerState, until_ms: int | None = None
-) -> pa.Table:
-    """LEDGER: a row for each object (columns of DOOMED), which is `done` where `outcomes` say nothing else."""
+def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int) -> pa.Table:
+    """LEDGER: a row for each object (columns of DOOMED), which is deleted where `outcomes` say nothing else."""
     count, moment = objects.num_rows, pa.timestamp("ms", tz="UTC")
-    errors, states = pa.repeat("", count), pa.repeat(done.value, count)
+    errors, states = pa.repeat("", count), pa.repeat(LedgerState.DELETED.value, count)
     if outcomes.errors or outcomes.states:
         addresses: Sequence[str] = objects["address"].to_pylist()
         said = [outcomes.errors.get(key, "") for key in addresses]
         what = [
-            LedgerState.FAILED.value if error else outcomes.states.get(key, done).value
+            LedgerState.FAILED.value if error else outcomes.states.get(key, LedgerState.DELETED).value
             for key, error in zip(addresses, said, strict=True)
         ]
         errors, states = pa.array(said, pa.string()), pa.array(what, pa.string())
-    is_aside = pc.equal(states, LedgerState.QUARANTINED.value)
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id), count),
         "address": objects["address"],
@@ -114,7 +99,6 @@ def ledger_rows(
         "path": objects["path"],
         "rule": objects["rule"],
         "state": states,
-        "kept_until": pc.if_else(is_aside, pa.scalar(until_ms, moment), pa.scalar(None, moment)),
         "last_seen_at": objects["last_seen_at"],
     }
     return pa.table(columns).cast(protocol.arrow_schema(protocol.LEDGER))
@@ -144,18 +128,14 @@ def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
 
 
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
-    """Of a part's rows. Whatever is gone for good counts as deleted, also when it lay in quarantine before."""
+    """Of a part's rows."""
     wrong, done = failed(rows), closed(rows)
-    is_aside = pc.equal(done["state"], LedgerState.QUARANTINED.value)
     is_kept = pc.equal(done["state"], LedgerState.KEPT.value)
-    aside, kept = done.filter(is_aside), done.filter(is_kept)
-    gone = done.filter(pc.invert(pc.or_(is_aside, is_kept)))
+    kept, gone = done.filter(is_kept), done.filter(pc.invert(is_kept))
     pairs = zip(wrong["address"].slice(0, ERRORS_SHOWN).to_pylist(), wrong["error"].to_pylist(), strict=False)
     return Swept(
         objects_deleted=gone.num_rows,
         bytes_deleted=_bytes(gone),
-        objects_quarantined=aside.num_rows,
-        bytes_quarantined=_bytes(aside),
         objects_kept=kept.num_rows,
         bytes_kept=_bytes(kept),
         objects_failed=wrong.num_rows,

@@ -34,7 +34,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 def restore(live_side: LiveSide, request: Restore, progress: Progress) -> RestoreReport:
     """
     Raises:
-        NotFound: nothing that was asked for lies in quarantine, or there is no such branch; the message says which.
+        NotFound: no deferred run holds what was asked for, or there is no such branch; the message says which.
     """
     report = RestoreReport(run_id=request.run_id)
     for page in live_side.restore(request):

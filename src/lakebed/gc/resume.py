@@ -1,13 +1,15 @@
 """Runs whose deletes began and that have not ended: which they are, how they were begun, and what they hold.
 
-An apply may die, or leave objects that could not be deleted. Until the run has ended, what its table of doomed objects
-holds is its own: it goes as its apply was told, aside where that was asked for, and nobody else takes it. So
+An apply may die, leave objects that could not be deleted, or defer its deletes. Until the run has ended, what its
+table of doomed objects holds is its own, and no other run takes it. So
 
 - how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and whoever goes on
   with the run does as it says;
 - a run of uncommitted data counts what such a run holds as named, for commits that were swept name nothing any more;
-- of two runs of one kind with plans made side by side, both may hold an object: while one that moves aside is
-  unfinished, another that deletes for good is refused.
+- of two runs of one kind with plans made side by side, both may hold an object: where one of them keeps objects for a
+  window, the other is refused.
+
+A deferred run is not unfinished: it waits for the end of its window.
 
 What a run may delete is bound to its record by a digest. A table that is not that one, or cannot be read, stops whoever
 asks: it may hold anything.
@@ -36,11 +38,10 @@ from lakebed.gc.protocol import (
     Plan,
     PlanMissing,
     RunKind,
+    RunMode,
     RunReport,
     RunState,
     RunView,
-    decode_quarantine,
-    quarantine_path,
     run_folder,
 )
 from lakebed.objectstore import ObjectStore
@@ -56,13 +57,11 @@ _RECHECK: Final = "recheck."
 
 
 class OtherUnfinished(Conflict):
-    """Another run moves aside what this one may delete for good, and is unfinished. Facts: `run_id` of the other."""
+    """Another run may hold the same objects, and one of the two has a window. Facts: `run_id` of the other."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """`apply.json`: when the run's first apply began, and the window for which objects are moved aside (empty: they are
-    deleted), as whoever asked for one said last.
-    """
+    """`apply.json`: when the run's first apply began, and the window that was asked for last (empty: none)."""
 
     began_ms: int
     window: str = ""
@@ -80,13 +79,17 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose deletes may have begun. `window` as in `Begun`."""
+    """A run whose deletes may have begun. `window` as in `Begun`, empty once it is over. `is_deferred`: it waits for
+    the end of its window; `is_purging`: that is over.
+    """
 
     run_id: str
     kind: RunKind
     state: RunState
     began_ms: int
     window: str
+    is_deferred: bool = False
+    is_purging: bool = False
 
 
 async def begin(context: RunContext, plan: Plan, window: str | None) -> str | None:
@@ -143,64 +146,64 @@ async def _all_begun(store: ObjectStore, tasks: Tasks, views: Sequence[RunView])
 
 
 async def _read(store: ObjectStore, tasks: Tasks, runs: Sequence[tuple[RunKind, str]]) -> list[Begun | None]:
-    names = [(run_folder(kind, RunId(run_id)), quarantine_path(run_id)) for kind, run_id in runs]
-    wanted = [key for folder, aside in names for key in (folder + APPLY_FILE, folder + SWEEP_FILE, aside)]
-    found = {key: data async for key, data in tasks.ahead(wanted, partial(find, store))}
-    return [
-        _begun(run_id, found[folder + APPLY_FILE], found[folder + SWEEP_FILE], found[aside])
-        for (_, run_id), (folder, aside) in zip(runs, names, strict=True)
-    ]
+    names = [f"{run_folder(kind, RunId(run_id))}{APPLY_FILE}" for kind, run_id in runs]
+    found = {key: data async for key, data in tasks.ahead(names, partial(find, store))}
+    return [_begun(run_id, found[name]) for (_, run_id), name in zip(runs, names, strict=True)]
 
 
-def _begun(run_id: str, asked: bytes | None, swept: bytes | None, aside: bytes | None) -> Begun | None:
+def _begun(run_id: str, data: bytes | None) -> Begun | None:
     try:
-        if asked is not None:
-            return msgspec.json.decode(asked, type=Begun)
-        if swept is None:
-            return None
-        # Of an older release, which only wrote down that it moved aside.
-        window = "" if aside is None else decode_quarantine(aside, run_id).window
-        return Begun(began_ms=msgspec.json.decode(swept, type=Started).started_ms, window=window)
+        return None if data is None else msgspec.json.decode(data, type=Begun)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"how run {run_id} was begun is unreadable: {error}", input=APPLY_FILE) from error
 
 
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
-    """In the order in which they are to be finished: those that move aside first, then the oldest. Costs three small
-    reads for each plan of uncommitted data that nobody applied, or not to its end.
+    """In the order in which they are to be finished: those that are to be deferred first, then the oldest."""
+    found = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
+    return sorted(found, key=lambda run: (not run.window, run.run_id))
+
+
+async def holding_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
+    """Runs that may delete what they hold, now or after a window. Costs a small read for each plan that was not applied
+    to its end.
     """
     views = [view for view in views if view.state in DELETES_ALLOWED]
     runs = zip(views, await _all_begun(store, tasks, views), strict=True)
-    found = [
+    return [
         UnfinishedRun(
             run_id=view.run_id,
             kind=view.kind,
             state=view.state,
             began_ms=begun.began_ms if begun else view.started_ms,
-            window=begun.window if begun else "",
+            window="" if view.is_purging or begun is None else begun.window,
+            is_deferred=view.until_ms is not None and not view.is_purging,
+            is_purging=view.is_purging,
         )
         for view, begun in runs
         if begun is not None or view.state is RunState.SWEEPING
     ]
-    return sorted(found, key=lambda run: (not run.window, run.run_id))
 
 
-async def check_beside(context: RunContext, views: Iterable[RunView], plan: Plan, window: str | None) -> None:
+async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan, window: str | None) -> None:
     """For a run that is about to be applied.
 
     Raises:
-        OtherUnfinished: it would delete for good, and its plan may hold what another run is to move aside.
+        OtherUnfinished: another run may hold the same objects, and one of the two keeps them for a window.
         BadInput: the plan of that one cannot be read. The message names the run.
     """
-    before = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
-    if window or (before and before.window) or not plan.kind.takes_objects:
+    if not plan.kind.takes_objects:
         return
+    before = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
+    wanted = window or (before.window if before else "")
     same = [view for view in views if view.kind is plan.kind and view.run_id != plan.run_id]
-    for run in await unfinished_runs(context.store, context.ports.tasks, same):
-        if run.window and not await _is_apart(context, plan, run):
+    for run in await holding_runs(context.store, context.ports.tasks, same):
+        # Where neither has a window both delete now: deleting twice is deleting once.
+        if (wanted or run.window) and not await _is_apart(context, plan, run):
+            how = "keeps objects until the end of a window" if run.window else "has begun to delete"
             raise OtherUnfinished(
-                f"run {run.run_id} moves objects aside and is unfinished, and run {plan.run_id} may hold them too: "
-                f"apply {run.run_id} first, or this one with a quarantine",
+                f"run {run.run_id} {how}, and run {plan.run_id} may hold the same: plan again"
+                + ("" if run.is_deferred else f", once run {run.run_id} is applied to its end"),
                 run_id=run.run_id,
             )
 
@@ -214,14 +217,17 @@ async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bo
         return True
     try:
         theirs = await read_plan(context.store, other.run_id)
-        if not plan.kind.publishes:
-            return plan.run_id in theirs.beside
         if plan.condemned is None or theirs.condemned is None:
-            return False
+            # What one of an old layout takes lies in no slice, and all that the others take does.
+            modes = {plan.mode, theirs.mode}
+            return plan.run_id in theirs.beside or (RunMode.OLD_LAYOUT in modes and len(modes) > 1)
         wanted = (await context.read(theirs.condemned, CONDEMNED))["id"].combine_chunks()
     except (PlanMissing, BadInput) as error:
+        if not other.window:
+            # Without its plan it deletes nothing more; with the plan back, its apply looks for this run.
+            return True
         raise BadInput(
-            f"run {other.run_id} moves objects aside and is unfinished, and what it takes is unknown: {error}",
+            f"run {other.run_id} keeps objects until the end of a window, and what it takes is unknown: {error}",
             input="plan",
         ) from error
     ours = (await context.read(plan.condemned, CONDEMNED))["id"].combine_chunks()
@@ -308,18 +314,17 @@ def finish_each(
     progress: Progress,
     left: list[str],
     *,
-    quarantine: str | None = None,
+    window: str | None = None,
 ) -> Iterator[RunReport]:
-    """Apply each again, by its id: in the way it was begun, or with the window of `quarantine`, if nobody asked for one
-    before and the run can have one. What could not be finished is told, and added to `left`.
+    """Apply each again, by its id: in the way it was begun, or with this `window`, if none was asked for before and the
+    run can have one. What could not be finished is reported, and added to `left`.
 
     Raises:
         Unavailable, Denied, Overtaken, …: what stops every run.
     """
     for run in runs:
-        asked = None if run.window or run.kind is RunKind.METADATA else quarantine
-        window = run.window or asked
-        how = f", moving aside for {window}" if window else ""
+        asked = None if run.window or run.is_purging or run.kind is RunKind.METADATA else window
+        how = f", deferring for {run.window or asked}" if run.window or asked else ""
         progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")
         try:
             yield apply(run.run_id, asked)

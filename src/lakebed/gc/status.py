@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable
 from lakebed.gc.protocol import (
+    DELETES_ALLOWED,
     LEDGER_PREFIX,
     Manifest,
     Plan,
@@ -29,6 +31,9 @@ from .context import Progress, list_plans, read_plan
 from .files import find, sizes
 from .resume import read_begun, read_started, recheck_of, unfinished_runs
 
+DEFERRED: Final = "deferred"
+"""The state of a run that waits for the end of its window; on its record it is one that may delete."""
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none; `plan` the
@@ -36,7 +41,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     `objects` and `size_bytes` are what goes, `objects_done` are those of the parts that are recorded, whatever became
     of each; all None where it is not known. `began_ms` and `ended_ms` are of its applies: None where none began, or it
-    has not ended. `window` is that of its quarantine, empty where objects are deleted.
+    has not ended. `window` is the one that was asked for, empty where none was. Of a run that waits for the end of it
+    the state is `deferred`, until `until_ms`.
     """
 
     run_id: str
@@ -51,6 +57,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     began_ms: int | None = None
     ended_ms: int | None = None
     window: str = ""
+    until_ms: int | None = None
     nothing_deleted: bool = False
 
     @property
@@ -65,10 +72,11 @@ def standing_by_record(view: RunView) -> Standing:
     return Standing(
         run_id=view.run_id,
         kind=view.kind,
-        state=view.state.value,
+        state=_state_of(view),
         started_ms=view.started_ms,
         condemned=view.condemned,
         plan=view.plan,
+        until_ms=view.until_ms,
         nothing_deleted=ended_without_deleting(view),
     )
 
@@ -136,10 +144,19 @@ async def _ended_ms(store: ObjectStore, plan: Plan) -> int | None:
     return None if data is None else decode_report(data, name=name).run_end_time_ms
 
 
+def _state_of(view: RunView) -> str:
+    return (
+        DEFERRED
+        if view.until_ms is not None and not view.is_purging and view.state in DELETES_ALLOWED
+        else view.state.value
+    )
+
+
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
     `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
-    was deleted (`nothing_deleted`). `has_begun`: its deletes may have begun, and it has not ended.
+    was deleted (`nothing_deleted`). `has_begun`: its deletes may have begun, and it has not ended. `deferred` ones wait
+    until `until_ms`.
     """
 
     run_id: str
@@ -151,6 +168,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     what_if: bool = False
     nothing_deleted: bool = False
     has_begun: bool = False
+    until_ms: int | None = None
 
 
 async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
@@ -176,11 +194,12 @@ def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
         )
     if plan is None:
         assert view is not None, "a run is listed for its record or for its plan"
-        return ListedRun(run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms)
+        return ListedRun(run_id=run_id, kind=view.kind, state=_state_of(view), started_ms=view.started_ms)
     return ListedRun(
         run_id=run_id,
         kind=plan.kind,
-        state=view.state.value if view is not None else "supposed" if plan.what_if else "planned",
+        until_ms=None if view is None else view.until_ms,
+        state=_state_of(view) if view is not None else "supposed" if plan.what_if else "planned",
         started_ms=plan.now_ms,
         objects=plan.totals.all.objects,
         size_bytes=plan.totals.all.size_bytes,

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, QUARANTINE_PREFIX, STRAYS_MAX, Found, RunKind
+from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, STRAYS_MAX, Found, RunKind
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
-from .files import listed
 
 SPECIAL_PREFIX: Final = "_lakefs/"
 
 _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
     rf"{_RUN}/(?:"
-    r"(?:apply|plan|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16})\.json"
+    r"(?:apply|deferred|plan|purge|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16})\.json"
     r"|manifests/[0-9a-z.-]+\.json"
     r"|[0-9a-z.]+/[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
@@ -34,8 +33,7 @@ _OTHER: Final = re.compile(
     r"_lakefs/dummy"
     rf"|{CLAIM_KEY}"
     rf"|{INSTALLATION_MARK}"
-    rf"|{GC_PREFIX}(?:clock|quarantined/[0-9a-z-]+)\.json"
-    rf"|{GC_PREFIX}quarantine/[0-9a-z-]+/.+"
+    rf"|{GC_PREFIX}clock\.json"
     rf"|{GC_PREFIX}ledger/date=\d{{4}}-\d\d-\d\d/[0-9a-z-]+\.parquet",
     re.ASCII | re.DOTALL,
 )
@@ -91,11 +89,10 @@ def strays_among(keys: Iterable[str]) -> Strays:
 
 async def find_strays(store: ObjectStore) -> Strays:
     """In the special folders, which are small beside `data/`, and around the slices: one listing of the former, and one
-    level of the root and of `data/`. What lies inside a slice is found by who lists it, and what lies in quarantine may
-    be a lot, and is not listed.
+    level of the root and of `data/`. The listing of a slice finds what lies inside it.
     """
     found = await find_strays_around(store)
-    async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
+    async for page in store.list(SPECIAL_PREFIX):
         found = found.plus(strays_among(stat.key for stat in page))
     return found
 

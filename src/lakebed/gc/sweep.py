@@ -5,12 +5,8 @@ in batches of 1,000, 16 at a time, and then writes one ledger file for the part 
 tried, and how it went. A sweep that is started again leaves done parts alone, except for the keys that failed, which it
 tries once more; a part without ledger file is done again from its start, for deleting twice is deleting once.
 
-With a quarantine an object is copied aside first and deleted then, so a crash leaves it in at least one of the two
-places. Whoever goes on finds it gone from the first and lying in the second: that is what a moved object looks like.
-`purge_part` later deletes what lies aside, in the same way.
-
 A key that could not be deleted is counted as failed, whatever the reason; nothing is deleted that the part does not
-hold, and never a key outside `data/` or the run's quarantine; of a plan of metadata, never one that is not the file of
+hold, and never a key outside `data/`; of a plan of metadata, never one that is not the file of
 a range, a metarange or a run; of one of an old layout, never one in a slice, below `_lakefs/` or in a namespace inside.
 
 Keys that are no address of a slice are not ours, and whoever wrote one may have written it again since the plan, or
@@ -23,7 +19,6 @@ who writes there just then loses what he wrote, so nobody should (docs/guide/ret
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -32,8 +27,8 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, LakebedError
 from lakebed.gc import protocol
-from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part, Quarantine
-from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, is_object_key
+from lakebed.gc.protocol import GC_PREFIX, LedgerState, Manifest, Part
+from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 
 from .engines import Effort, Engine, Task
 from .fencing import Fence
@@ -42,7 +37,6 @@ from .parts import parts_of, read_part, rows_of_parts
 from .places import may_be_swept
 from .recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded
 from .tables import PARTS
-from .unrecorded import moved_unrecorded, rows_before
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""
@@ -51,13 +45,10 @@ BATCHES: Final = 16
 """How many batches a task has under way."""
 
 BATCHES_BY_KEY: Final = 4
-"""The same where keys are copied or looked at, each by a small request of its own."""
+"""The same where keys are looked at, each by a small request of its own."""
 
 AT_ONCE: Final = 16
 """How many such requests each batch has under way."""
-
-OBJECTS_UNKNOWN: Final = 100_000
-"""What a part of an old quarantine may hold, of which no record says how much."""
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
 """What nearly all addresses look like, found good without a look at each."""
@@ -74,9 +65,8 @@ async def sweep(
     *,
     rule: SweepRule,
     fence: Fence,
-    quarantine: Quarantine | None,
 ) -> Swept:
-    """Delete what `plan` (table DOOMED) holds, or move it aside, as far as it is not done; and say how all of it went.
+    """Delete what `plan` (table DOOMED) holds, as far as it is not done; and say how all of it went.
 
     Raises:
         BadInput: a part is missing or is not what the manifest says; parts before it may be done.
@@ -86,26 +76,11 @@ async def sweep(
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
         await fence.check(task.store)
-        return await sweep_part(task, deleter, plan, part, ledger, rule=rule, quarantine=quarantine)
+        return await sweep_part(task, deleter, plan, part, ledger, rule=rule)
 
     swept = await _in_parts(engine, plan.parts, one, effort=_effort_of(plan.rows))
     protocol.check_rows(plan, swept.all.objects)
     return swept
-
-
-async def purge(engine: Engine, quarantine: Quarantine, parts: Sequence[str], *, now_ms: int) -> Swept:
-    """Delete for good what the ledger says lies in quarantine. `parts` are the names of the run's ledger parts.
-
-    Raises:
-        BadInput: a part, or the quarantine's record, is unreadable; parts before it may be done.
-    """
-
-    async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
-        return await purge_part(task, deleter, quarantine, part.name, now_ms=now_ms)
-
-    named = [Part(name=name, rows=0, size_bytes=0, sha256="") for name in parts]
-    rows = quarantine.doomed.rows if quarantine.doomed else len(parts) * OBJECTS_UNKNOWN
-    return await _in_parts(engine, named, one, effort=_effort_of(rows))
 
 
 def _effort_of(objects: int) -> Effort:
@@ -135,88 +110,19 @@ async def sweep_part(
     ledger: Ledger,
     *,
     rule: SweepRule,
-    quarantine: Quarantine | None = None,
 ) -> Swept:
     """One part, from reading it to recording it."""
     doomed = protocol.read_part(plan, protocol.DOOMED, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
-        act = _deleting(deleter) if quarantine is None else _moving(task, deleter, quarantine)
-        most = BATCHES if quarantine is None else BATCHES_BY_KEY
+        act, most = _deleting(deleter), BATCHES
         foreign = objects.filter(pc.equal(objects["slice"], FOREIGN_SLICE))
         if foreign.num_rows and rule.look is not Look.NONE:
-            act, most = _if_unchanged(task, quarantine, foreign, act, rule.look), BATCHES_BY_KEY
+            act, most = _if_unchanged(task, foreign, act, rule.look), BATCHES_BY_KEY
         outcomes = await _each(task, objects, act, may_go=rule.may_delete, most=most)
-        until_ms = None if quarantine is None else quarantine.until_ms
-        return ledger_rows(
-            objects,
-            outcomes,
-            run_id=ledger.run_id,
-            now_ms=task.ports.clock.now_ms(),
-            done=LedgerState.DELETED,
-            until_ms=until_ms,
-        )
+        return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
     return await _carry_out(task.store, ledger.key(part.name), doomed, take)
-
-
-async def purge_part(task: Task, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
-    """What the ledger's part says lies in this quarantine, deleted for good, and recorded in a file beside it.
-
-    Of a part whose window is not over at `now_ms` nothing is deleted, and all counts as quarantined. An apply writes
-    the record, moves objects, and writes their rows then; so the record, read after the rows, says at least their
-    window, however old the `quarantine` is that this purge began with.
-    """
-    store = task.store
-    ledger = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date)
-    try:
-        data = await store.get(ledger.key(part))
-    except ObjectMissing:
-        return await _purge_unrecorded(task, deleter, quarantine, part, now_ms=now_ms)
-    rows = protocol.decode_ledger(data, name=ledger.key(part))
-    aside = rows.filter(pc.equal(rows["state"], LedgerState.QUARANTINED.value))
-    if not aside.num_rows:
-        return Swept()
-    over = pc.all(pc.less_equal(aside["kept_until"].cast(pa.int64()), now_ms), skip_nulls=False).as_py()
-    if over is not True or not await _is_over(store, quarantine.run_id, now_ms):
-        return count(aside)
-    return await _carry_out(store, ledger.purge_key(part), aside, partial(_purged, task, deleter, quarantine))
-
-
-async def _purge_unrecorded(task: Task, deleter: Deleter, quarantine: Quarantine, part: str, *, now_ms: int) -> Swept:
-    """The same of what an apply moved of this part and died before its rows were written.
-
-    Looked for before the record is read, and only what is gone from its address is taken: an apply that goes on writes
-    the record first and cannot move such an object again, so it never deletes one whose copy is gone.
-    """
-    moved = await moved_unrecorded(task, quarantine, part)
-    if not moved.num_rows:
-        return Swept()
-    nothing = Outcomes(errors={}, states={})
-    if not await _is_over(task.store, quarantine.run_id, now_ms):
-        run_id, done = quarantine.run_id, LedgerState.QUARANTINED
-        return count(ledger_rows(moved, nothing, run_id=run_id, now_ms=now_ms, done=done))
-    rows = await _purged(task, deleter, quarantine, moved)
-    key = Ledger(run_id=quarantine.run_id, date=quarantine.ledger_date).unrecorded_key(part)
-    before = await rows_before(task.store, key, rows)
-    await task.store.put(key, protocol.encode_ledger(pa.concat_tables([before, rows])))
-    return count(rows)
-
-
-async def _purged(task: Task, deleter: Deleter, quarantine: Quarantine, objects: pa.Table) -> pa.Table:
-    # Whatever lies in quarantine was let go there by the rule of its plan.
-    outcomes = await _each(task, objects, _deleting(deleter, place=quarantine.key), may_go=is_object_key)
-    when_ms = task.ports.clock.now_ms()
-    return ledger_rows(objects, outcomes, run_id=quarantine.run_id, now_ms=when_ms, done=LedgerState.PURGED)
-
-
-async def _is_over(store: ObjectStore, run_id: str, now_ms: int) -> bool:
-    """Whether the run's window is, as its record says now."""
-    try:
-        data = await store.get(protocol.quarantine_path(run_id))
-    except ObjectMissing:
-        return False  # Another purge saw the end of all of it.
-    return protocol.decode_quarantine(data, run_id).until_ms <= now_ms
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
@@ -271,64 +177,20 @@ async def _each(
     return Outcomes(errors=errors, states=states)
 
 
-def _deleting(deleter: Deleter, *, place: Callable[[str], str] | None = None) -> Act:
-    """Delete a batch; `place` says where an address lies, if not at itself."""
-
+def _deleting(deleter: Deleter) -> Act:
     async def act(batch: list[str]) -> Outcomes:
-        keys = [place(key) for key in batch] if place else batch
         try:
-            failures = await deleter.delete(keys)
+            failures = await deleter.delete(batch)
         except LakebedError as error:
             # Whether some of them went is not known, and it need not be: failed keys are tried again.
             return Outcomes(errors=dict.fromkeys(batch, str(error) or type(error).__name__), states={})
-        if not failures:
-            return Outcomes(errors={}, states={})
-        addresses = dict(zip(keys, batch, strict=True))
-        errors = {addresses[failure.key]: failure.reason or "no reason given" for failure in failures}
+        errors = {failure.key: failure.reason or "no reason given" for failure in failures}
         return Outcomes(errors=errors, states={})
 
     return act
 
 
-def _moving(task: Task, deleter: Deleter, quarantine: Quarantine) -> Act:
-    """Copy a batch aside, then delete what is copied."""
-    delete = _deleting(deleter)
-
-    async def copy(key: str) -> LedgerState | str:
-        try:
-            return await _copy_aside(task.store, quarantine, key)
-        except LakebedError as error:
-            return str(error) or type(error).__name__
-
-    async def act(batch: list[str]) -> Outcomes:
-        copied = {key: state async for key, state in task.ports.tasks.ahead(batch, copy, most=AT_ONCE)}
-        states = {key: state for key, state in copied.items() if isinstance(state, LedgerState)}
-        errors = {key: error for key, error in copied.items() if not isinstance(error, LedgerState)}
-        deleted = await delete([*states])
-        return Outcomes(errors=errors | dict(deleted.errors), states=states)
-
-    return act
-
-
-async def _copy_aside(store: ObjectStore, quarantine: Quarantine, key: str) -> LedgerState:
-    """What becomes of the object when it is deleted now. Copied twice is copied once."""
-    try:
-        await store.copy(key, quarantine.key(key))
-    except ObjectMissing:
-        if not await _lies_aside(store, quarantine, key):
-            return LedgerState.DELETED  # Somebody took it before us: nothing of it lies anywhere.
-    return LedgerState.QUARANTINED
-
-
-async def _lies_aside(store: ObjectStore, quarantine: Quarantine, key: str) -> bool:
-    try:
-        await store.stat(quarantine.key(key))
-    except ObjectMissing:
-        return False
-    return True
-
-
-def _if_unchanged(task: Task, quarantine: Quarantine | None, objects: pa.Table, act: Act, rule: Look) -> Act:
+def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look) -> Act:
     """`act`, but on those of a batch that are among these rows (DOOMED) only if they still are what the rows say."""
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
@@ -336,7 +198,7 @@ def _if_unchanged(task: Task, quarantine: Quarantine | None, objects: pa.Table, 
 
     async def look(key: str) -> LedgerState | str | None:
         try:
-            return await _changed(task.store, quarantine, key, *planned[key], or_older=rule is Look.NOT_YOUNGER)
+            return await _changed(task.store, key, *planned[key], or_older=rule is Look.NOT_YOUNGER)
         except LakebedError as error:
             return str(error) or type(error).__name__
 
@@ -352,7 +214,7 @@ def _if_unchanged(task: Task, quarantine: Quarantine | None, objects: pa.Table, 
 
 
 async def _changed(
-    store: ObjectStore, quarantine: Quarantine | None, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
+    store: ObjectStore, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
 ) -> LedgerState | None:
     """None: what lies there is what was planned for. Else what became of that; the key is left alone, also where there
     is nothing, for what is written under it from now on is new. `or_older`: what was seen is dated by who named it, and
@@ -361,12 +223,9 @@ async def _changed(
     try:
         stat = await store.stat(key)
     except ObjectMissing:
-        otherwise = LedgerState.DELETED
-    else:
-        # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.
-        found_s, seen_s = stat.modified_ms // 1000, seen_ms // 1000
-        if stat.size_bytes == size_bytes and (found_s == seen_s or (or_older and found_s < seen_s)):
-            return None
-        otherwise = LedgerState.KEPT
-    is_aside = quarantine is not None and await _lies_aside(store, quarantine, key)
-    return LedgerState.QUARANTINED if is_aside else otherwise
+        return LedgerState.DELETED
+    # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.
+    found_s, seen_s = stat.modified_ms // 1000, seen_ms // 1000
+    if stat.size_bytes == size_bytes and (found_s == seen_s or (or_older and found_s < seen_s)):
+        return None
+    return LedgerState.KEPT

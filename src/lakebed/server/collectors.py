@@ -75,8 +75,9 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals | None = None
     objects_deleted: int | None = None
     bytes_deleted: int = 0
-    objects_quarantined: int = 0
-    bytes_quarantined: int = 0
+    objects_doomed: int = 0
+    bytes_doomed: int = 0
+    deferred_until_ms: int | None = None
     objects_purged: int | None = None
     bytes_purged: int = 0
     objects_failed: int = 0
@@ -279,8 +280,9 @@ def _result(printed: _Printed) -> JobResult | None:
     if printed.totals is not None:
         deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
     elif printed.objects_deleted is not None:
-        deed, objects = JobDeed.APPLIED, printed.objects_deleted + printed.objects_quarantined
-        size_bytes = printed.bytes_deleted + printed.bytes_quarantined
+        is_deferred = printed.deferred_until_ms is not None
+        deed, objects = JobDeed.APPLIED, printed.objects_doomed if is_deferred else printed.objects_deleted
+        size_bytes = printed.bytes_doomed if is_deferred else printed.bytes_deleted
     elif printed.objects_purged is not None:
         deed, objects, size_bytes = JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
     else:

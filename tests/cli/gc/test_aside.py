@@ -1,146 +1,175 @@
-"""`lakebed gc restore` and `ledger`, on what a run moved aside, without Spark."""
+"""`lakebed gc restore`, `purge` and `ledger`, on what runs deferred or deleted, without Spark."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from lakebed.gc.protocol import Quarantine, encode_quarantine, quarantine_path
-from lakebed.gc.recording import Ledger
-from lakebed.objectstore import ObjectStoreOptions, open_deleter, open_objectstore
 from tests.cli.conftest import Shell
-from tests.gc.doomed import PART, plan_of, sweep_part
 
-LATER = datetime(2100, 1, 1, tzinfo=UTC)
-RUN = "06gvsk16dis1i19se31f"
+NO_RUN = "06gvsk16dis1i19se31g"
 Put = Callable[[str, str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A repository of which a deferred run holds `events/0` (`abcd`) and `events/1` (`efgh`)."""
+
+    lake: str
+    run: str
+
+
+def collect(shell: Shell, lake: str, data: Path, *options: str) -> str:
+    """Expire what is committed, and collect it. The run's id."""
+    shell.ok("commit", f"{lake}/main", "-m", "gone", "--date", _days_ago(10))
+    command = ("gc", "run", lake, "--committed", "--yes", "--engine", "local", "--data", str(data), "-o", "json")
+    return str(shell.ok(*command, "--readers-grace", "0", *options).json["run_id"])
+
+
+def lay(shell: Shell, lake: str, put: Put, *contents: str) -> None:
+    """Commit these as `events/0` …, long ago, and remove them since."""
+    for number, content in enumerate(contents):
+        put(f"{lake}/main/events/{number}", content)
+    shell.ok("commit", f"{lake}/main", "-m", "laid", "--date", _days_ago(30))
+    for number in range(len(contents)):
+        shell.ok("object", "rm", f"{lake}/main/events/{number}", "--yes")
+
+
+def _days_ago(count: int) -> str:
+    return (datetime.now(UTC) - timedelta(days=count)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @pytest.fixture
-def taken(lake: str, data: Path) -> str:
-    """A repository of which a run took `events/0` and `events/1`, and moved them aside."""
-    asyncio.run(take(lake, data, ["data/abcd", "data/efgh"]))
-    return lake
+def held(shell: Shell, lake: str, data: Path, put: Put) -> Held:
+    shell.ok("gc", "rules", "set-default", lake, "1d")
+    lay(shell, lake, put, "abcd", "efgh")
+    return Held(lake=lake, run=collect(shell, lake, data, "--window", "7d"))
 
 
-async def take(
-    lake: str, data: Path, keys: list[str], part: str = PART, seen: datetime | None = None, *, run: str = RUN
-) -> None:
-    name = lake.removeprefix("lakefs://")
-    options = ObjectStoreOptions(local_root=data / "objects", local_durable=False)
-    store, deleter = open_objectstore(f"local://{name}", options), open_deleter(f"local://{name}", options)
-    for key in keys:
-        await store.put(key, key[-4:].encode())
-    aside = Quarantine(run_id=run, ledger_date="2026-11-21", since_ms=1, until_ms=2, window="7d")
-    plan = await plan_of(store, keys, part=part, seen=seen)
-    await sweep_part(store, deleter, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), aside)
-    await store.put(quarantine_path(run), encode_quarantine(aside))
-    await store.close()
+def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell, held: Held) -> None:
+    done = shell.ok("gc", "restore", held.lake, "events/0")
+
+    assert done.out == f"restored 1 object, 4 B, from run {held.run}\n"
+    assert shell.ok("object", "cat", f"{held.lake}/main/events/0").out == "abcd"
+    assert shell("object", "cat", f"{held.lake}/main/events/1").code != 0
 
 
-def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell, taken: str) -> None:
-    done = shell.ok("gc", "restore", taken, "events/0")
+def test_a_folder_is_restored_below_a_prefix_of_another_branch(shell: Shell, held: Held) -> None:
+    shell.ok("branch", "create", f"{held.lake}/back", "--source", "main")
 
-    assert done.out == f"restored 1 object, 4 B, from run {RUN}\n"
-    assert shell.ok("object", "cat", f"{taken}/main/events/0").out == "abcd"
-    assert shell("object", "cat", f"{taken}/main/events/1").code != 0
+    done = shell.ok(
+        "gc", "restore", held.lake, "events/", "--run", held.run, "--to", f"{held.lake}/back/found", "-o", "json"
+    ).json
 
-
-def test_a_folder_is_restored_below_a_prefix_of_another_branch(shell: Shell, taken: str) -> None:
-    shell.ok("branch", "create", f"{taken}/back", "--source", "main")
-
-    done = shell.ok("gc", "restore", taken, "events/", "--run", RUN, "--to", f"{taken}/back/found", "-o", "json").json
-
-    assert (done["run_id"], done["restored"], done["failed"]) == (RUN, 2, 0)
-    assert shell.ok("object", "cat", f"{taken}/back/found/events/1").out == "efgh"
+    assert (done["run_id"], done["restored"], done["failed"]) == (held.run, 2, 0)
+    assert shell.ok("object", "cat", f"{held.lake}/back/found/events/1").out == "efgh"
 
 
 def test_what_cannot_be_restored_is_named_and_ends_the_command_with_a_code_of_its_own(
-    shell: Shell, taken: str, put: Put
+    shell: Shell, held: Held, put: Put
 ) -> None:
-    put(f"{taken}/main/events/0", "mine")
+    put(f"{held.lake}/main/events/0", "mine")
 
-    failed = shell("gc", "restore", taken, "events/")
-    again = shell.ok("gc", "restore", taken, "events/", "--overwrite")
+    failed = shell("gc", "restore", held.lake, "events/")
+    again = shell.ok("gc", "restore", held.lake, "events/", "--overwrite")
 
     assert failed.code == 1
     assert "1 object could not be restored:\n  events/0: another object is there (--overwrite, or" in failed.out
-    assert again.out == f"restored 1 object, 4 B, from run {RUN}; 1 was there already\n"
-    assert shell.ok("object", "cat", f"{taken}/main/events/0").out == "abcd"
+    assert again.out == f"restored 1 object, 4 B, from run {held.run}; 1 was there already\n"
+    assert shell.ok("object", "cat", f"{held.lake}/main/events/0").out == "abcd"
 
 
-def test_older_versions_are_told_with_how_to_get_them(shell: Shell, taken: str, data: Path) -> None:
-    asyncio.run(take(taken, data, ["data/newer"], "part-00001.parquet", LATER))
+def test_older_versions_are_told_with_how_to_get_them(shell: Shell, held: Held, data: Path, put: Put) -> None:
+    put(f"{held.lake}/main/events/0", "newer")
+    shell.ok("commit", f"{held.lake}/main", "-m", "newer", "--date", _days_ago(5))
+    shell.ok("object", "rm", f"{held.lake}/main/events/0", "--yes")
+    later = collect(shell, held.lake, data, "--window", "7d")
 
-    done = shell.ok("gc", "restore", taken, "events/", "--run", RUN, "--to", f"{taken}/main/back", "--overwrite")
-    each = shell.ok("gc", "restore", taken, "events/0", "--all-versions")
+    done = shell.ok("gc", "restore", held.lake, "events/", "--to", f"{held.lake}/main/back", "--overwrite")
+    each = shell.ok("gc", "restore", held.lake, "events/0", "--all-versions", "--run", held.run)
 
-    assert done.out.startswith(f"restored 2 objects, 8 B, from run {RUN}\n1 older version of these paths stayed in")
+    assert done.out.startswith(f"restored 2 objects, 9 B, from 2 runs, {later} {held.run}\n1 older version of these")
     assert "--all-versions restores each to PATH@RUN/ADDRESS" in done.out
-    assert shell.ok("object", "cat", f"{taken}/main/back/events/0").out == "ewer"
-    assert each.out == f"restored 2 objects, 8 B, from run {RUN}\n"
-    assert shell.ok("object", "cat", f"{taken}/main/events/0@{RUN}/data/abcd").out == "abcd"
+    assert shell.ok("object", "cat", f"{held.lake}/main/back/events/0").out == "newer"
+    assert each.out == f"restored 1 object, 4 B, from run {held.run}\n"
 
 
-def test_a_folder_of_several_runs_names_them(shell: Shell, taken: str, data: Path) -> None:
-    later = RUN[:-1] + "g"
-    asyncio.run(take(taken, data, ["data/ijkl"], run=later))
-
-    done = shell.ok("gc", "restore", taken, "events/")
-
-    assert done.out.startswith(f"restored 2 objects, 8 B, from 2 runs, {later} {RUN}\n")
-
-
-def test_what_does_not_lie_there_is_an_error_that_says_why(shell: Shell, taken: str) -> None:
-    unknown = shell("gc", "restore", taken, "nowhere/x")
-    elsewhere = shell("gc", "restore", taken, "events/0", "--to", "lakefs://other/main")
+def test_what_no_run_holds_is_an_error_that_says_why(shell: Shell, held: Held) -> None:
+    unknown = shell("gc", "restore", held.lake, "nowhere/x")
+    elsewhere = shell("gc", "restore", held.lake, "events/0", "--to", "lakefs://other/main")
 
     assert (unknown.code, unknown.out) == (3, "")
-    assert "nowhere/x does not lie in quarantine" in unknown.err
+    assert "no deferred run holds nowhere/x" in unknown.err
     assert (elsewhere.code, "is in another repository" in elsewhere.err) == (2, True)
 
 
-def test_the_ledger_is_asked_by_run_path_address_state_and_date(shell: Shell, taken: str, data: Path) -> None:
+def test_a_deferred_run_says_until_when_and_is_purged_no_earlier(shell: Shell, held: Held, data: Path) -> None:
+    listed = shell.ok("gc", "list", held.lake, "--data", str(data)).out
+    status = shell.ok("gc", "status", held.lake, held.run, "--data", str(data)).out
+    purged = shell.ok("gc", "purge", held.lake, "--yes", "--engine", "local", "--data", str(data), "-o", "json").json
+
+    assert "deferred" in next(line for line in listed.splitlines() if held.run in line)
+    assert "window:  7d" in status
+    assert "until:   20" in status
+    assert (purged["purged"], purged["waiting"]) == ([], [held.run])
+
+
+@pytest.fixture
+def deleted(shell: Shell, lake: str, data: Path, put: Put) -> Held:
+    """The same, but that the run deleted them at once."""
+    shell.ok("gc", "rules", "set-default", lake, "1d")
+    lay(shell, lake, put, "abcd", "efgh")
+    return Held(lake=lake, run=collect(shell, lake, data))
+
+
+def test_the_ledger_is_asked_by_run_path_address_state_and_date(shell: Shell, deleted: Held, data: Path) -> None:
     def asked(*options: str) -> list[tuple[str, str]]:
-        out = shell.ok("gc", "ledger", taken, "--data", str(data), "-o", "json", *options).out
+        out = shell.ok("gc", "ledger", deleted.lake, "--data", str(data), "-o", "json", *options).out
         return [(row["path"], row["state"]) for row in json.loads(out)]
 
-    shell.ok("gc", "restore", taken, "events/0")
-    both = [("events/0", "quarantined"), ("events/1", "quarantined")]
+    both = asked()
+    address = json.loads(shell.ok("gc", "ledger", deleted.lake, "--data", str(data), "-o", "json").out)[0]["address"]
 
-    newest = ("events/0", "restored")
-    assert asked() in ([newest, *both[::-1]], [*both[::-1], newest]), "a file of a day before or after midnight"
-    assert asked("--run", RUN, "--state", "quarantined") == both[::-1]
-    assert asked("--path", "events/1") == asked("--address", "data/efgh") == both[1:]
-    assert asked("--state", "quarantined", "--limit", "1") == both[1:]
-    assert asked("--since", "2999-01-01") == []
-    assert len(asked("--since", "2000-01-01T00:00:00Z")) == 3
+    assert sorted(both) == [("events/0", "deleted"), ("events/1", "deleted")]
+    assert asked("--run", deleted.run, "--state", "deleted") == both
+    assert asked("--path", "events/1") == [("events/1", "deleted")]
+    assert asked("--address", address) == both[:1]
+    assert asked("--state", "deleted", "--limit", "1") == both[:1]
+    assert asked("--since", "2999-01-01") == asked("--state", "restored") == []
+    assert len(asked("--since", "2000-01-01T00:00:00Z")) == 2
 
 
-def test_the_ledger_is_shown_as_a_table(shell: Shell, taken: str, data: Path) -> None:
-    lines = shell.ok("gc", "ledger", taken, "--data", str(data)).out.splitlines()
+def test_the_ledger_is_shown_as_a_table(shell: Shell, deleted: Held, data: Path) -> None:
+    lines = shell.ok("gc", "ledger", deleted.lake, "--path", "events/1", "--data", str(data)).out.splitlines()
 
     assert lines[0].split() == ["WHEN", "STATE", "SIZE", "OBJECT", "RUN", "WHY"]
-    assert lines[1].split()[2:] == ["quarantined", "4", "B", "events/1", RUN, "main:", "1", "days"]
+    assert lines[1].split()[2:] == ["deleted", "4", "B", "events/1", deleted.run, "default:", "1d"]
 
 
 def test_the_ledger_says_that_there_is_more_and_knows_no_run_that_never_was(
-    shell: Shell, taken: str, data: Path
+    shell: Shell, deleted: Held, data: Path
 ) -> None:
-    some = shell.ok("gc", "ledger", taken, "--data", str(data), "--limit", "1")
-    all_of_it = shell.ok("gc", "ledger", taken, "--data", str(data), "--limit", "2")
-    unknown = shell("gc", "ledger", taken, "--data", str(data), "--run", "06gvsk16dis1i19se31g")
-    nothing_such = shell.ok("gc", "ledger", taken, "--data", str(data), "--run", RUN, "--state", "purged")
+    some = shell.ok("gc", "ledger", deleted.lake, "--data", str(data), "--limit", "1")
+    all_of_it = shell.ok("gc", "ledger", deleted.lake, "--data", str(data), "--limit", "2")
+    unknown = shell("gc", "ledger", deleted.lake, "--data", str(data), "--run", NO_RUN)
+    nothing_such = shell.ok("gc", "ledger", deleted.lake, "--data", str(data), "--run", deleted.run, "--state", "kept")
 
     assert "the newest 1 row of more" in some.err
     assert "of more" not in all_of_it.err
-    assert (unknown.code, unknown.err) == (3, f"error: {taken} has no run 06gvsk16dis1i19se31g\n")
+    assert (unknown.code, unknown.err) == (3, f"error: {deleted.lake} has no run {NO_RUN}\n")
     assert nothing_such.out == ""
+
+
+def test_what_was_deleted_cannot_be_restored_and_the_run_is_named(shell: Shell, deleted: Held) -> None:
+    gone = shell("gc", "restore", deleted.lake, "events/0")
+
+    assert (gone.code, gone.out) == (3, "")
+    assert f"run {deleted.run} deleted it at" in gone.err
 
 
 @pytest.mark.parametrize("option", [("--state", "gone"), ("--since", "yesterday")])
@@ -151,10 +180,10 @@ def test_a_question_that_means_nothing_is_refused(shell: Shell, lake: str, optio
 
 
 @pytest.mark.parametrize("window", ["forever", "7", "0d"])
-@pytest.mark.parametrize("action", [("apply", RUN), ("run",)])
+@pytest.mark.parametrize("action", [("apply", NO_RUN), ("run",)])
 def test_a_window_that_means_nothing_is_refused_before_anything_begins(
     shell: Shell, lake: str, window: str, action: tuple[str, ...]
 ) -> None:
-    refused = shell("gc", action[0], lake, *action[1:], "--quarantine", window, "--yes")
+    refused = shell("gc", action[0], lake, *action[1:], "--window", window, "--yes")
 
     assert (refused.code, refused.out) == (2, "")

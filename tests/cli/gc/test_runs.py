@@ -166,14 +166,14 @@ def test_what_cannot_be_is_refused_before_spark_is_started(shell: Shell, lake: s
     assert (grace.code, "starting Spark" in grace.err) == (2, False)
 
 
-def test_who_is_asked_is_told_whether_objects_are_moved_aside_first(shell: Shell, lake: str, data: Path) -> None:
+def test_the_question_says_whether_objects_are_deferred(shell: Shell, lake: str, data: Path) -> None:
     bare = shell("gc", "run", lake, "--data", str(data))
-    aside = shell("gc", "run", lake, "--quarantine", "7d", "--data", str(data))
-    objects = shell("gc", "run", lake, "--uncommitted", "--quarantine", "7d", "--data", str(data))
+    deferred = shell("gc", "run", lake, "--window", "7d", "--data", str(data))
+    objects = shell("gc", "run", lake, "--uncommitted", "--window", "7d", "--data", str(data))
 
-    assert (bare.code, "aside" in bare.err) == (2, False)
-    for asked, is_of_metadata in ((aside, True), (objects, False)):
-        assert (asked.code, "aside, to be deleted after 7d?" in asked.err, "for good" in asked.err) == (2, True, False)
+    assert (bare.code, "Defer" in bare.err) == (2, False)
+    for asked, is_of_metadata in ((deferred, True), (objects, False)):
+        assert (asked.code, "to be deleted after 7d?" in asked.err, "for good" in asked.err) == (2, True, False)
         assert ("Files of metadata are deleted at once." in asked.err) == is_of_metadata
 
 

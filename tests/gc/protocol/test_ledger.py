@@ -1,4 +1,4 @@
-"""Ledger files and plans of every version that there was."""
+"""Ledger files, and plans of every version that there was."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def parquet(rows: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def first_version(name: str, rows: pa.Table, *, version: int = 1) -> bytes:
-    """The rows as the first release wrote this table, or as a later version."""
-    since = {column.name: column.since for column in (LEDGER if name == "ledger" else DOOMED).columns}
-    return parquet(rows.select([column for column in rows.column_names if since[column] <= version]))
+def first_version(rows: pa.Table) -> bytes:
+    """Rows of DOOMED as the first release wrote them."""
+    since = {column.name: column.since for column in DOOMED.columns}
+    return parquet(rows.select([column for column in rows.column_names if since[column] == 1]))
 
 
 def ledger(*errors: str) -> pa.Table:
@@ -49,29 +49,15 @@ def ledger(*errors: str) -> pa.Table:
         "error": list(errors),
         "path": ["a"] * count,
         "rule": ["main: 4d"] * count,
-        "state": ["failed" if error else "purged" for error in errors],
-        "kept_until": [None] * count,
+        "state": ["failed" if error else "deleted" for error in errors],
         "last_seen_at": [THEN] * count,
     }
     return pa.table({name: columns[name] for name in LEDGER.names()}, schema=arrow_schema(LEDGER))
 
 
-def test_a_ledger_file_of_the_first_version_says_what_it_knows() -> None:
-    rows = decode_ledger(first_version("ledger", ledger("", "refused")), name="x")
-
-    assert rows.select(["state", "error", "path", "kept_until"]).to_pylist() == [
-        {"state": "deleted", "error": "", "path": "", "kept_until": None},
-        {"state": "failed", "error": "refused", "path": "", "kept_until": None},
-    ]
-
-
-def test_a_ledger_file_of_the_second_version_does_not_say_when_an_object_was_seen() -> None:
-    rows = decode_ledger(first_version("ledger", ledger("", "refused"), version=2), name="x")
-
-    assert rows.select(["state", "path", "last_seen_at"]).to_pylist() == [
-        {"state": "purged", "path": "a", "last_seen_at": None},
-        {"state": "failed", "path": "a", "last_seen_at": None},
-    ]
+def test_a_ledger_file_of_an_older_release_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match="ledger/x is no ledger table"):
+        decode_ledger(parquet(ledger("").drop_columns(["state"])), name="ledger/x")
 
 
 def test_a_ledger_file_is_read_as_it_was_written() -> None:
@@ -89,7 +75,7 @@ def test_what_is_no_ledger_file_is_refused_by_name(data: bytes) -> None:
 def test_a_plan_of_the_first_version_is_read_without_paths() -> None:
     row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": ""}
     rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["lost"]})
-    data = first_version("doomed", rows.cast(arrow_schema(DOOMED)))
+    data = first_version(rows.cast(arrow_schema(DOOMED)))
     part = part_of("part-0.parquet", data, rows=1)
     whole = manifest_of(DOOMED, "x/", [part])
     manifest = replace(whole, table_version=1)

@@ -83,7 +83,7 @@ def test_periods_are_written_as_in_rules() -> None:
         ("plan", {"token_expiry": "1h", "kinds": ["committed"]}, "token-expiry is for uncommitted data"),
         ("plan", {"kinds": ["metadata"], "rules": Rules(default="7d")}, "rules do not apply to metadata"),
         ("run", {"rules": Rules(default="7d")}, "'rules' is no option of run"),
-        ("plan", {"quarantine": "7d"}, "'quarantine' is no option of plan"),
+        ("plan", {"window": "7d"}, "'window' is no option of plan"),
         ("apply", {"run_id": "r1", "kinds": ["committed"]}, "'kinds' is no option of apply"),
         ("apply", {}, "apply needs the id of a run"),
         ("plan", {"tasks": "0"}, "tasks must be a whole number above 0"),
@@ -104,8 +104,8 @@ def test_what_excludes_each_other_or_is_unknown_is_refused(action: str, options:
     [
         ("plan", {"clean_after": "7"}),
         ("apply", {"run_id": "../r1"}),
-        ("apply", {"run_id": "r1", "quarantine": "forever"}),
-        ("run", {"quarantine": "soon"}),
+        ("apply", {"run_id": "r1", "window": "forever"}),
+        ("run", {"window": "soon"}),
         ("plan", {"rules": Rules(default="no time")}),
     ],
 )
@@ -130,7 +130,7 @@ def test_the_command_line_refuses_two_modes() -> None:
 
 def test_how_to_delete_is_no_option_of_a_plan() -> None:
     with pytest.raises(InvalidRequest, match="no option of plan"):
-        asked("plan", Looking(), Deleting(quarantine="7d"))
+        asked("plan", Looking(), Deleting(window="7d"))
 
 
 @pytest.mark.parametrize("action", sorted(REQUESTS))

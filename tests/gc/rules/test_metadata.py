@@ -102,10 +102,6 @@ def test_what_the_next_run_goes_on_from_stays_however_many_are_newer() -> None:
     assert old_runs(runs, rule=MetadataRule(runs_newest=1), now_ms=NOW) == {f"{n:03d}" for n in (1, 3, 4, 5, 6, 7)}
 
 
-def test_a_run_whose_objects_lie_in_quarantine_stays() -> None:
-    assert old_runs([run(1, has_quarantine=True)], rule=MetadataRule(runs_newest=0), now_ms=NOW) == set()
-
-
 def test_a_marked_run_whose_deletes_began_stays_to_be_applied_again() -> None:
     runs = [run(1, state="marked", has_begun=True), run(2, state="marked"), run(3, state="ended", has_begun=True)]
 

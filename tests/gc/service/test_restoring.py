@@ -1,10 +1,9 @@
-"""Back out of quarantine: fresh addresses, nothing overwritten unasked, nothing done twice, everything read back."""
+"""Restoring what deferred runs hold: fresh addresses, nothing overwritten unasked, nothing twice, all read back."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,52 +12,32 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, from_row
 from lakebed.gc.protocol import (
+    DOOMED,
     LEDGER_PREFIX,
     RESTORED_FROM,
     BadInput,
-    Quarantine,
+    Manifest,
     Restore,
     RestorePage,
+    RunKind,
     decode_ledger,
-    encode_ledger,
-    encode_quarantine,
-    quarantine_path,
+    deferred_path,
+    encode_part,
+    manifest_of,
+    part_of,
+    read_part,
 )
-from lakebed.gc.recording import Ledger
-from lakebed.gc.service import BadContinuation, NotInQuarantine, Restoring
+from lakebed.gc.service import BadContinuation, NotRestorable, Restoring
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.versions import BranchNotFound, PathNotFound
-from tests.gc.doomed import PART, plan_of, purge_part, sweep_part
+from tests.gc.deferred import defer, hold, purge
+from tests.gc.doomed import PART
 from tests.gc.service.conftest import Lake
 
 KEY = b"of the server"
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 """Objects may be seen later than they were written."""
-ASIDE = Quarantine(run_id="r1", ledger_date="2026-11-21", since_ms=1_000, until_ms=2_000, window="7d")
-
-
-async def moved(
-    lake: Lake,
-    keys: Sequence[str],
-    *,
-    paths: bool = True,
-    quarantine: Quarantine | None = ASIDE,
-    parts: int = 1,
-    seen: datetime | None = None,
-) -> None:
-    """A run took these objects (of 4 bytes, their paths `events/<place>`) and moved them aside, if not deleted them."""
-    run = quarantine.run_id if quarantine else "r1"
-    for number in range(parts):
-        share = keys[number::parts]
-        for key in share:
-            await lake.objectstore.put(key, key[-4:].encode())
-        plan = await plan_of(lake.objectstore, share, part=f"part-{number:05d}.parquet", with_paths=paths, seen=seen)
-        await sweep_part(
-            lake.objectstore, lake.deleter, plan, plan.parts[0], Ledger(run_id=run, date="2026-11-21"), quarantine
-        )
-    if quarantine is not None:
-        await lake.objectstore.put(quarantine_path(run), encode_quarantine(quarantine))
 
 
 async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: str = "main") -> RestorePage:
@@ -88,19 +67,19 @@ async def paths(lake: Lake, branch: str = "main") -> dict[str, str]:
 
 
 async def test_objects_return_to_their_paths_under_fresh_addresses(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
 
     page = await restored(lake)
 
     assert (page.restored, page.bytes_restored, page.failed) == (2, 8, 0)
     assert await paths(lake) == {"events/0": "abcd", "events/1": "efgh"}
-    assert not {"data/abcd", "data/efgh"} & await lake.objects()
+    assert len(await lake.objects()) == 4
     entry = await lake.versions.staging.get("main", b"events/0")
     assert (entry.size_bytes, entry.checksum) == (4, "e2fc714c4727ee9395f324cd2e7f331f")
 
 
 async def test_a_restored_object_is_committed_like_any_other(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
     await restored(lake)
 
     await lake.commit("main")
@@ -119,7 +98,7 @@ async def test_a_restored_object_is_committed_like_any_other(lake: Lake) -> None
     ],
 )
 async def test_where_objects_return_to(lake: Lake, prefix: str, with_paths: bool, path: str) -> None:
-    await moved(lake, ["data/abcd"], paths=with_paths)
+    await defer(lake.versions, ["data/abcd"], paths=with_paths)
 
     await restored(lake, Restore(run_id="r1", prefix=prefix))
 
@@ -128,7 +107,7 @@ async def test_where_objects_return_to(lake: Lake, prefix: str, with_paths: bool
 
 async def test_a_branch_may_be_named(lake: Lake) -> None:
     await lake.versions.refs.create_branch("side", "main")
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     await restored(lake, branch="side")
 
@@ -136,14 +115,14 @@ async def test_a_branch_may_be_named(lake: Lake) -> None:
 
 
 async def test_a_branch_that_is_not_there_is_an_error(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     with pytest.raises(BranchNotFound):
         await restored(lake, branch="nowhere")
 
 
 async def test_repeated_it_does_nothing_twice(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
     await restored(lake)
     objects = await lake.objects()
 
@@ -155,7 +134,7 @@ async def test_repeated_it_does_nothing_twice(lake: Lake) -> None:
 
 async def test_another_object_at_the_path_stays_and_counts_as_a_failure(lake: Lake) -> None:
     await lake.put("main", "events/0", "mine")
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
 
     page = await restored(lake)
 
@@ -166,7 +145,7 @@ async def test_another_object_at_the_path_stays_and_counts_as_a_failure(lake: La
 
 async def test_another_object_at_the_path_is_replaced_where_that_is_asked_for(lake: Lake) -> None:
     await lake.put("main", "events/0", "mine")
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     page = await restored(lake, Restore(run_id="r1", overwrite=True))
 
@@ -179,7 +158,7 @@ async def test_another_object_at_the_path_is_replaced_where_that_is_asked_for(la
     [("events/1", ["events/1"]), ("data/abcd", ["events/0"]), ("events/", ["events/0", "events/1"])],
 )
 async def test_a_path_a_folder_or_an_address_names_what_returns(lake: Lake, path: str, back: list[str]) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
 
     page = await restored(lake, Restore(path=path))
 
@@ -188,8 +167,8 @@ async def test_a_path_a_folder_or_an_address_names_what_returns(lake: Lake, path
 
 
 async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
-    await moved(lake, ["data/efgh"], quarantine=replace(ASIDE, run_id="r2"))
+    await defer(lake.versions, ["data/abcd"])
+    await defer(lake.versions, ["data/efgh"], run="r2")
 
     page = await restored(lake, Restore(path="events/0"))
 
@@ -200,17 +179,14 @@ async def test_a_path_without_a_run_means_the_latest_that_holds_it(lake: Lake) -
 # Several versions of a path
 
 
-async def took_versions(lake: Lake, *contents: str) -> None:
-    """One run took versions of path `events/0`, each in a part of its own; each was seen a day after the one before."""
-    for number, text in enumerate(contents):
-        key = f"data/v{number}"
+async def took_versions(lake: Lake, *contents: str) -> Manifest:
+    """A run holds versions of path `events/0`, each in a part of its own, and each seen on the day that it tells."""
+    keys = [f"data/v{number}" for number in range(len(contents))]
+    seen = [LATER + timedelta(days=int(text[-1])) for text in contents]
+    doomed = await defer(lake.versions, keys, parts=len(keys), seen=seen)
+    for key, text in zip(keys, contents, strict=True):
         await lake.objectstore.put(key, text.encode())
-        seen = LATER + timedelta(days=int(text[-1]))
-        plan = await plan_of(lake.objectstore, [key], part=f"part-{number:05d}.parquet", seen=seen)
-        await sweep_part(
-            lake.objectstore, lake.deleter, plan, plan.parts[0], Ledger(run_id="r1", date="2026-11-21"), ASIDE
-        )
-    await lake.objectstore.put(quarantine_path("r1"), encode_quarantine(ASIDE))
+    return doomed
 
 
 ORDERS = [("day1", "day2", "day3"), ("day3", "day2", "day1"), ("day2", "day3", "day1"), ("day2", "day1", "day3")]
@@ -256,22 +232,21 @@ async def test_of_versions_the_one_seen_last_returns_where_its_bytes_were_there_
 
 
 async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
-    keys = [f"data/v{number}" for number in range(4)]
-    await moved(lake, keys)
-    key = ASIDE.ledger_key(PART)
-    rows = decode_ledger(await lake.objectstore.get(key), name=key)
-    same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * 4])
-    await lake.objectstore.put(key, encode_ledger(same.cast(rows.schema)))
+    doomed = await defer(lake.versions, [f"data/v{number}" for number in range(4)])
+    rows = read_part(doomed, DOOMED, doomed.parts[0], await lake.objectstore.get(doomed.folder + PART))
+    same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * 4]).cast(rows.schema)
+    data = encode_part(DOOMED, same)
+    await lake.objectstore.put(doomed.folder + PART, data)
+    await hold(lake.versions, manifest_of(DOOMED, doomed.folder, [part_of(PART, data, rows=4)]))
 
     page = await restored(lake)
 
     assert (page.restored, page.older, page.failed) == (1, 3, 0)
 
 
-async def test_an_older_version_returns_where_the_newest_was_purged(lake: Lake) -> None:
+async def test_an_older_version_returns_where_the_newest_is_gone(lake: Lake) -> None:
     await took_versions(lake, "day1", "day2")
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.deleter.delete([ASIDE.key("data/v1")])
+    await lake.deleter.delete(["data/v1"])
 
     page = await restored(lake)
 
@@ -306,8 +281,8 @@ async def test_what_an_earlier_restore_staged_is_not_replaced_unasked(lake: Lake
 
 
 async def test_a_copy_of_what_was_restored_elsewhere_is_no_version_of_this_path(lake: Lake) -> None:
-    await moved(lake, ["data/old0", "data/old1"])
-    await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
+    await defer(lake.versions, ["data/old0", "data/old1"])
+    await defer(lake.versions, ["data/new0"], run="r2", seen=[LATER])
     await restored(lake, Restore(run_id="r2"))
     await lake.versions.copies.copy(source_ref="main", source_key=b"events/0", branch="main", key=b"events/1")
 
@@ -320,8 +295,8 @@ async def test_a_copy_of_what_was_restored_elsewhere_is_no_version_of_this_path(
 
 
 async def test_a_copy_of_a_whole_branch_knows_the_versions_of_its_paths(lake: Lake) -> None:
-    await moved(lake, ["data/old0"])
-    await moved(lake, ["data/new0"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER)
+    await defer(lake.versions, ["data/old0"])
+    await defer(lake.versions, ["data/new0"], run="r2", seen=[LATER])
     await restored(lake, Restore(run_id="r2"))
     await lake.commit("main")
     await lake.versions.refs.create_branch("other", "main")
@@ -351,9 +326,9 @@ async def test_metadata_that_somebody_made_up_is_no_version(lake: Lake, text: st
 
 
 async def test_a_folder_that_several_runs_took_comes_back_whole(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
-    await moved(lake, ["data/ijkl"], quarantine=replace(ASIDE, run_id="r2"), seen=LATER + timedelta(days=1))
-    await moved(lake, ["data/mnop"], quarantine=replace(ASIDE, run_id="r3"), seen=LATER - timedelta(days=1))
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/ijkl"], run="r2", seen=[LATER + timedelta(days=1)])
+    await defer(lake.versions, ["data/mnop"], run="r3", seen=[LATER - timedelta(days=1)])
 
     page = await restored(lake, Restore(path="events/"))
 
@@ -362,96 +337,28 @@ async def test_a_folder_that_several_runs_took_comes_back_whole(lake: Lake) -> N
 
 
 async def test_a_folder_of_one_run_is_what_that_run_took(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
-    await moved(lake, ["data/ijkl"], quarantine=replace(ASIDE, run_id="r2"))
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/ijkl"], run="r2")
 
     page = await restored(lake, Restore(run_id="r2", path="events/"))
 
     assert (await paths(lake), page.older) == ({"events/0": "ijkl"}, 0)
 
 
-# What an apply moved that was killed
+# Many objects, many files
 
 
-async def killed(lake: Lake, keys: Sequence[str], moved: Sequence[str], *, run: str = "r1") -> Quarantine:
-    """An apply of this run is killed in its second part when it has moved `moved` of it: the last one of these is still
-    at its address, too."""
-    for key in keys:
-        await lake.objectstore.put(key, key[-4:].encode())
-    plan = await plan_of(lake.objectstore, keys, part="part-00001.parquet")
-    aside = replace(ASIDE, run_id=run, doomed=plan)
-    await lake.objectstore.put(quarantine_path(run), encode_quarantine(aside))
-    for key in moved:
-        await lake.objectstore.copy(key, aside.key(key))
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.deleter.delete(moved[:-1])
-    return aside
+async def test_a_table_that_was_altered_stops_the_restore(lake: Lake) -> None:
+    doomed = await defer(lake.versions, ["data/abcd"])
+    await lake.objectstore.put(doomed.folder + PART, b"altered")
 
-
-@pytest.mark.parametrize(
-    ("body", "back"),
-    [
-        (Restore(run_id="r1"), ["events/0", "events/2"]),
-        (Restore(path="events/2"), ["events/2"]),
-        (Restore(path="data/abcd"), ["events/0"]),
-        (Restore(path="events/"), ["events/0", "events/2"]),
-    ],
-)
-async def test_what_an_apply_moved_that_was_killed_can_be_restored(lake: Lake, body: Restore, back: list[str]) -> None:
-    await killed(lake, ["data/abcd", "data/efgh", "data/ijkl"], ["data/abcd", "data/ijkl"])
-
-    page = await restored(lake, body)
-
-    assert (sorted(await paths(lake)), page.failed) == (back, 0)
-
-
-async def test_what_an_apply_recorded_is_restored_with_what_it_moved_when_it_was_killed(lake: Lake) -> None:
-    await moved(lake, ["data/1111"])
-    await killed(lake, ["data/abcd", "data/efgh"], ["data/abcd", "data/efgh"])
-
-    page = await restored(lake)
-
-    assert await paths(lake) == {"events/0": "abcd", "events/1": "efgh"}
-    assert (page.restored, page.older) == (2, 1)
-
-
-async def test_what_very_many_objects_an_apply_moved_comes_in_pages(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 2)
-    monkeypatch.setattr("lakebed.gc.service.restorable.FILES_LOOKED", 1)
-    keys = [f"data/a{number:03d}" for number in range(9)]
-    await killed(lake, keys[::-1], keys[::2])
-
-    page = await restored(lake)
-
-    assert (page.restored, page.failed, len(await paths(lake))) == (5, 0, 5)
-
-
-async def test_a_plan_that_is_gone_hides_nothing_that_is_recorded(lake: Lake) -> None:
-    await moved(lake, ["data/1111"])
-    aside = await killed(lake, ["data/abcd"], ["data/abcd"])
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    assert aside.doomed
-    await lake.deleter.delete([aside.doomed.folder + "part-00001.parquet"])
-
-    assert (await restored(lake)).restored == 1
-    with pytest.raises(NotInQuarantine):
-        await restored(lake, Restore(path="data/abcd"))
-
-
-async def test_a_plan_that_was_altered_stops_the_restore(lake: Lake) -> None:
-    aside = await killed(lake, ["data/abcd"], ["data/abcd"])
-    assert aside.doomed
-    await lake.objectstore.put(aside.doomed.folder + "part-00001.parquet", b"altered")
-
-    with pytest.raises(BadInput, match="part-00001"):
+    with pytest.raises(BadInput, match="part-00000"):
         await restored(lake)
 
 
 async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 3)
-    await moved(lake, [f"data/a{number:03d}" for number in range(14)], parts=2, paths=False)
+    await defer(lake.versions, [f"data/a{number:03d}" for number in range(14)], parts=2, paths=False)
 
     page = await restored(lake)
 
@@ -460,7 +367,7 @@ async def test_very_many_objects_come_in_pages(lake: Lake, monkeypatch: pytest.M
 
 async def test_a_page_ends_where_its_objects_get_large(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_BYTES", 5)
-    await moved(lake, ["data/abcd", "data/efgh", "data/ijkl"])
+    await defer(lake.versions, ["data/abcd", "data/efgh", "data/ijkl"])
 
     page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
 
@@ -468,14 +375,14 @@ async def test_a_page_ends_where_its_objects_get_large(lake: Lake, monkeypatch: 
 
 
 class Counted(MemoryObjectStore):
-    """Which files of the ledger are read."""
+    """Counts the files of tables and of the ledger that are read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.read: list[str] = []
 
     async def get(self, key: str, **options: Any) -> bytes:
-        if key.startswith(LEDGER_PREFIX):
+        if key.endswith(".parquet"):
             self.read.append(key)
         return await super().get(key, **options)
 
@@ -487,9 +394,7 @@ async def counted() -> Lake:
     await lake.versions.commits.initialise("main")
     keys = [f"data/a{number:03d}" for number in range(10)]
     for run in ("r1", "r2"):
-        await moved(
-            lake, keys if run == "r1" else keys[:5], quarantine=replace(ASIDE, run_id=run), parts=5, paths=False
-        )
+        await defer(lake.versions, keys if run == "r1" else keys[:5], run=run, parts=5, paths=False)
     return lake
 
 
@@ -516,7 +421,7 @@ async def test_one_request_looks_into_few_files_and_many_find_what_there_is(
         objectstore.read.clear()
         try:
             page = await restoring.restore(body, branch="main")
-        except NotInQuarantine:
+        except NotRestorable:
             break
         finally:
             assert len(objectstore.read) <= 2 * looked
@@ -528,36 +433,33 @@ async def test_one_request_looks_into_few_files_and_many_find_what_there_is(
     assert (total, told if restored_ else "") == (restored_, run)
 
 
-async def test_a_ledger_is_decoded_a_row_group_at_a_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakebed.gc.protocol.ledger.GROUP_ROWS", 3)
-    monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 2)
-    await moved(lake, [f"data/a{number:03d}" for number in range(10)], paths=False)
-    restoring, body, pages = Restoring(lake.versions, key=KEY), Restore(run_id="r1"), []
-    while True:
-        page = await restoring.restore(body, branch="main")
-        pages.append(page.restored)
-        if page.continuation_token is None:
-            break
-        body = replace(body, continuation_token=page.continuation_token)
-
-    assert pages == [2, 1, 2, 1, 2, 1, 1]
-    assert len(await paths(lake)) == 10
-
-
 async def test_a_run_that_is_purged_between_two_pages_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
-    await moved(lake, ["data/abcd", "data/efgh"])
+    doomed = await defer(lake.versions, ["data/abcd", "data/efgh"])
     page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
-    await purge_part(lake.objectstore, lake.deleter, ASIDE, PART, now_ms=2_000)
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.deleter.delete([quarantine_path("r1")])
+    await purge(lake.versions, lake.deleter, doomed)
 
-    with pytest.raises(NotInQuarantine, match="it was purged at"):
+    with pytest.raises(NotRestorable, match="run r1 deleted it at"):
         await restored(lake, Restore(run_id="r1", continuation_token=page.continuation_token))
 
 
+async def test_a_search_goes_on_in_the_next_run_where_one_ends_between_two_pages(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
+    await defer(lake.versions, ["data/abcd", "data/efgh"], run="r1")
+    doomed = await defer(lake.versions, ["data/ijkl", "data/mnop"], run="r2")
+    body = Restore(path="events/", prefix="back", all_versions=True)
+    page = await Restoring(lake.versions, key=KEY).restore(body, branch="main")
+    await purge(lake.versions, lake.deleter, doomed, run="r2")
+
+    await restored(lake, replace(body, continuation_token=page.continuation_token))
+
+    assert sorted((await paths(lake)).values()) == ["abcd", "efgh", "ijkl"]
+
+
 async def test_what_was_restored_is_in_the_ledger_with_the_path_it_has_now(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
     await lake.put("main", "back/events/1", "mine")
 
     await restored(lake, Restore(run_id="r1", prefix="back"))
@@ -570,73 +472,58 @@ async def test_what_was_restored_is_in_the_ledger_with_the_path_it_has_now(lake:
 
 
 async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"], quarantine=None)
+    await purge(lake.versions, lake.deleter, await defer(lake.versions, ["data/abcd"]))
 
     for body in (Restore(run_id="r1"), Restore(path="events/0"), Restore(path="data/abcd"), Restore(path="events/")):
-        with pytest.raises(
-            NotInQuarantine, match=r"run r1 deleted it for good at 20..-..-.. ..:..:..Z by the rule main"
-        ):
+        with pytest.raises(NotRestorable, match=r"run r1 deleted it at 20..-..-.. ..:..:..Z by the rule main"):
             await restored(lake, body)
 
 
-async def test_what_was_purged_is_told(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
-    await purge_part(lake.objectstore, lake.deleter, ASIDE, PART, now_ms=2_000)
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.deleter.delete([quarantine_path("r1")])
-
-    with pytest.raises(NotInQuarantine, match="run r1 moved it aside by the rule main: 1 days, and it was purged at"):
-        await restored(lake, Restore(path="events/0"))
-
-
 async def test_what_no_run_ever_took_is_told(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     for body in (Restore(run_id="r9"), Restore(path="nowhere"), Restore(run_id="r1", path="nowhere"), Restore()):
-        with pytest.raises(NotInQuarantine, match="no ledger says that it was deleted"):
+        with pytest.raises(NotRestorable, match="no ledger says that it was deleted"):
             await restored(lake, body)
 
 
 async def test_a_purge_that_is_faster_fails_the_restore_and_nothing_else(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
     await lake.put("main", "mine", "mine")
-    assert isinstance(lake.objectstore, MemoryObjectStore)
-    await lake.deleter.delete([ASIDE.key("data/abcd")])
+    await lake.deleter.delete(["data/abcd"])
 
     page = await restored(lake)
 
-    assert [(failure.path, failure.error) for failure in page.failures] == [
-        ("events/0", "it does not lie in quarantine any more")
-    ]
+    assert [(failure.path, failure.error) for failure in page.failures] == [("events/0", "it was deleted meanwhile")]
     assert await paths(lake) == {"events/1": "efgh", "mine": "mine"}
 
 
 class Unreliable(MemoryObjectStore):
-    """What happens when an object is copied out of the quarantine."""
+    """What happens when an object is copied to its fresh address."""
 
     def __init__(self, mishap: str) -> None:
         super().__init__()
         self._mishap = mishap
 
     async def copy(self, source: str, target: str) -> None:
-        if self._mishap == "purged" and target.startswith("data/"):
+        if self._mishap == "purged":
             await MemoryDeleter(self).delete([source])
         await super().copy(source, target)
-        if self._mishap == "garbled" and target.startswith("data/"):
+        if self._mishap == "garbled":
             await self.put(target, b"????")
 
 
 @pytest.mark.parametrize(
     ("mishap", "said"),
     [
-        ("purged", "it does not lie in quarantine any more"),
-        ("garbled", "what was read back is not what lies in quarantine"),
+        ("purged", "it was deleted meanwhile"),
+        ("garbled", "what was read back is not what was copied"),
     ],
 )
 async def test_nothing_is_staged_that_could_not_be_read_back(mishap: str, said: str) -> None:
     lake = Lake(MemoryStore(), Unreliable(mishap))
     await lake.versions.commits.initialise("main")
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     page = await restored(lake)
 
@@ -645,17 +532,17 @@ async def test_nothing_is_staged_that_could_not_be_read_back(mishap: str, said: 
         await lake.versions.staging.get("main", b"events/0")
 
 
-async def test_an_object_of_another_size_than_the_ledger_says_is_not_restored(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
-    await lake.objectstore.put(ASIDE.key("data/abcd"), b"longer than that")
+async def test_an_object_of_another_size_than_the_plan_says_is_not_restored(lake: Lake) -> None:
+    await defer(lake.versions, ["data/abcd"])
+    await lake.objectstore.put("data/abcd", b"longer than that")
 
     page = await restored(lake)
 
-    assert [failure.error for failure in page.failures] == ["it has 16 bytes, and the ledger says 4"]
+    assert [failure.error for failure in page.failures] == ["it has 16 bytes, and the plan says 4"]
 
 
 async def test_what_may_not_be_restored_fails_and_tells_why_and_nothing_is_read(lake: Lake) -> None:
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
     asked: list[tuple[str, str]] = []
 
     def refusal(path: str, target: str) -> str:
@@ -673,7 +560,7 @@ async def test_what_may_not_be_restored_fails_and_tells_why_and_nothing_is_read(
 
 @pytest.mark.parametrize("token", ["", "x", "AAAA", "ZZZZ===="])
 async def test_a_token_of_somebody_else_is_refused(lake: Lake, token: str) -> None:
-    await moved(lake, ["data/abcd"])
+    await defer(lake.versions, ["data/abcd"])
 
     with pytest.raises(BadContinuation):
         await Restoring(lake.versions, key=KEY).restore(Restore(continuation_token=token), branch="main")
@@ -683,7 +570,7 @@ async def test_a_token_is_good_for_the_restore_that_was_given_it_alone(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
-    await moved(lake, ["data/abcd", "data/efgh"])
+    await defer(lake.versions, ["data/abcd", "data/efgh"])
     await lake.versions.refs.create_branch("other", "main")
     asked = Restore(run_id="r1")
     restoring = Restoring(lake.versions, key=KEY)
@@ -706,9 +593,9 @@ async def test_a_token_is_good_for_the_restore_that_was_given_it_alone(
     assert (await restoring.restore(following, branch="main")).restored == 1
 
 
-async def test_a_damaged_record_stops_the_restore(lake: Lake) -> None:
-    await moved(lake, ["data/abcd"])
-    await lake.objectstore.put(quarantine_path("r1"), b"{")
+async def test_a_damaged_list_of_what_waits_stops_the_restore(lake: Lake) -> None:
+    await defer(lake.versions, ["data/abcd"])
+    await lake.objectstore.put(deferred_path(RunKind.COMMITTED, "r1"), b"{")
 
-    with pytest.raises(BadInput, match="quarantined/r1"):
+    with pytest.raises(BadInput):
         await restored(lake)

@@ -10,17 +10,14 @@ from lakebed.gc.protocol import (
     GC_PREFIX,
     LEDGER,
     Fate,
-    Quarantine,
     WhyObject,
     arrow_schema,
     encode_part,
-    encode_quarantine,
-    quarantine_path,
 )
 from lakebed.gc.rules import DAY_MS, Rules, days_rules
 from lakebed.gc.service import CollectionService, NoQuestion
 from lakebed.ranges import RangeCorrupt
-from tests.gc.doomed import plan_of
+from tests.gc.deferred import defer
 
 from .conftest import Lake
 
@@ -201,6 +198,7 @@ async def write_ledger(lake: Lake, name: str, **facts: object) -> None:
         "path": "events/a",
         "rule": "default: 3d",
         "state": "deleted",
+        "last_seen_at": lake.clock.ms,
     }
     rows = pa.Table.from_pylist([row | facts], arrow_schema(LEDGER))
     await lake.objectstore.put(f"{GC_PREFIX}ledger/date=2026-11-21/{name}.parquet", encode_part(LEDGER, rows))
@@ -226,34 +224,40 @@ async def test_of_what_a_run_took_the_ledger_says_which_run_when_and_by_which_ru
     ]
 
 
-async def test_what_an_apply_moved_aside_that_was_killed_is_told_with_its_run(lake: Lake) -> None:
-    address = "data/0000000000000/00000001"
-    plan = await plan_of(lake.objectstore, [address, "data/0000000000000/00000002"])
-    aside = Quarantine(run_id="r7", ledger_date="2026-11-21", since_ms=5, until_ms=9, window="7d", doomed=plan)
-    await lake.objectstore.put(quarantine_path("r7"), encode_quarantine(aside))
-    await lake.objectstore.put(aside.key(address), b"1234")
+async def test_of_what_a_deferred_run_holds_the_run_is_told_and_when_it_goes(lake: Lake) -> None:
+    address, gone = "data/0000000000000/00000001", "data/0000000000000/00000002"
+    await defer(lake.versions, [address, gone], run="r7")
+    await lake.deleter.delete([gone])
 
     (by_address,) = (await lake.service.why(address=address)).objects
     (by_path,) = (await lake.service.why(ref="main", path="events/0")).objects
-    (never_moved,) = (await lake.service.why(address="data/0000000000000/00000002")).objects
+    (deleted,) = (await lake.service.why(address=gone)).objects
 
     for found in (by_address, by_path):
-        assert (found.address, found.fate) == (address, Fate.TAKEN)
-        assert [(row.run_id, row.state, row.kept_until_ms) for row in found.taken] == [("r7", "quarantined", 9)]
-    assert never_moved.fate is Fate.UNKNOWN
+        assert (found.address, found.fate, found.run) == (address, Fate.DEFERRED, "r7")
+        assert found.goes_ms == lake.clock.ms + DAY_MS
+    assert deleted.fate is Fate.UNKNOWN
+
+
+async def test_what_is_named_again_is_kept_though_a_deferred_run_holds_it(lake: Lake) -> None:
+    address = await lake.put("main", "a")
+    await defer(lake.versions, [address], run="r7")
+
+    (found,) = (await lake.service.why(address=address)).objects
+
+    assert (found.fate, found.run) == (Fate.KEPT, "")
 
 
 async def test_the_latest_deed_is_told_first_and_one_that_failed_took_nothing(lake: Lake) -> None:
-    moved, tried = "data/0000000000000/00000001", "data/0000000000000/00000002"
-    await write_ledger(lake, "r1-part-1", address=moved, state="quarantined", kept_until=lake.clock.ms + DAY_MS)
-    await write_ledger(lake, "r1-purge-1", address=moved, state="purged", deleted_at=lake.clock.ms + 5)
+    gone, tried = "data/0000000000000/00000001", "data/0000000000000/00000002"
+    await write_ledger(lake, "r1-restore-1", address=gone, state="restored")
+    await write_ledger(lake, "r1-part-1", address=gone, state="deleted", deleted_at=lake.clock.ms + 5)
     await write_ledger(lake, "r1-part-2", address=tried, state="failed", error="denied")
 
-    (gone,) = (await lake.service.why(address=moved)).objects
+    (taken,) = (await lake.service.why(address=gone)).objects
     (unclear,) = (await lake.service.why(address=tried)).objects
 
-    assert (gone.fate, [row.state for row in gone.taken]) == (Fate.TAKEN, ["purged", "quarantined"])
-    assert gone.taken[1].kept_until_ms == lake.clock.ms + DAY_MS
+    assert (taken.fate, [row.state for row in taken.taken]) == (Fate.TAKEN, ["deleted", "restored"])
     assert (unclear.fate, [row.error for row in unclear.taken]) == (Fate.UNKNOWN, ["denied"])
 
 

@@ -189,9 +189,9 @@ def apply(
         return
     request = msgspec.structs.replace(request, run_id=run)
     check(session, collector, request)
-    aside = f"Move {what} of {uri} aside, to be deleted after {deleting.quarantine}?"
+    later = f"Defer {what} of {uri}, to be deleted after {deleting.window}?"
     if found.totals.all.objects or found.commit_counts.expired:
-        session.confirm(aside if deleting.quarantine else f"Delete {what} of {uri} for good?", yes=yes)
+        session.confirm(later if deleting.window else f"Delete {what} of {uri} for good?", yes=yes)
     with with_spark(session, collector) as collector:
         _show_reports(session, [collector.apply(request)])
 
@@ -207,7 +207,7 @@ def run_all(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Finish what is unfinished, plan and apply, one kind after the other; then purge what is past its quarantine."""
+    """Finish what is unfinished, plan and apply, one kind after the other; then purge what was deferred."""
     from lakebed.gc import PurgeReport
 
     request: Any = asked("run", looking, deleting, working)
@@ -232,10 +232,10 @@ def run_all(
 
 
 def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
-    if not deleting.quarantine:
+    if not deleting.window:
         return f"Delete everything in {uri} that is no longer reachable, for good?"
     is_of_metadata = looking.metadata or not (looking.committed or looking.uncommitted)
-    return f"Move everything in {uri} that is no longer reachable aside, to be deleted after {deleting.quarantine}?" + (
+    return f"Defer everything in {uri} that is no longer reachable, to be deleted after {deleting.window}?" + (
         " Files of metadata are deleted at once." if is_of_metadata else ""
     )
 

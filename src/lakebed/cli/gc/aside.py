@@ -1,4 +1,4 @@
-"""`lakebed gc purge`, `restore` and `ledger`: what becomes of objects after a run took them.
+"""`lakebed gc purge`, `restore` and `ledger`: what becomes of objects that a run takes.
 
 Only a purge may run Spark: the server restores, and the ledger's files are read here.
 """
@@ -49,11 +49,11 @@ def purge(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Delete for good what lies in quarantine past its window."""
+    """Delete what was deferred, where the window is over."""
     collector = checked_collector(session, uri, local_root)
     request: Any = asked("purge", working)
     check(session, collector, request)
-    session.confirm(f"Delete for good what lies in quarantine past its window in {uri}?", yes=yes)
+    session.confirm(f"Delete what was deferred in {uri}, where the window is over?", yes=yes)
     with with_spark(session, collector) as collector:
         report = collector.purge(request)
     session.show(report, purge_text)
@@ -75,7 +75,7 @@ def restore(
         bool, typer.Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
     ] = False,
 ) -> None:
-    """Stage what lies in quarantine again, under fresh addresses. Each object is read back before it counts."""
+    """Stage what deferred runs hold again, under fresh addresses. Each object is read back before it counts."""
     from lakebed.gc import Collector
 
     repository = parse_repository(uri)
@@ -116,9 +116,7 @@ def ledger(
     address: Annotated[str, typer.Option("--address", help="Only this address.")] = "",
     state: Annotated[
         str,
-        typer.Option(
-            "--state", help="Only rows in this state: deleted, quarantined, purged, restored, kept or failed."
-        ),
+        typer.Option("--state", help="Only rows in this state: deleted, restored, kept or failed."),
     ] = "",
     since: Annotated[
         str, typer.Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
@@ -198,8 +196,8 @@ def restore_text(report: RestoreReport) -> Iterator[str]:
     )
     if report.older:
         yield (
-            f"{count_of(report.older, 'older version')} of these paths stayed in quarantine: --all-versions restores "
-            "each to PATH@RUN/ADDRESS, its address (gc ledger) just one"
+            f"{count_of(report.older, 'older version')} of these paths stayed where they are: --all-versions restores "
+            "each to PATH@RUN/ADDRESS, its address just one"
         )
     if report.failed:
         yield f"{count_of(report.failed, 'object')} could not be restored:"

@@ -163,5 +163,5 @@ def _what(job: JobView) -> str:
 def _result(one: JobResult) -> str:
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
-    run = f" run {one.run_id} ({one.kind})" if one.run_id else " what lay in quarantine past its window"
+    run = f" run {one.run_id} ({one.kind})" if one.run_id else " what was deferred"
     return f"{one.deed}{run}: {amount}{failed}"

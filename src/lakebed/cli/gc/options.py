@@ -47,7 +47,7 @@ TokenExpiryOption = Annotated[
 ]
 WindowOption = Annotated[
     str | None,
-    typer.Option("--quarantine", metavar="7d", help="Move objects aside. They can be restored for this long."),
+    typer.Option("--window", metavar="7d", help="Delete nothing yet. Objects can be restored for this long."),
 ]
 GraceOption = Annotated[
     str | None,
@@ -100,7 +100,7 @@ class Looking:
 class Deleting:
     """Options of how to delete."""
 
-    quarantine: WindowOption = None
+    window: WindowOption = None
     readers_grace: GraceOption = None
 
     def words(self) -> dict[str, Any]:

@@ -232,9 +232,9 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
         ("failed", f"{report.objects_failed:,}"),
         ("let off when it was applied", f"{plan.totals.all.objects - report.objects_doomed:,}"),
     ]
-    if report.quarantined_until_ms is not None:
-        amount = f"{count_of(report.objects_quarantined, 'object')}, {human_size(report.bytes_quarantined)}"
-        facts.insert(2, ("moved aside", f"{amount}, until {human_time(report.quarantined_until_ms // 1000)}"))
+    if report.deferred_until_ms is not None:
+        amount = f"{count_of(report.objects_doomed, 'object')}, {human_size(report.bytes_doomed)}"
+        facts.insert(2, ("deferred", f"{amount}, until {human_time(report.deferred_until_ms // 1000)}"))
     if report.objects_kept:
         facts.append(("kept, for they changed since", f"{report.objects_kept:,}"))
     yield "<h2>What came of it</h2>"

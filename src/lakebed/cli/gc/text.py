@@ -141,10 +141,10 @@ def report_text(report: RunReport) -> str:
 
 
 def _gone(report: RunReport) -> str:
+    if report.deferred_until_ms is not None:
+        size, until = human_size(report.bytes_doomed), human_time(report.deferred_until_ms // 1000)
+        return f"deferred {count_of(report.objects_doomed, 'object')}, {size}, until {until}"
     gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
-    if report.quarantined_until_ms is not None:
-        aside = f"moved {count_of(report.objects_quarantined, 'object')} aside, {human_size(report.bytes_quarantined)}"
-        gone = f"{aside}, until {human_time(report.quarantined_until_ms // 1000)}; {gone}"
     if report.objects_kept:
         gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since"
     return gone
@@ -208,7 +208,9 @@ def standing_text(found: Standing, command: str) -> Iterator[str]:
     if found.condemned:
         facts.append(("condemns", count_of(found.condemned, "commit")))
     if found.window:
-        facts.append(("quarantine", found.window))
+        facts.append(("window", found.window))
+    if found.state == "deferred" and found.until_ms is not None:
+        facts.append(("until", human_time(found.until_ms // 1000)))
     if found.began_ms is not None:
         facts.append(("began", human_time(found.began_ms // 1000)))
     if found.is_unfinished and found.objects is not None and found.objects_done is not None:

@@ -115,6 +115,8 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
             return f"stays until {date}, if nothing changes" if date else _holder(found)
         case "expired":
             return "goes with the next run of committed data: only commits that expired name it"
+        case "deferred":
+            return f"run {found.run} deletes it after {date}; until then it can be restored"
         case "unreferenced":
             return "goes with the next run of uncommitted data: nothing names it"
         case "young":
@@ -168,7 +170,6 @@ def _stay(stay: Stay, answer: WhyAnswer) -> str:
 def _deed(row: LedgerRow) -> str:
     rule = f", by rule {row.rule}" if row.rule else ""
     path = f", at {printable(row.path)}" if row.path else ""
-    until = "" if row.kept_until_ms is None else f", can be restored until {human_time(row.kept_until_ms // 1000)}"
     failed = f": {printable(row.error)}" if row.error else ""
     done = f"{row.state.value} {human_time(row.deleted_ms // 1000)}"
-    return f"{row.run_id}: {done}, {row.reason}{rule}{path}{until}{failed}"
+    return f"{row.run_id}: {done}, {row.reason}{rule}{path}{failed}"

@@ -19,28 +19,24 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import protocol
-from lakebed.gc.bucketed import Bucketed
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, slice_numbers, write_input
-from lakebed.gc.history import check_live, judge, newly_kept
+from lakebed.gc.history import check_live, judge
 from lakebed.gc.mark import mark_expired
-from lakebed.gc.named import deal_live, from_tables
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
-    BadInput,
     CommitCounts,
     Condemn,
     Condemnation,
-    Manifest,
     Plan,
     PreparedCommits,
     RangeCounts,
     RunKind,
     StartedRun,
 )
-from lakebed.gc.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
+from lakebed.gc.ranges import deal_expired, read_ranges
+from lakebed.gc.recheck import deal_ranges, look_again, whole
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.strays import find_strays
-from lakebed.gc.verdicts import deal_again
 
 from .kind import Look, SweepRule
 
@@ -77,7 +73,7 @@ class Committed:
             return await _recheck(context, plan, answer)
 
         return await context.reread(
-            lambda: context.service.condemn(plan.run_id, request), look_again, commits_of=lambda one: _whole(one)[0]
+            lambda: context.service.condemn(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
         )
 
 
@@ -99,7 +95,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
         folder=folder_in(run, "expired.tasks"),
         closed=slice_numbers(run.closed_slices),
     )
-    named = await _deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
+    named = await deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
     doomed, totals = await mark_expired(
         context.engine, candidates, [named], into=folder_in(run, protocol.DOOMED.name), now_ms=run.now_ms
     )
@@ -129,63 +125,20 @@ def _rules_of(prepared: PreparedCommits) -> Rules:
     return check_rules(prepared.rules)
 
 
-async def _deal_ranges(context: RunContext, run: StartedRun | Plan, ranges: pa.Table, *, folder: str) -> Bucketed:
-    return await deal_live(
-        context.engine,
-        from_ranges,
-        ranges,
-        uri=run.namespace,
-        folder=folder,
-        with_keys=True,
-        effort=effort_of_ends(ranges),
-    )
-
-
-def _whole(answer: Condemnation) -> tuple[Manifest, Manifest]:
-    if answer.commits is None or answer.uncommitted is None:
-        raise BadInput("the server condemned without saying what must be kept", run_id=answer.run_id)
-    return answer.commits, answer.uncommitted
-
-
 async def _recheck(context: RunContext, plan: Plan, answer: Condemnation) -> Cleared:
-    """Keep of the plan's objects those that nothing names now either, under a name of this recheck.
-
-    Only ranges that the plan did not count as live are read again: what is new since, and what was taken out.
-    """
-    commits, uncommitted = _whole(answer)
-    name = commits.digest()[:16]
-    now = await context.read(commits, protocol.COMMITS)
-    new, old = newly_kept(await _kept_by(context, plan), now)
-    # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
-    either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
-    ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
-    fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
-    objects, new_ranges = count_of(plan.doomed.rows, "object"), count_of(fresh.num_rows, "new range")
-    context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
-    source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
-    staged = await deal_live(
-        context.engine,
-        source,
-        rows,
-        uri=plan.namespace,
-        folder=folder_in(plan, f"uncommitted.tasks.{name}"),
-        with_keys=True,
-        effort=effort,
-    )
-    candidates = await deal_again(
-        context.engine,
+    """Keep of the plan's objects those that nothing names now either, under a name of this recheck."""
+    commits, uncommitted = whole(answer)
+    doomed, totals = await look_again(
+        context,
+        plan,
         plan.doomed,
-        folder=folder_in(plan, f"again.tasks.{name}"),
+        kept=await _kept_by(context, plan),
+        commits=commits,
+        uncommitted=uncommitted,
         closed=slice_numbers(answer.closed_slices),
     )
-    doomed, _ = await mark_expired(
-        context.engine,
-        candidates,
-        [await _deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
-        into=folder_in(plan, f"{protocol.DOOMED.name}.{name}"),
-        now_ms=plan.now_ms,
-    )
-    return Cleared(doomed=doomed, commits=commits, condemned=answer.condemned)
+    size_bytes = totals.all.size_bytes
+    return Cleared(doomed=doomed, commits=commits, condemned=answer.condemned, size_bytes=size_bytes)
 
 
 async def _kept_by(context: RunContext, plan: Plan) -> pa.Table:
@@ -195,9 +148,3 @@ async def _kept_by(context: RunContext, plan: Plan) -> pa.Table:
     condemned = (await context.read(plan.condemned, protocol.CONDEMNED))["id"].combine_chunks()
     stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=condemned)))
     return commits.filter(stays)
-
-
-def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
-    place = metaranges.schema.get_field_index("is_live")
-    flags = pa.repeat(pa.scalar(live), metaranges.num_rows)
-    return metaranges.set_column(place, metaranges.schema.field("is_live"), flags)

@@ -63,4 +63,4 @@ async def begin_unpublished(context: RunContext, plan: Plan, rules_version: int)
     """
     request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version, begins=True)
     await context.service.applying(plan.run_id, request)
-    return Cleared(doomed=plan.doomed, commits=plan.commits)
+    return Cleared(doomed=plan.doomed, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)

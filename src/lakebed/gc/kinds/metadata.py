@@ -23,13 +23,10 @@ from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, count_of
 from lakebed.gc import protocol
 from lakebed.gc.context import Cleared, RunContext, folder_in, plan_frame, read_garbage, write_input
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.files import listed
 from lakebed.gc.history import check_live, metaranges_of_all, newly_kept
 from lakebed.gc.protocol import (
     GC_PREFIX,
     LEFTOVERS,
-    QUARANTINE_PREFIX,
-    QUARANTINED_PREFIX,
     CommitCounts,
     GivenUp,
     GiveUp,
@@ -70,13 +67,12 @@ TREE_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """What lies under `_lakefs/`, but for the quarantine: files of trees (TREE_FILES), of which there may be millions;
-    files of runs by the run's kind and id; the records of quarantines; and what nobody of ours made.
+    """What lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions; files of runs by the
+    run's kind and id; and unknown files.
     """
 
     files: pa.Table
     runs: dict[tuple[str, str], list[ObjectStat]]
-    quarantined: frozenset[str]
     strays: Strays
 
 
@@ -146,20 +142,19 @@ class Metadata:
 
 
 async def read_special(store: ObjectStore) -> Special:
-    """One listing, of which stays what is ours to judge. The quarantine is as large as what was moved there, and is not
-    listed; a file with a name that nobody of ours gives belongs to nothing, wherever it lies.
+    """One listing, of which stays what is ours to judge. A file with a name that we do not give belongs to nothing,
+    wherever it lies.
     """
-    trees, quarantined, strays = [TREE_FILES.empty_table()], set[str](), Strays()
+    trees, strays = [TREE_FILES.empty_table()], Strays()
     runs: dict[tuple[str, str], list[ObjectStat]] = {}
-    async for page in listed(store, SPECIAL_PREFIX, without=QUARANTINE_PREFIX):
+    async for page in store.list(SPECIAL_PREFIX):
         files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
         trees.append(_tree_files(files))
         for stat in page:
             if (run := run_file(stat.key)) is not None:
                 runs.setdefault(run, []).append(stat)
-        quarantined |= {stat.key for stat in page if stat.key.startswith(QUARANTINED_PREFIX)}
         strays = strays.plus(strays_among(stat.key for stat in page))
-    return Special(files=pa.concat_tables(trees), runs=runs, quarantined=frozenset(quarantined), strays=strays)
+    return Special(files=pa.concat_tables(trees), runs=runs, strays=strays)
 
 
 def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
@@ -195,7 +190,6 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
                 touched_ms=max([*started_ms, *(stat.modified_ms for stat in stats)]),
                 has_begun=any(stat.key.endswith((f"/{run_id}/apply.json", f"/{run_id}/sweep.json")) for stat in stats),
                 has_saved=any(stat.key.endswith(f"/{run_id}/saved.json") for stat in stats),
-                has_quarantine=protocol.quarantine_path(run_id) in special.quarantined,
             )
         )
     return facts

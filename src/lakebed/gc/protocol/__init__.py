@@ -9,10 +9,11 @@ from .deferred import (
     decode_deferred,
     deferred_path,
     encode_deferred,
+    purge_path,
     window_end_ms,
 )
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
-from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger, encode_ledger, ledger_groups
+from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger, encode_ledger, ledger_folder, ledger_groups
 from .ledger_query import LedgerPage, LedgerQuery, LedgerRow, plain_rows
 from .manifests import (
     MANIFEST_FORMAT,
@@ -85,17 +86,7 @@ from .plans import (
     encode_plan,
     plan_path,
 )
-from .quarantine import (
-    QUARANTINE_FORMAT,
-    QUARANTINE_PREFIX,
-    QUARANTINED_PREFIX,
-    Quarantine,
-    decode_quarantine,
-    encode_quarantine,
-    quarantine_path,
-    quarantined_run,
-)
-from .reports import REPORT_FORMAT, RunReport, StageReport, decode_report, encode_report
+from .reports import REPORT_FORMAT, PurgeReport, RunReport, StageReport, decode_report, encode_report
 from .requests import (
     ENGINE_SETTING,
     REQUESTS,
@@ -143,9 +134,6 @@ __all__ = [
     "LEFTOVERS",
     "LINES_MAX",
     "MANIFEST_FORMAT",
-    "QUARANTINED_PREFIX",
-    "QUARANTINE_FORMAT",
-    "QUARANTINE_PREFIX",
     "REFS",
     "REPORT_FORMAT",
     "REQUESTS",
@@ -209,9 +197,9 @@ __all__ = [
     "PrepareCommits",
     "PreparedCommits",
     "Purge",
+    "PurgeReport",
     "PurgeRequest",
     "Purging",
-    "Quarantine",
     "Question",
     "RangeCounts",
     "ReadUncommitted",
@@ -265,7 +253,6 @@ __all__ = [
     "decode_manifest",
     "decode_part",
     "decode_plan",
-    "decode_quarantine",
     "decode_report",
     "decode_saved",
     "deferred_path",
@@ -276,7 +263,6 @@ __all__ = [
     "encode_manifest",
     "encode_part",
     "encode_plan",
-    "encode_quarantine",
     "encode_report",
     "encode_saved",
     "engine_from",
@@ -285,6 +271,7 @@ __all__ = [
     "is_special",
     "join_parts",
     "known",
+    "ledger_folder",
     "ledger_groups",
     "manifest_of",
     "manifest_path",
@@ -293,8 +280,7 @@ __all__ = [
     "part_of",
     "plain_rows",
     "plan_path",
-    "quarantine_path",
-    "quarantined_run",
+    "purge_path",
     "read_part",
     "report_path",
     "request_of",

@@ -1,7 +1,7 @@
 """A run whose deletes wait for the end of a window (docs/design/0010-deferred-delete.md): which objects those are.
 
-`deferred.json` in the run's folder carries a digest of itself. When the window ends stands in the run's record alone,
-where one conditional write decides between a longer window and the deletes.
+`deferred.json` in the run's folder, and later `purge.json`, carry a digest of themselves. The end of the window stands
+in the run's record alone, where one conditional write decides between a longer window and the deletes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Deferred(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     kind: RunKind
     doomed: Manifest
+
+
+def purge_path(kind: RunKind, run_id: str) -> str:
+    """Where an apply lists what it deletes once the window is over: what nothing had come to name by then."""
+    return f"{run_folder(kind, RunId(run_id))}purge.json"
 
 
 def deferred_path(kind: RunKind, run_id: str) -> str:

@@ -48,7 +48,7 @@ class JobDeed(enum.StrEnum):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan: what it takes. An applied run: what was deleted or moved aside. A purge (which has no run): what
+    """A plan: what it takes. An applied run: what was deleted or deferred. A purge (which has no run): what
     was deleted for good; and how many objects could not be."""
 
     deed: JobDeed

@@ -2,8 +2,7 @@
 
     _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.parquet
 
-No manifest names its files; each stands for itself. A file of version 1 has no states: a row of it with an error
-failed, the others are gone. One of version 2 does not say when an object was seen last.
+No manifest names its files; each stands for itself. A file of an older release is refused.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from .manifests import BadInput
+from lakebed.gc.rules import DAY_MS
+
 from .parquet import decode_part, encode_part, group_rows_of
 from .paths import GC_PREFIX
 from .tables import LEDGER
@@ -26,16 +25,19 @@ GROUP_ROWS: Final = 1 << 14
 
 
 class LedgerState(enum.StrEnum):
-    """What became of the object. `failed` says that nothing did: its error tells why. `kept`: it is not the one that
-    was planned for, and stays.
+    """What became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was planned
+    for, or it came to be named, and stays.
     """
 
     DELETED = "deleted"
-    QUARANTINED = "quarantined"
-    PURGED = "purged"
     RESTORED = "restored"
     FAILED = "failed"
     KEPT = "kept"
+
+
+def ledger_folder(at_ms: int) -> str:
+    """Return the folder for rows of that day, in UTC. Ends with a slash."""
+    return f"{LEDGER_PREFIX}date={np.datetime64(at_ms // DAY_MS, 'D')}/"
 
 
 def encode_ledger(rows: pa.Table) -> bytes:
@@ -53,18 +55,9 @@ def ledger_groups(data: bytes, *, name: str) -> list[int]:
 
 
 def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
-    """LEDGER rows of one file, of any version that there was, or of one of its row groups.
+    """LEDGER rows of one file, or of one of its row groups.
 
     Raises:
-        BadInput: it is no ledger file. `name` is what the error calls it.
+        BadInput: it is no ledger file, or one of an older release. `name` is what the error calls it.
     """
-    try:
-        names = pq.read_schema(pa.BufferReader(data)).names
-    except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{name} is no ledger table: {error}", part=name) from error
-    version = 1 if "state" not in names else LEDGER.version if "last_seen_at" in names else 2
-    rows = decode_part(LEDGER, data, name=name, version=version, group=group)
-    derived = pc.if_else(pc.equal(rows["error"], ""), LedgerState.DELETED.value, LedgerState.FAILED.value)
-    state = pc.if_else(pc.equal(rows["state"], ""), derived, rows["state"])
-    place = rows.schema.get_field_index("state")
-    return rows.set_column(place, rows.schema.field("state"), state)
+    return decode_part(LEDGER, data, name=name, group=group)

@@ -58,7 +58,6 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     rule: str
     state: LedgerState
-    kept_until_ms: int | None = None
 
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +68,9 @@ class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain_rows(rows: pa.Table) -> list[LedgerRow]:
-    names = [name for name in LedgerRow.__struct_fields__ if not name.endswith("_ms")]
-    times = [rows[name].cast(pa.int64()).to_pylist() for name in ("deleted_at", "kept_until")]
-    values = [rows[name].to_pylist() for name in names]
+    names = [name for name in LedgerRow.__struct_fields__ if name != "deleted_ms"]
+    columns = [rows["deleted_at"].cast(pa.int64()).to_pylist(), *(rows[name].to_pylist() for name in names)]
     return [
-        LedgerRow(deleted_ms=deleted_ms, kept_until_ms=kept_until_ms, **dict(zip(names, row, strict=True)))
-        for deleted_ms, kept_until_ms, *row in zip(*times, *values, strict=True)
+        LedgerRow(deleted_ms=deleted_ms, **dict(zip(names, row, strict=True)))
+        for deleted_ms, *row in zip(*columns, strict=True)
     ]

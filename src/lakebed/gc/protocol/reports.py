@@ -29,9 +29,10 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. What was moved aside does not count as deleted; what lies in no slice and was written
-    again since is kept. `strays` are keys found where nobody expects any: reported, never deleted. `mode`, `based_on`,
-    `token_expiry_ms` and `slices_skipped` are those of the plan.
+    to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is doomed stays until then. What
+    lies in no slice and was written again since is kept. `errors` are some of those of objects that failed. `strays`
+    are unknown files: reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of
+    the plan.
     """
 
     format: int = REPORT_FORMAT
@@ -55,14 +56,26 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     objects_deleted: int
     bytes_deleted: int
     objects_failed: int
-    objects_quarantined: int = 0
-    bytes_quarantined: int = 0
-    quarantined_until_ms: int | None = None
+    deferred_until_ms: int | None = None
+    errors: tuple[str, ...] = ()
     objects_kept: int = 0
     bytes_kept: int = 0
     commits_condemned: int = 0
     strays: tuple[str, ...] = ()
     stages: tuple[StageReport, ...] = ()
+
+
+class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a purge did. `purged` are the runs whose window is over, `waiting` the deferred ones whose window is not.
+    `errors` are some of those of objects that failed.
+    """
+
+    purged: tuple[str, ...]
+    waiting: tuple[str, ...]
+    objects_purged: int
+    bytes_purged: int
+    objects_failed: int
+    errors: tuple[str, ...] = ()
 
 
 def encode_report(report: RunReport) -> bytes:

@@ -4,7 +4,7 @@ The Python functions, the command line, `python -m lakebed.gc` and the jobs of a
 end that reads words (`request_of`) spells them as the fields below, with dashes. As JSON, `action` names the record:
 
     {"action": "plan", "kinds": ["uncommitted"], "mode": "clean"}
-    {"action": "apply", "run_id": "06gvsk16dis1i19se31f", "quarantine": "7d"}
+    {"action": "apply", "run_id": "06gvsk16dis1i19se31f", "window": "7d"}
 
 `check` decides by the record alone. What only the server or the namespace knows, `Collector.check` asks.
 """
@@ -137,11 +137,11 @@ class PlanRequest(_Planning, frozen=True, kw_only=True, tag="plan"):
 
 
 class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
-    """Carry out one plan. `quarantine`: move objects aside, and keep them for this long. `readers_grace`: delete
+    """Carry out one plan. `window`: delete nothing yet, and keep objects for this long. `readers_grace`: delete
     nothing that a read may have found so shortly before."""
 
     run_id: str
-    quarantine: str | None = None
+    window: str | None = None
     readers_grace: str | None = None
 
     def check(self) -> None:
@@ -151,13 +151,13 @@ class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
         """
         _check_any(self)
         check_run_id(self.run_id)
-        _check_deleting(self.quarantine, self.readers_grace)
+        _check_deleting(self.window, self.readers_grace)
 
 
 class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
     """Finish what is unfinished, plan and apply one kind after the other, then purge."""
 
-    quarantine: str | None = None
+    window: str | None = None
     readers_grace: str | None = None
 
     def check(self) -> None:
@@ -167,11 +167,11 @@ class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
         """
         _check_any(self)
         _check_planning(self)
-        _check_deleting(self.quarantine, self.readers_grace)
+        _check_deleting(self.window, self.readers_grace)
 
 
 class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
-    """Delete for good what lies in quarantine past its window."""
+    """Delete what was deferred, where the window is over."""
 
     def check(self) -> None:
         """
@@ -283,9 +283,9 @@ def _check_planning(request: _Planning) -> None:
     request.uncommitted()
 
 
-def _check_deleting(quarantine: str | None, readers_grace: str | None) -> None:
-    if quarantine is not None:
-        window_end_ms(quarantine, 0)
+def _check_deleting(window: str | None, readers_grace: str | None) -> None:
+    if window is not None:
+        window_end_ms(window, 0)
     if readers_grace is not None:
         grace_seconds(readers_grace)
 

@@ -1,17 +1,17 @@
-"""Taking objects back out of quarantine, over HTTP (JSON):
+"""Restoring what deferred runs hold, over HTTP (JSON):
 
     POST restore      Restore -> RestorePage      again with its token until it has none; nothing is done twice
 
-below `/api/v1/repositories/{repository}/gc`. Named is a run (all that lies there of it), a path, or both. What was
+below `/api/v1/repositories/{repository}/gc`. Named is a run (all that it holds), a path, or both. What was
 taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
 
-Several versions of a path may lie there, which is what retention takes. The one seen last returns to the path, in
+Runs may hold several versions of a path, which is what retention takes. The one seen last returns to the path, in
 whatever order they are found: of an object that a restore put there its metadata says which version it is, and a page
 that has a newer one replaces what an earlier page of the same restore staged. The others are counted as `older`;
 `all_versions` gives each a path of its own, and an address names just one.
 
-A page may be empty and have a token all the same: one request looks into a few files of the ledger alone. So that
-nothing of what was asked for lies in quarantine may be the answer to a later request than the first.
+A page may be empty and have a token all the same: one request looks into a few files alone. So a later request than
+the first may answer that no run holds what was asked for.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ DOOMED: Final = Table(
 
 LEDGER: Final = Table(
     name="ledger",
-    version=3,
-    meaning="what a run did with one object: took it, tried to, moved it aside, purged or restored it",
+    version=4,
+    meaning="what a run did with one object: deleted it, tried to, left it alone, or restored it",
     columns=_columns(
         ("run_id", "string"),
         ("address", "string"),
@@ -129,13 +129,10 @@ LEDGER: Final = Table(
         ("reason", "string"),
         ("deleted_at", "timestamp_ms"),  # when that was
         ("error", "string"),  # empty: it was done
-    )
-    + _columns(("path", "string"), ("rule", "string"), ("state", "string"), since=2)  # as in DOOMED; a LedgerState
-    + (
-        Column(name="kept_until", type="timestamp_ms", nullable=True, since=2),  # of what lies in quarantine
-        Column(
-            name="last_seen_at", type="timestamp_ms", nullable=True, since=3
-        ),  # as in DOOMED: of versions, which is newer
+        ("path", "string"),
+        ("rule", "string"),
+        ("state", "string"),  # as in DOOMED; a LedgerState
+        ("last_seen_at", "timestamp_ms"),  # as in DOOMED: of versions, which is newer
     ),
 )
 

@@ -28,15 +28,16 @@ class Question(NamedTuple):
 
 class Fate(StrEnum):
     """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
-    data may take it. `unreferenced`: nothing names it, so the next one of uncommitted data may; `young`: nor does
-    anything name this one, but the rules let it stay for its age. `taken`: a run took it. `missing`: something names
-    it, and it is not there. `unknown`: it is not there, and no ledger knows it. `outside`: not in the storage
-    namespace, so no run ever takes it. `own`: a file of Lakebed's own, which only a collection of metadata may take,
-    and none while a commit shown names it.
+    data may take it. `deferred`: a run deletes it once its window is over. `unreferenced`: nothing names it, so the
+    next collection of uncommitted data may take it. `young`: nor does anything name this one, but the rules let it
+    stay for its age. `taken`: a run took it. `missing`: something names it, and it is not there. `unknown`: it is not
+    there, and no ledger knows it. `outside`: not in the storage namespace, so no run ever takes it. `own`: a file of
+    Lakebed's own, which only a collection of metadata may take, and none while a commit shown names it.
     """
 
     KEPT = "kept"
     EXPIRED = "expired"
+    DEFERRED = "deferred"
     UNREFERENCED = "unreferenced"
     YOUNG = "young"
     TAKEN = "taken"
@@ -70,7 +71,8 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
     `slice_closed` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
     Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
-    `taken` is what the ledger says of one that is not there, the latest deed first.
+    `taken` is what the ledger says of one that is not there, the latest deed first. `run` is the run that deletes one
+    that is deferred, which `goes_ms` then is about.
     """
 
     address: str
@@ -86,6 +88,7 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     uncommitted: tuple[UncommittedName, ...] = ()
     uncommitted_count: int = 0
     taken: tuple[LedgerRow, ...] = ()
+    run: str = ""
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):

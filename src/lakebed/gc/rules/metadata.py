@@ -6,8 +6,8 @@ saves somebody the trouble of writing it again under another name, and nothing r
 "A collection of metadata", is what the safety rests on).
 
 A run's folder holds its inputs, its plan and its report. It may go when nobody works on the run, it is old, and there
-are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays, and so does the
-folder of a run whose objects lie in quarantine. The ledger is in nobody's folder.
+are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger is
+in no run's folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class RunFacts:
     touched_ms: int
     has_begun: bool = False
     has_saved: bool = False
-    has_quarantine: bool = False
 
 
 def named_files(history: History, trees: Trees) -> set[str]:
@@ -79,7 +78,6 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
         for run in of_kind[rule.runs_newest :]:
             # One that is marked once its deletes began was not applied to its end: some objects failed.
             is_at_work = run.state in LIVE_STATES or (run.state == "marked" and run.has_begun)
-            is_needed = is_at_work or run.has_quarantine or run.id in saved
-            if run.touched_ms < since_ms and not is_needed:
+            if run.touched_ms < since_ms and not is_at_work and run.id not in saved:
                 found.add(run.id)
     return frozenset(found)

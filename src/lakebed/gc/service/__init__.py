@@ -20,7 +20,7 @@ from .errors import (
 from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import ServiceOptions
-from .restorable import NotInQuarantine
+from .restorable import NotRestorable
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
 from .searches import Searches, TooManySearches
@@ -38,7 +38,7 @@ __all__ = [
     "JobNotFound",
     "JobRunning",
     "NoQuestion",
-    "NotInQuarantine",
+    "NotRestorable",
     "OtherInstallation",
     "OutOfOrder",
     "Reader",

@@ -100,7 +100,7 @@ class CollectionService:
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
         self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
-        self._deferring = Deferring(versions, self._runs, self._reading)
+        self._deferring = Deferring(versions, self._runs, self._reading, self._condemning)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)

@@ -251,10 +251,12 @@ class Condemning:
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
-            if not record.listed or record.state not in (RunState.ENDED, RunState.ABANDONED):
+            is_over = record.state in (RunState.ENDED, RunState.ABANDONED)
+            # What a deferred run takes has `swept/<commit>`, as what an ended one took.
+            if not record.listed or not (is_over or record.until_ms):
                 continue
             await self.drop_condemned(run_id)
-            if now_ms - record.started_ms >= old_age_ms:
+            if is_over and now_ms - record.started_ms >= old_age_ms:
                 with suppress(RunMoved):
                     _, held = await self._runs.read(run_id)
                     await self._runs.write(run_id, replace(record, listed=""), held)

@@ -8,28 +8,37 @@ Each is one conditional write of the run's record, so a longer window and the de
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import Conflict, RunId
 from lakebed.gc.protocol import (
     CLOCK_KEY,
     COMMITS,
+    DOOMED,
     REFS,
+    BadInput,
     Condemnation,
     Defer,
     Deferred,
+    Manifest,
+    Part,
     Purge,
     RunKind,
     RunState,
+    decode_deferred,
     deferred_path,
     encode_deferred,
+    read_part,
     window_end_ms,
 )
-from lakebed.objectstore import store_clock_ms
+from lakebed.objectstore import ObjectMissing, store_clock_ms
 from lakebed.versions import RunRecord, Versions
 
 from .commits import read_snapshot, read_swept
-from .condemning import uncommitted_name
+from .condemning import Condemning, uncommitted_name
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import RunMoved, StalePlan, WrongKind
 from .inputs import Inputs
@@ -44,9 +53,10 @@ class WindowOpen(Conflict):
 
 
 class Deferring:
-    def __init__(self, versions: Versions, runs: RunBook, reading: Reading) -> None:
+    def __init__(self, versions: Versions, runs: RunBook, reading: Reading, condemning: Condemning) -> None:
         self._versions = versions
         self._runs = runs
+        self._condemning = condemning
         self._reading = reading
 
     async def defer(self, run_id: RunId, body: Defer) -> RunRecord:
@@ -75,6 +85,8 @@ class Deferring:
         window = body.window if until_ms > record.until_ms else record.window
         record = replace(record, until_ms=until_ms, window=window)
         await self._runs.write(run_id, record, held)
+        # Each of its commits has its `swept/<commit>`, so nobody looks for it in this list any more.
+        await self._condemning.drop_condemned(run_id)
         return record
 
     async def purge(self, run_id: RunId, body: Purge) -> Condemnation:
@@ -135,3 +147,50 @@ class Deferring:
 
     async def _clocks_ms(self) -> tuple[int, int]:
         return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredRun:
+    run_id: RunId
+    kind: RunKind
+    until_ms: int
+
+
+class DeferredRuns:
+    """What deferred runs hold, for who restores it or asks for it."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    async def runs(self) -> list[DeferredRun]:
+        """Newest first; also those whose deletes began, for what is left of their objects."""
+        return [
+            DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms)
+            for run_id, record in reversed(await self._versions.retired.runs())
+            if record.until_ms and record.state in _DELETING
+        ]
+
+    async def table_of(self, run: DeferredRun) -> Manifest | None:
+        """Return the table DOOMED of a run; None where the run has ended meanwhile, and its folder is gone.
+
+        Raises:
+            BadInput: it is unreadable.
+        """
+        try:
+            data = await self._versions.objectstore.get(deferred_path(run.kind, run.run_id))
+        except ObjectMissing:
+            return None
+        return decode_deferred(data, run.run_id).doomed
+
+    async def part(self, doomed: Manifest, part: Part) -> pa.Table:
+        """Read one part of such a table, checked against its manifest.
+
+        Raises:
+            BadInput: it is missing or changed.
+        """
+        name = doomed.folder + part.name
+        try:
+            data = await self._versions.objectstore.get(name)
+        except ObjectMissing as error:
+            raise BadInput(f"{name} is missing", part=part.name) from error
+        return read_part(doomed, DOOMED, part, data)

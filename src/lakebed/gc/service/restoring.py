@@ -1,11 +1,11 @@
-"""Back out of quarantine: what a run moved aside is staged again, under a fresh address, and proven to be there.
+"""Restore what a deferred run is about to delete: stage it again under a fresh address, and prove that it is there.
 
 A swept commit stays swept and an address that was taken is never named again: both are what makes a sweep safe. So a
 restore is an upload whose body is copied inside the object store (docs/design/protocols.md, "Upload by the server"),
 and every promise about uploads holds for it, whatever runs at the same time. Before the entry is staged the copy is
-read back: its size and checksum are those of what lies in quarantine, and the size is the one in the ledger.
+read back: its size and checksum are those of the object, and the size is the one in the run's table.
 
-A page restores some objects of one part of the run's ledger (restorable.py), perhaps none. Repeated, or after a crash,
+A page restores some objects of one part of the run's table (restorable.py), perhaps none. Repeated, or after a crash,
 it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
 else.
 
@@ -34,16 +34,15 @@ from lakebed.base import Corrupt, Entry, LakebedError, parse_address, path_to_ke
 from lakebed.gc.protocol import (
     FAILURES_SHOWN,
     LEDGER,
-    LEDGER_PREFIX,
     RESTORED_FROM,
     LedgerState,
-    Quarantine,
     Restore,
     RestoredFrom,
     RestoreFailure,
     RestorePage,
     arrow_schema,
     encode_ledger,
+    ledger_folder,
 )
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
@@ -63,7 +62,7 @@ _OCCUPIED: Final = "another object is there"
 
 
 class RestoreDiffers(Corrupt):
-    """What was read back is not what lies in quarantine, or that is not what the ledger says. Nothing was staged."""
+    """What was read back is not the object, or that is not what the run's table says. Nothing was staged."""
 
 
 Refusal = Callable[[str, str], str]
@@ -84,7 +83,7 @@ class RestoreOutcome(Enum):
 
 
 Row = dict[str, Any]
-"""A row of LEDGER."""
+"""A row of DOOMED, with the run's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,35 +109,36 @@ class Restoring:
         self._key = key
         self._refusal = refusal
         self._objectstore = versions.objectstore
-        self._restorable = Restorable(versions.objectstore)
+        self._restorable = Restorable(versions)
 
     async def restore(self, body: Restore, *, branch: str) -> RestorePage:
         """One page, onto this branch.
 
         Raises:
             BranchNotFound: there is no such branch.
-            NotInQuarantine: nothing that was asked for lies there: it was deleted for good, purged, or never taken.
+            NotRestorable: no deferred run holds what was asked for: it was deleted, or never taken.
             BadContinuation: not a token that this restore was given.
-            BadInput: the quarantine's record or the run's ledger is unreadable.
+            BadInput: the table of a deferred run is unreadable.
         """
         await self._versions.refs.get_branch(branch)
         seal = self._seal(body, branch)
         if body.continuation_token is None:
-            place = await self._restorable.begin(body, self._versions.ports.ids.fresh())
+            place = self._restorable.begin(body, self._versions.ports.ids.fresh())
         else:
             place = _place(seal.open(body.continuation_token))
         found = await self._restorable.find(body, place)
         token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
-        if found.quarantine is None or not found.rows:
+        if not found.rows:
             return RestorePage(run_id=found.run_id, continuation_token=token)
-        return await self._restore_page(body, branch, found.quarantine, found.rows, place.restore, token)
+        rows = [{**row, "run_id": found.run_id} for row in found.rows]
+        return await self._restore_page(body, branch, rows, place.restore, token)
 
     def _seal(self, body: Restore, branch: str) -> Seal:
         asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
         return Seal(self._key, "restore", self._versions.uid, asked.decode())
 
     async def _restore_page(
-        self, body: Restore, branch: str, quarantine: Quarantine, page: list[Row], restore: str, token: str | None
+        self, body: Restore, branch: str, page: list[Row], restore: str, token: str | None
     ) -> RestorePage:
         versions: dict[str, list[Row]] = {}
         for row in page:
@@ -147,11 +147,11 @@ class Restoring:
         targets = list(versions)
         for start in range(0, len(targets), AT_ONCE):
             wave = targets[start : start + AT_ONCE]
-            tasks = [self._restore_versions(body, branch, quarantine, versions[one], one, restore) for one in wave]
+            tasks = [self._restore_versions(body, branch, versions[one], one, restore) for one in wave]
             deeds += [deed for some in await self._versions.ports.tasks.gather(tasks) for deed in some]
         done = [deed for deed in deeds if deed.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.REPLACED)]
         if done:
-            await self._record(quarantine, [{**deed.row, "path": deed.target} for deed in done])
+            await self._record([{**deed.row, "path": deed.target} for deed in done])
         failures = [
             RestoreFailure(address=deed.row["address"], path=deed.target, error=deed.outcome)
             for deed in deeds
@@ -159,7 +159,7 @@ class Restoring:
         ]
         counts = Counter(deed.outcome for deed in deeds)
         return RestorePage(
-            run_id=quarantine.run_id,
+            run_id=page[0]["run_id"],
             restored=counts[RestoreOutcome.RESTORED],
             bytes_restored=sum(deed.bytes for deed in deeds),
             present=counts[RestoreOutcome.PRESENT],
@@ -170,7 +170,7 @@ class Restoring:
         )
 
     async def _restore_versions(
-        self, body: Restore, branch: str, quarantine: Quarantine, rows: Sequence[Row], target: str, restore: str
+        self, body: Restore, branch: str, rows: Sequence[Row], target: str, restore: str
     ) -> list[Deed]:
         """Of one path: the older ones only where the newest could not be restored."""
         deeds: list[Deed] = []
@@ -178,30 +178,28 @@ class Restoring:
             if any(isinstance(deed.outcome, RestoreOutcome) for deed in deeds):
                 deeds.append(Deed(row=row, target=target, outcome=RestoreOutcome.OLDER))
             else:
-                deeds.append(await self.restore_one(body, branch, quarantine, row, target, restore=restore))
+                deeds.append(await self.restore_one(body, branch, row, target, restore=restore))
         return deeds
 
     # One object
 
-    async def restore_one(
-        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, *, restore: str
-    ) -> Deed:
+    async def restore_one(self, body: Restore, branch: str, row: Row, target: str, *, restore: str) -> Deed:
         outcome: RestoreOutcome | str = self._refusal(row["path"], target)
         more_bytes = 0
         if not outcome:
             try:
-                outcome, more_bytes = await self._restore(body, branch, quarantine, row, target, restore)
+                outcome, more_bytes = await self._restore(body, branch, row, target, restore)
             except ObjectMissing:
-                outcome = "it does not lie in quarantine any more"
+                outcome = "it was deleted meanwhile"
             except LakebedError as error:
                 outcome = str(error) or type(error).__name__
         return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes)
 
     async def _restore(
-        self, body: Restore, branch: str, quarantine: Quarantine, row: Row, target: str, restore: str
+        self, body: Restore, branch: str, row: Row, target: str, restore: str
     ) -> tuple[RestoreOutcome | str, int]:
         """And how many bytes more are restored now."""
-        source, by_address = quarantine.key(row["address"]), row["address"] == body.path
+        source, by_address = row["address"], row["address"] == body.path
         for _ in range(LOOKS):
             there = await self._entry_at(branch, target)
             is_same = there is not None and await self._is_same(there, source)
@@ -250,10 +248,10 @@ class Restoring:
         async def store_body(address: str) -> Entry:
             wanted = await self._read(source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
-                raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the ledger says {row['size_bytes']}")
+                raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
             await self._objectstore.copy(source, address)
             if await self._read(address) != wanted:
-                raise RestoreDiffers("what was read back is not what lies in quarantine")
+                raise RestoreDiffers("what was read back is not what was copied")
             return Entry(
                 address=address,
                 size_bytes=wanted.size_bytes,
@@ -274,13 +272,13 @@ class Restoring:
             size_bytes += len(chunk)
         return _Bytes(size_bytes=size_bytes, md5=md5.hexdigest())
 
-    async def _record(self, quarantine: Quarantine, done: list[Row]) -> None:
+    async def _record(self, done: list[Row]) -> None:
         """Rows of their own in the ledger, with the path that the object has now."""
         now_ms = self._versions.ports.clock.now_ms()
-        facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "kept_until": None, "error": ""}
+        facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "error": ""}
         rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
-        name = f"{quarantine.run_id}-restore-{self._versions.ports.ids.fresh()}.parquet"
-        await self._objectstore.put(f"{LEDGER_PREFIX}date={quarantine.ledger_date}/{name}", encode_ledger(rows))
+        name = f"{done[0]['run_id']}-restore-{self._versions.ports.ids.fresh()}.parquet"
+        await self._objectstore.put(f"{ledger_folder(now_ms)}{name}", encode_ledger(rows))
 
 
 def _place(opened: bytes | None) -> Place:

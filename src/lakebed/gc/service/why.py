@@ -61,7 +61,7 @@ from lakebed.versions import (
 
 from .commit_columns import CommitColumns, packed, texts
 from .commits import Snapshot, read_snapshot
-from .interrupted import Interrupted
+from .deferring import DeferredRun, DeferredRuns
 from .naming import Named, Search, Wanted, Work, batches
 from .rules import RuleBook
 
@@ -95,6 +95,7 @@ class _Found:
     uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
     stats: dict[str, ObjectStat | None] = field(default_factory=dict)
     taken: list[LedgerRow] = field(default_factory=list)
+    deferred: dict[str, DeferredRun] = field(default_factory=dict)
 
 
 class Why:
@@ -102,7 +103,7 @@ class Why:
         self._versions = versions
         self._rules = rules
         self._search = Search(versions)
-        self._interrupted = Interrupted(versions.objectstore)
+        self._deferred = DeferredRuns(versions)
 
     async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
         """See `steps`, of which this is the last."""
@@ -137,7 +138,9 @@ class Why:
                 yield step
             async for step in _told("ledger", self._ledger(frozenset(), path, found.taken)):
                 yield step
-            addresses |= dict.fromkeys(row.address for row in found.taken)
+            async for step in _told("deferred", self._held(frozenset(), path, found.deferred)):
+                yield step
+            addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
         shown = list(addresses)[:OBJECTS_SHOWN]
         async for step in self._find(shown, trees, found):
             yield step
@@ -232,6 +235,10 @@ class Why:
         for address in addresses:
             if not is_absolute(address):
                 found.stats[address] = await self._stat(address)
+        there = frozenset(address for address, stat in found.stats.items() if stat is not None and not _is_own(address))
+        if not there <= found.deferred.keys():
+            async for step in _told("deferred", self._held(there, "", found.deferred)):
+                yield step
         gone = frozenset(address for address, stat in found.stats.items() if stat is None)
         if not gone <= {row.address for row in found.taken}:
             found.taken.clear()
@@ -271,6 +278,8 @@ class Why:
         elif names:
             goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
             fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
+        elif address in found.deferred:
+            goes, fate = found.deferred[address].until_ms, Fate.DEFERRED
         else:
             goes = _over_age(known, stat.modified_ms)
             fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
@@ -288,6 +297,7 @@ class Why:
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
             taken=taken,
+            run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
         )
 
     async def _stat(self, address: str) -> ObjectStat | None:
@@ -304,11 +314,27 @@ class Why:
         held = await self._versions.store.get(self._versions.partition, keys.SLICE + name.encode())
         return held is not None and decode_record(SliceRecord, held.value).state is SliceState.CLOSED
 
-    # What was taken
+    # What runs hold, and what was taken
+
+    async def _held(self, addresses: frozenset[str], path: str, found: dict[str, DeferredRun]) -> AsyncIterator[Work]:
+        """The deferred runs that hold these addresses or this path, the newest run first."""
+        for run in await self._deferred.runs():
+            if not path and addresses <= found.keys():
+                break
+            doomed = await self._deferred.table_of(run)
+            if doomed is None:
+                continue
+            for part in doomed.parts:
+                rows = await self._deferred.part(doomed, part)
+                for address in rows.filter(_asked(rows, addresses, path))["address"].to_pylist():
+                    found.setdefault(address, run)
+                # The server answers others between two parts.
+                await self._versions.ports.clock.sleep(0)
+                yield Work(1, 1)
 
     async def _ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
         """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
-        whole (what was moved aside is purged or restored in the same), until each address is found.
+        whole (what was restored may be deleted on the same), until each address is found.
         """
         days: dict[str, list[str]] = {}
         async for page in self._versions.objectstore.list(LEDGER_PREFIX):
@@ -321,8 +347,6 @@ class Why:
                 yield Work(len(batch), len(batch))
             if not path and addresses <= {row.address for row in found}:
                 break
-        if path or not addresses <= {row.address for row in found}:
-            found += plain_rows(await self._interrupted.moved(lambda rows: _asked(rows, addresses, path)))
         found.sort(key=lambda row: (-row.deleted_ms, row.address))
 
     async def _ledger_files(self, names: Sequence[str]) -> list[pa.Table]:

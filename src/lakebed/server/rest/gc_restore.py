@@ -1,4 +1,4 @@
-"""Back out of quarantine, page by page: one record in, one out (`lakebed.gc.protocol`, restoring).
+"""Restore what deferred runs hold, page by page: one record in, one out (`lakebed.gc.protocol`, restoring).
 
 Besides `gc:Restore` on the repository, each object asks for what an upload or a copy of it would: to write its path,
 and to read the path that it had, where that is another one. What is refused counts as failed.
