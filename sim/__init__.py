@@ -1,5 +1,5 @@
 """Deterministic simulation: the core's own code on simulated ports, scheduled by a seed, by all schedules, or by a
-property-test library. See docs/guide/simulate.md."""
+property-test library. See docs/design/simulate.md."""
 
 from .actors import Actor, Ending, Program, Scene, Violation, run_alone
 from .automata import NotDeterministic

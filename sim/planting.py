@@ -74,7 +74,7 @@ _HEADER: Final = re.compile(r"\[([a-z0-9-]+)\] (.+)")
 
 
 def read_mutants(folder: Path = FOLDER) -> tuple[Mutant, ...]:
-    """All planted bugs, by file and place in it. docs/guide/simulate.md has the format."""
+    """All planted bugs, by file and place in it. docs/design/simulate.md has the format."""
     return tuple(mutant for file in sorted(folder.glob("*.txt")) for mutant in parse(file.read_text(), file.name))
 
 
