@@ -23,7 +23,6 @@ from lakebed.gc.service.commit_columns import CommitFacts
 from lakebed.gc.service.commits import Snapshot, read_snapshot, read_swept
 from lakebed.gc.service.condemning import Condemning
 from lakebed.gc.service.reading import Cursor, Phase, Reading
-from lakebed.gc.service.records import records
 from lakebed.gc.service.rows import Address
 from lakebed.gc.service.rules import RuleBook, RulesRecord
 from lakebed.gc.service.runs import RunBook
@@ -102,7 +101,7 @@ class SimCollector:
             committed |= await self.held()
         else:
             swept = await self._swept() if is_last else frozenset()
-            commits = [commit async for id_, commit in records(self.repo, Commit, keys.COMMIT) if id_ not in swept]
+            commits = [commit async for id_, commit in self.repo.inventory.every(Commit) if id_ not in swept]
             committed = await self._addresses(commits) | (await self.held() if is_last else set())
         found = clean_run(
             listing,
@@ -247,20 +246,20 @@ class SimCollector:
     async def fence_all(self) -> None:
         """Take every owner for dead. Safe at any time; those that live find themselves fenced."""
         repo = self.repo
-        slices = [name async for name, one in records(repo, SliceRecord, keys.SLICE) if one.state in _OPEN_SLICES]
-        await repo.fencing.fence_slices([keys.SLICE + name.encode() for name in slices])
-        uploads = [name async for name, one in records(repo, UploadRecord, keys.UPLOAD) if one.state in _OPEN_UPLOADS]
+        slices = [name async for name, one in repo.inventory.every(SliceRecord) if one.state in _OPEN_SLICES]
+        await repo.fencing.fence_slices(slices)
+        uploads = [name async for name, one in repo.inventory.every(UploadRecord) if one.state in _OPEN_UPLOADS]
         for name in uploads:
-            await repo.fencing.fence(UploadRecord, keys.UPLOAD + name.encode())
-        copies = [name async for name, one in records(repo, CopyRecord, keys.COPY) if one.state is not CopyState.DONE]
+            await repo.fencing.fence(UploadRecord, name)
+        copies = [name async for name, one in repo.inventory.every(CopyRecord) if one.state is not CopyState.DONE]
         for name in copies:
-            await repo.fencing.fence(CopyRecord, keys.COPY + name.encode())
+            await repo.fencing.fence(CopyRecord, name)
 
     async def _closed(self) -> frozenset[str]:
         return frozenset((await self.runs.closed_slices())[0])
 
     async def _swept(self) -> frozenset[str]:
-        return frozenset([id_ async for id_, _ in records(self.repo, SweptRecord, keys.SWEPT)])
+        return frozenset([id_ async for id_, _ in self.repo.inventory.every(SweptRecord)])
 
     async def _addresses(self, commits: Iterable[Commit | CommitFacts]) -> set[str]:
         trees = self.repo.trees

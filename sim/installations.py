@@ -9,36 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from lakebed.base import Ports
+from lakebed.base import RepositoryUid
 from lakebed.gc.service.errors import OtherInstallation
 from lakebed.gc.service.installation import INSTALLATION_KEY, Installation, InstallationRecord
-from lakebed.versions import decode_record
+from lakebed.versions import Versions, decode_record
 
 from .actors import Actor, Ending, Program, Scene, Violation
 from .exploring import NO_BUDGET, Budget
 from .operations import Operation
-from .ports import SimObjectStore, SimPorts, SimStore
+from .ports import SimPorts
+from .trees import SimTrees
 
 COPIES: Final = "two copies of one store"
 CHOSEN: Final = "two copies of one store, one is adopted"
 ONE: Final = "two processes of one store"
 
 
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """What `Installation` asks of `Versions`."""
-
-    partition: bytes
-    store: SimStore
-    objectstore: SimObjectStore
-    ports: Ports
-
-
 def _installation(ports: SimPorts, partition: str) -> Installation:
-    here: Any = _Here(partition.encode(), ports.store, ports.objectstore, ports.ports)
+    trees = SimTrees(ports.objectstore)
+    here = Versions(
+        uid=RepositoryUid(partition), store=ports.store, objectstore=ports.objectstore, trees=trees, ports=ports.ports
+    )
     return Installation(here)
 
 

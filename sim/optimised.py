@@ -15,7 +15,6 @@ from lakebed.base import CommitId, from_row
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import NOTHING_SAVED, Namespace, Saved, optimised_run
 from lakebed.gc.service.reading import Cursor, Phase
-from lakebed.gc.service.records import records
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import metarange_key
 from lakebed.versions import Commit, Versions, decode_record, keys
@@ -49,7 +48,7 @@ class OptimisedCollector(SimCollector):
         uploads = await self.uploads()
         listing = await self.listing(self.fresh(closed, base))
         uncommitted = await self.read_staging()
-        commits = {CommitId(id_): commit async for id_, commit in records(self.repo, Commit, keys.COMMIT)}
+        commits = {CommitId(id_): commit async for id_, commit in self.repo.inventory.every(Commit)}
         found, saved = optimised_run(
             base,
             listing,

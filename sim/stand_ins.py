@@ -5,7 +5,7 @@ They go with these: a guard of the shipped flow is taken out in its own file (`m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service.commit_columns import CommitColumns
 from lakebed.gc.service.commits import Snapshot
-from lakebed.gc.service.records import records
 from lakebed.versions import Commit, RunRecord, SliceRecord, keys
 
 from .collecting import READERS, SimCollector
@@ -35,9 +34,14 @@ def _collecting(order: str) -> Any:
     """A clean run with its reads in another order, or with one left out."""
 
     async def collect(
-        self: SimCollector, *, gives_up: bool = False, is_last: bool = False, has_grace: bool = False
+        self: SimCollector,
+        *,
+        gives_up: bool = False,
+        is_last: bool = False,
+        has_grace: bool = False,
+        meanwhile: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        del has_grace
+        del has_grace, meanwhile
         if is_last:
             await _real_collect(self, is_last=True)
             return
@@ -52,13 +56,13 @@ def _collecting(order: str) -> Any:
                         await self.fence_all()
                     found["closed"] = await self._closed()
                 case "S":
-                    found["closed"] = {one async for one, _ in records(repo, SliceRecord, keys.SLICE)}
+                    found["closed"] = {one async for one, _ in repo.inventory.every(SliceRecord)}
                 case "l":
                     found["listing"] = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
                 case "u":
                     found["uncommitted"] = await self.read_staging()
                 case "c" | "p":
-                    commits = [one async for _, one in records(repo, Commit, keys.COMMIT)]
+                    commits = [one async for _, one in repo.inventory.every(Commit)]
                     found["commits"] = [one for one in commits if letter == "c" or one.published]
         live = found["uncommitted"] | await self._addresses(found["commits"])
         namespace = Namespace(uri=repo.objectstore.uri, closed=found["closed"])
@@ -103,7 +107,7 @@ async def _nothing(*_: Any) -> set[str]:
 
 
 async def _open_ones_too(self: SimCollector) -> frozenset[str]:
-    return frozenset([name async for name, _ in records(self.repo, SliceRecord, keys.SLICE)])
+    return frozenset([name async for name, _ in self.repo.inventory.every(SliceRecord)])
 
 
 async def _not_yet_closed(self: Any) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed import base
-from lakebed.gc.service import reading
+from lakebed.versions import inventory
 from lakebed.versions.commits import committer
 from sim.hunting import MUTANTS, hunt
 from sim.planting import Mutant, StalePatch, live_function, module_of, parse
@@ -19,9 +19,9 @@ from sim.worlds import small_worlds
 
 ON_A_LINE = """
 [bug] a guard
-@ gc/service/reading.py Reading._next_branch
-- if not page.keys or not page.keys[0].startswith(keys.BRANCH):
-+ if not page.keys:
+@ versions/inventory.py Inventory.next_branch
+- page = await self.page(BranchRecord, start, 1)
++ page = await self.page(BranchRecord, start, 2)
 """
 
 
@@ -63,12 +63,12 @@ def _codes(module: object) -> list[object]:
 
 
 def test_every_reference_to_a_patched_function_is_changed() -> None:
-    bound = reading.Reading._next_branch  # what an importer would hold
+    bound = inventory.Inventory.next_branch  # what an importer would hold
     code = bound.__code__
 
     with read(ON_A_LINE).planted():
         assert bound.__code__ is not code
-        assert bound is live_function(reading, "Reading._next_branch")
+        assert bound is live_function(inventory, "Inventory.next_branch")
     assert bound.__code__ is code
 
 
@@ -82,8 +82,8 @@ def test_a_constant_is_changed_wherever_it_was_imported() -> None:
     assert 7 not in {vars(module)["DATE_MS_MAX"] for module in (base, committer)}
 
 
-NEXT = "if not page.keys or not page.keys[0].startswith(keys.BRANCH):"
-HEAD = "async def _next_branch(self, after: str) -> tuple[str, BranchRecord] | None:"
+NEXT = "page = await self.page(BranchRecord, start, 1)"
+HEAD = "async def next_branch(self, after: str) -> tuple[str, BranchRecord] | None:"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ HEAD = "async def _next_branch(self, after: str) -> tuple[str, BranchRecord] | N
     ],
 )
 def test_a_patch_that_does_not_fit_fails(line: str, reason: str) -> None:
-    text = f"[bug] a guard\n@ gc/service/reading.py Reading._next_branch\n{line}\n"
+    text = f"[bug] a guard\n@ versions/inventory.py Inventory.next_branch\n{line}\n"
 
     with pytest.raises(StalePatch, match=reason), read(text).planted():
         pass

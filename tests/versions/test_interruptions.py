@@ -168,8 +168,8 @@ async def test_an_object_reset_whose_copy_was_given_up_starts_again(repo: Versio
     committed = await seal_what_replaces_what_is_committed(repo)
 
     async def give_up() -> None:
-        [key] = [key async for key, _ in repo.context.records(CopyRecord, keys.COPY)]
-        await repo.fencing.fence(CopyRecord, key)
+        [name] = [name async for name, _ in repo.inventory.every(CopyRecord)]
+        await repo.fencing.fence(CopyRecord, name)
 
     store.before("set_if", b"k", give_up)
     await repo.resets.reset_object("main", b"k")
@@ -375,7 +375,7 @@ async def test_a_store_that_loses_every_answer_is_reported_and_not_asked_for_eve
         "freeze": lambda: repo.fencing.freeze("main"),
         "bump": lambda: repo.fencing.bump("main"),
         "reset_object": lambda: repo.resets.reset_object("main", b"there"),
-        "give_up": lambda: repo.fencing.fence(UploadRecord, b"upload/" + address.encode()),
+        "give_up": lambda: repo.fencing.fence(UploadRecord, address),
     }
 
     await repo.staging.put("main", b"there", entry)

@@ -96,7 +96,7 @@ async def test_an_upload_whose_slice_was_given_up_moves_to_a_fresh_address(repo:
     async def slow_body(address: str) -> Entry:
         entry = await body(repo.objectstore)(address)
         [(name, _)] = await slices(store)
-        assert await repo.fencing.fence(SliceRecord, f"slice/{name}".encode())
+        assert await repo.fencing.fence_slices([name])
         return entry
 
     entry = await repo.staging.upload("main", b"a", slow_body)
@@ -198,11 +198,10 @@ async def test_an_expired_address_cannot_be_linked_and_is_cleaned(repo: Versions
 async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(repo: Versions, store: Store) -> None:
     address = await repo.uploads.issue("main")
     entry = await put_bytes(repo, address)
-    key = b"upload/" + address.encode()
     record, held = await repo.uploads._find(address)
     linking = await repo.uploads._move(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
 
-    assert await repo.fencing.fence(UploadRecord, key)
+    assert await repo.fencing.fence(UploadRecord, address)
 
     assert (await repo.uploads.record(address)).state is UploadState.LINKED
     with pytest.raises(UploadRefused):

@@ -8,6 +8,7 @@
     uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
     copies      copies that move no bytes           cleanup     what nothing names any more
     slices      where uploads put their bytes       retired     which commits and files may not be named
+    inventory   records in bulk, for collectors
 
 Each part may use those before it in `Versions.__init__`. The flows and what they promise: docs/design/protocols.md.
 They await their ports and nothing else.
@@ -48,6 +49,7 @@ from .errors import (
 )
 from .fencing import Fencing
 from .history import Difference, History
+from .inventory import Inventory, RecordPage
 from .records import (
     MOVES,
     BranchRecord,
@@ -107,6 +109,7 @@ class Versions:
         )
         self.partition = context.partition
         self.retired = retired = Retired(context)
+        self.inventory = Inventory(context)
         self.refs = refs = Refs(context, retired)
         layers = Layers(context)
         self.history = history = History(context, retired=retired, refs=refs, layers=layers)
@@ -159,6 +162,7 @@ __all__ = [
     "Difference",
     "IntentRecord",
     "InvalidNote",
+    "Inventory",
     "Listing",
     "MergeConflict",
     "Merged",
@@ -169,9 +173,11 @@ __all__ = [
     "PreconditionFailed",
     "Record",
     "RecordFormat",
+    "RecordPage",
     "RefNotFound",
     "RefState",
     "Resolved",
+    "Retired",
     "RetiredBy",
     "RunRecord",
     "Sealed",

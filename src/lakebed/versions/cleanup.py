@@ -100,7 +100,7 @@ class Cleanup:
             for token in retired:
                 cells += await self._wipe(token)
             if is_old:
-                await self._context.store.delete(self._context.partition, key)
+                await self._context.delete(key)
                 dropped += 1
         return cells, dropped
 
@@ -129,14 +129,14 @@ class Cleanup:
                 await self._uploads.expire(key[len(keys.UPLOAD) :].decode())
             elif upload.state in (UploadState.LINKING, UploadState.REVOKED):
                 if now - upload.expires_ms >= self._context.options.claim_age_ms_max:
-                    await self._fencing.fence(UploadRecord, key)
+                    await self._fencing.fence(UploadRecord, key[len(keys.UPLOAD) :].decode())
             elif upload.state is not UploadState.ISSUED:
                 finished.append((key, upload))
         async for key, copy in self._context.records(CopyRecord, keys.COPY):
             if copy.state is CopyState.DONE:
                 finished.append((key, copy))
             elif now - copy.started_ms >= self._context.options.claim_age_ms_max:
-                await self._fencing.fence(CopyRecord, key)
+                await self._fencing.fence(CopyRecord, key[len(keys.COPY) :].decode())
         async for key, intent in self._context.records(IntentRecord, keys.INTENT):
             if now - intent.created_ms >= self._context.options.claim_age_ms_max:
                 await self._fencing.revoke_intent(key)

@@ -140,8 +140,16 @@ class Context:
         async for key, value in scan_prefix(self.store, self.partition, prefix, start=start):
             yield key, decode_record(kind, value)
 
+    async def scan(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield every key and value under this prefix, ascending."""
+        async for key, value in scan_prefix(self.store, self.partition, prefix):
+            yield key, value
+
     async def set(self, key: bytes, record: Record) -> None:
         await self.store.set(self.partition, key, encode_record(record))
+
+    async def delete(self, key: bytes) -> None:
+        await self.store.delete(self.partition, key)
 
     async def set_if(self, key: bytes, value: bytes, predicate: Predicate | None) -> Held:
         """Write exactly over what was read. The caller knows what its errors mean."""

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from lakebed.base import OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 
+from . import keys
 from .cells import EXCLUSIVE, encode_cell
 from .context import Context, Retry, Seen
 from .errors import BranchNotFound
@@ -64,13 +65,12 @@ class Fencing:
         self._context = context
         self._layers = layers
 
-    async def fence(self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes) -> bool:
-        """Give up the owner of this record (a full KV key). False: it was not in a state to be given up.
+    async def fence(self, kind: type[UploadRecord] | type[CopyRecord], name: str) -> bool:
+        """Fence the owner of this record, and end the record. False: it was not in a state for that.
 
         Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
         """
-        if kind is SliceRecord:
-            return bool(await self.fence_slices([key]))
+        key = (keys.UPLOAD if kind is UploadRecord else keys.COPY) + name.encode()
         fenced = await self._mark_fenced(kind, key)
         if fenced is None:
             return False
@@ -79,14 +79,15 @@ class Fencing:
         await self._move(kind, key, _FINISH[kind])
         return True
 
-    async def fence_slices(self, slice_keys: Sequence[bytes]) -> list[bytes]:
-        """The same for slices, all at once: each branch is frozen once for all of them. Returns those given up."""
-        fenced = [key for key in slice_keys if await self._mark_fenced(SliceRecord, key) is not None]
+    async def fence_slices(self, names: Sequence[str]) -> list[str]:
+        """Fence the owners of slices, and close them; return the names of those. Each branch is frozen once for all."""
+        slice_keys = {name: keys.SLICE + name.encode() for name in names}
+        fenced = [name for name, key in slice_keys.items() if await self._mark_fenced(SliceRecord, key) is not None]
         if fenced:
-            for name, _ in await self._context.branches.every():
-                await self.freeze(name)
-        for key in fenced:
-            await self._move(SliceRecord, key, _FINISH[SliceRecord])
+            for branch, _ in await self._context.branches.every():
+                await self.freeze(branch)
+        for name in fenced:
+            await self._move(SliceRecord, slice_keys[name], _FINISH[SliceRecord])
         return fenced
 
     async def _mark_fenced(
@@ -206,4 +207,4 @@ class Fencing:
         if held is None:
             return
         await self.bump(decode_record(IntentRecord, held.value).branch)
-        await self._context.store.delete(self._context.partition, key)
+        await self._context.delete(key)

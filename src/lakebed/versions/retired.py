@@ -1,30 +1,32 @@
-"""What a collection of committed data means to everybody else: which commits may no longer be named.
+"""Commits that may no longer be named and ids of files that may no longer be written: where writers and runs meet.
 
-Whoever is about to name a commit first writes where a run will look (a ref that is `creating`, an intent, a commit
-record), then checks here; a run first publishes what it condemns, then looks there. So one of the two sees the other
-(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that was given up is
-not read through either: else a path would resolve until its object goes, and no reader had any grace.
+A writer that is about to name a commit first writes where a run will look (a ref that is `creating`, an intent, a
+commit record), then checks here. A run first publishes what it condemns, then looks there. So one of the two sees the
+other (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that a run took
+is not read through either: else a path would resolve until its object goes, and no reader had any grace.
 
-And what one of metadata means: which ids of files may no longer be written ("A collection of metadata").
+A collection of metadata retires ids of files for ever ("A collection of metadata"): writers ask after them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, RunId, RunState
+from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState
+from lakebed.kv import Held, PredicateFailed
 from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .context import Context
 from .errors import Condemned, ContentsGone
-from .records import RunRecord, SweptRecord, decode_record
+from .records import RunRecord, SweptRecord, decode_record, encode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
 T = TypeVar("T")
+BATCH: Final = 1_000
 TAKING = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
 
 
@@ -86,12 +88,101 @@ class Retired:
             return None
         return Condemned(f"the contents of this commit were given up by collection run {run}", run=run)
 
+    # For collectors: ids that may no longer be written
+
+    async def retire(self, run: RunId, *, ids: Sequence[str], runs: Sequence[RunId]) -> None:
+        """Retire these ids of files, and the folders of these runs, for ever. Nothing is ever taken out again."""
+        names = [id_.encode() for id_ in ids] + [keys.retired_run(one) for one in runs]
+        partition = keys.retired_partition(self._context.uid)
+        for start in range(0, len(names), BATCH):
+            await self._context.store.set_many(
+                partition, [(name, run.encode()) for name in names[start : start + BATCH]]
+            )
+
+    async def are_retired(self, runs: Sequence[RunId]) -> list[bool]:
+        """Answer for each run whether its folder was retired: then its plan can be published no more."""
+        return [bool(by) for by in await self.retired_by([keys.retired_run(run).decode() for run in runs])]
+
+    # For collectors: commits that a run condemns
+
+    async def condemn(self, run: RunId, commits: Sequence[CommitId]) -> None:
+        """Add to what the run condemns. It counts while the run is condemning or sweeping."""
+        partition = keys.condemned_partition(self._context.uid, run)
+        for start in range(0, len(commits), BATCH):
+            batch = commits[start : start + BATCH]
+            await self._context.store.set_many(partition, [(commit.encode(), b"") for commit in batch])
+
+    async def condemned(self, run: RunId) -> list[CommitId]:
+        """Return what the run condemns now, in order of id."""
+        partition = keys.condemned_partition(self._context.uid, run)
+        found: list[CommitId] = []
+        start: bytes | None = b""
+        while start is not None:
+            page = await self._context.store.scan(partition, start, BATCH)
+            found += [CommitId(key.decode()) for key in page.keys]
+            start = page.next_start
+        return found
+
+    async def release(self, run: RunId, commits: Iterable[CommitId]) -> None:
+        """Take these commits out of what the run condemns."""
+        partition = keys.condemned_partition(self._context.uid, run)
+        names = sorted(commit.encode() for commit in commits)
+        for start in range(0, len(names), BATCH):
+            await self._context.store.delete_many(partition, names[start : start + BATCH])
+
+    async def note_swept(self, run: RunId, commits: Sequence[CommitId]) -> None:
+        """Write for ever that the run took the data of these commits."""
+        value = encode_record(SweptRecord(run=run))
+        for start in range(0, len(commits), BATCH):
+            batch = commits[start : start + BATCH]
+            await self._context.store.set_many(
+                self._context.partition, [(keys.SWEPT + commit.encode(), value) for commit in batch]
+            )
+
+    # For collectors: records of runs
+
     async def runs(self) -> list[tuple[RunId, RunRecord]]:
-        """Every run, oldest first."""
+        """Return every run, oldest first."""
         return [
             (RunId(key[len(keys.RUN) :].decode()), record)
             async for key, record in self._context.records(RunRecord, keys.RUN)
         ]
+
+    async def find_run(self, run: RunId) -> tuple[RunRecord, Held] | None:
+        held = await self._context.get(keys.RUN + run.encode())
+        return None if held is None else (decode_record(RunRecord, held.value), held)
+
+    async def write_run(self, run: RunId, record: RunRecord, before: Held | None) -> Held:
+        """Replace exactly `before` (None: there is none yet).
+
+        Raises:
+            PredicateFailed: another call moved the run.
+            OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
+        """
+        key, value = keys.RUN + run.encode(), encode_record(record)
+        try:
+            return await self._context.set_if(key, value, None if before is None else before.predicate)
+        except OutcomeUnknown:
+            found = await self._context.get(key)
+            if found is None or found.value != value:
+                raise
+            return found
+
+    async def forget_run(self, run: RunId) -> bool:
+        """Remove a run's record and what it condemned. False: there is none, or it was replaced meanwhile."""
+        key = keys.RUN + run.encode()
+        held = await self._context.get(key)
+        if held is None:
+            return False
+        # The list first: a crash between the two leaves a record without a list, which the next pass finds.
+        partition = keys.condemned_partition(self._context.uid, run)
+        while (page := await self._context.store.scan(partition, b"", BATCH)).keys:
+            await self._context.store.delete_many(partition, page.keys)
+        try:
+            await self._context.delete_if(key, held.predicate)
+        except PredicateFailed:
+            return False
+        return True
 
 
 def says_who_took(

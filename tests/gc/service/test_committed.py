@@ -697,10 +697,10 @@ async def test_asking_with_another_version_of_the_rules_ends_no_run(lake: Lake, 
 
 
 async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake: Lake, story: Story) -> None:
-    """Its branches were not touched by this attempt, so a sleeping commit of theirs could still be published."""
+    """Its branches were not bumped by this attempt, so a sleeping commit of theirs could still be published."""
     run = Run(lake)
     body = await run.plan(story.a)
-    await run.service._condemning._add_condemned(RunId(run.id), [story.b.id])
+    await lake.versions.retired.condemn(RunId(run.id), [story.b.id])
 
     answer = await run.service.condemn(run.id, body)
 

@@ -24,7 +24,7 @@ from lakebed.gc.service.reading import Reading
 from lakebed.gc.service.rules import RuleBook, RulesRecord
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure
-from lakebed.versions import SliceRecord, decode_cell, keys
+from lakebed.versions import BranchRecord, SliceRecord, decode_cell, keys
 from sim import explore
 from sim.hunting import MUTANTS
 from sim.planting import Mutant
@@ -104,7 +104,7 @@ async def the_same_again(lake: Lake) -> None:
 
 
 async def _scan_changes_only(self: Any, cursor: Any, rows: Any) -> Any:
-    head = await self._branch(cursor.branch)
+    head = await self._versions.inventory.find(BranchRecord, cursor.branch)
     commit = await self._versions.context.commits.read(head.commit_id)  # surgery
 
     class Changes:

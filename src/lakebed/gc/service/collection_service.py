@@ -371,7 +371,7 @@ class CollectionService:
         return await self._view(id_, record)
 
     async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
-        return view(run_id, record, condemned=len(await self._condemning.condemned(run_id)))
+        return view(run_id, record, condemned=len(await self._versions.retired.condemned(run_id)))
 
     async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
         """What keeps an object, and until when, or which run took it. See `Why.ask`."""

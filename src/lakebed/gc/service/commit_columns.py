@@ -18,9 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.base import CommitId, Corrupt, MetarangeId
-from lakebed.versions import Record, Versions, keys
-
-from .records import record_pages
+from lakebed.versions import Commit, Record, Versions
 
 ID_BYTES: Final = 32
 _PACKED: Final = pa.binary(ID_BYTES)
@@ -141,8 +139,8 @@ async def read_commits(versions: Versions) -> CommitColumns:
         NotAnId: a record names something else than commits and a tree.
     """
     columns = _Columns()
-    async for names, found in record_pages(versions, CommitFacts, keys.COMMIT):
-        columns.add(names, found)
+    async for page in versions.inventory.pages(CommitFacts, of=Commit):
+        columns.add(page.names, page.records)
     return columns.sorted()
 
 

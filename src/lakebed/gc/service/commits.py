@@ -30,12 +30,10 @@ from lakebed.versions import (
     SweptRecord,
     TagRecord,
     Versions,
-    keys,
 )
 
 from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
 from .orphaned import find_orphaned
-from .records import records
 
 PART_ROWS: Final = 1 << 17
 
@@ -122,7 +120,7 @@ class Snapshot:
 
 async def read_swept(versions: Versions) -> frozenset[CommitId]:
     """Return every commit that was swept until now."""
-    return frozenset([CommitId(name) async for name, _ in records(versions, SweptRecord, keys.SWEPT)])
+    return frozenset([CommitId(name) async for name, _ in versions.inventory.every(SweptRecord)])
 
 
 async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None = None) -> Snapshot:
@@ -133,15 +131,13 @@ async def read_snapshot(versions: Versions, *, known: frozenset[CommitId] | None
     swept = await read_swept(versions)
     refs = [
         ("intent", name, intent.commit_id, RefState.ACTIVE.value)
-        async for name, intent in records(versions, IntentRecord, keys.INTENT)
+        async for name, intent in versions.inventory.every(IntentRecord)
     ]
     refs += [
         ("branch", name, branch.commit_id, branch.state.value)
-        async for name, branch in records(versions, BranchRecord, keys.BRANCH)
+        async for name, branch in versions.inventory.every(BranchRecord)
     ]
-    refs += [
-        ("tag", name, tag.commit_id, tag.state.value) async for name, tag in records(versions, TagRecord, keys.TAG)
-    ]
+    refs += [("tag", name, tag.commit_id, tag.state.value) async for name, tag in versions.inventory.every(TagRecord)]
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept)
     orphaned = await find_orphaned(
         versions, snapshot.commits, snapshot.there(), heads=[commit for _, _, commit, _ in refs]
@@ -163,7 +159,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     young = {run for run, record in await versions.retired.runs() if record.started_ms > since_ms}
     stays = await _compared_with(versions, snapshot)
     if young:
-        stays |= {name async for name, swept in records(versions, SweptRecord, keys.SWEPT) if swept.run in young}
+        stays |= {name async for name, swept in versions.inventory.every(SweptRecord) if swept.run in young}
     return replace(snapshot, swept=snapshot.swept - stays) if stays else snapshot
 
 

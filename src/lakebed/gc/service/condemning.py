@@ -40,7 +40,7 @@ from lakebed.gc.protocol import (
     Sweep,
     check_manifest,
 )
-from lakebed.versions import Commit, RunRecord, SweptRecord, Versions, decode_record, encode_record, keys
+from lakebed.versions import RunRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
@@ -119,7 +119,7 @@ class Condemning:
         else:
             record = replace(record, state=before.state, started_ms=before.started_ms)
             held = await self._runs.write(run_id, record, held)
-        await self._add_condemned(run_id, commits)
+        await self._versions.retired.condemn(run_id, commits)
         if record.state is RunState.PLANNING:
             # Not before its list is whole: from here on every commit of it is condemned at once.
             record = replace(record, state=RunState.CONDEMNING)
@@ -132,35 +132,15 @@ class Condemning:
         Raises:
             BadInput: one of them is no commit of this repository.
         """
-        versions = self._versions
         branches: set[str] = set()
         for start in range(0, len(commits), WRITE_BATCH):
             batch = commits[start : start + WRITE_BATCH]
-            found = await versions.store.get_many(
-                versions.partition, [keys.COMMIT + commit.encode() for commit in batch]
-            )
-            for commit, held in zip(batch, found, strict=True):
-                if held is None:
+            found = await self._versions.inventory.commits(batch)
+            for commit, record in zip(batch, found, strict=True):
+                if record is None:
                     raise BadInput(f"condemned commit {commit} does not exist", commit=commit)
-                branches.add(decode_record(Commit, held.value).made_for)
+                branches.add(record.made_for)
         return sorted(branches - {""})
-
-    async def _add_condemned(self, run_id: RunId, commits: list[CommitId]) -> None:
-        partition = keys.condemned_partition(self._versions.uid, run_id)
-        for start in range(0, len(commits), WRITE_BATCH):
-            batch = commits[start : start + WRITE_BATCH]
-            await self._versions.store.set_many(partition, [(commit.encode(), b"") for commit in batch])
-
-    async def condemned(self, run_id: RunId) -> list[CommitId]:
-        """What the run condemns now, in order of id."""
-        partition = keys.condemned_partition(self._versions.uid, run_id)
-        found: list[CommitId] = []
-        start: bytes | None = b""
-        while start is not None:
-            page = await self._versions.store.scan(partition, start, WRITE_BATCH)
-            found += [CommitId(key.decode()) for key in page.keys]
-            start = page.next_start
-        return found
 
     async def _recheck(
         self, run_id: RunId, inputs: Inputs, attempt: str, listed: Manifest, uncommitted: Manifest
@@ -171,7 +151,7 @@ class Condemning:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
         # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
         ours = (await inputs.read_table(CONDEMNED, listed)).column("id").to_pylist()
-        published = set(await self.condemned(run_id)).intersection(ours)
+        published = set(await self._versions.retired.condemned(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
         condemned = published - kept - snapshot.swept - snapshot.late
@@ -226,24 +206,21 @@ class Condemning:
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
         await self._write_swept(run_id, condemned)
-        await self._drop(run_id, set(await self.condemned(run_id)) - set(condemned))
+        await self._versions.retired.release(
+            run_id, set(await self._versions.retired.condemned(run_id)) - set(condemned)
+        )
         return record
 
     async def _is_of_metadata(self, run_id: RunId) -> bool:
         return (await self._runs.read(run_id))[0].kind is RunKind.METADATA
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
-        value = encode_record(SweptRecord(run=run_id))
-        for start in range(0, len(commits), WRITE_BATCH):
-            batch = commits[start : start + WRITE_BATCH]
-            await self._versions.store.set_many(
-                self._versions.partition, [(keys.SWEPT + commit.encode(), value) for commit in batch]
-            )
+        await self._versions.retired.note_swept(run_id, commits)
         await self._runs.note_swept(run_id)
 
     async def drop_condemned(self, run_id: RunId) -> None:
         """For a run that neither condemns nor sweeps any more. What it swept has records of its own."""
-        await self._drop(run_id, set(await self.condemned(run_id)))
+        await self._versions.retired.release(run_id, set(await self._versions.retired.condemned(run_id)))
 
     async def drop_lists(self, *, old_age_ms: int) -> None:
         """What runs that have finished left of their lists. Somebody who slept since before his run was abandoned may
@@ -260,12 +237,6 @@ class Condemning:
                 with suppress(RunMoved):
                     _, held = await self._runs.read(run_id)
                     await self._runs.write(run_id, replace(record, listed=""), held)
-
-    async def _drop(self, run_id: RunId, commits: set[CommitId]) -> None:
-        partition = keys.condemned_partition(self._versions.uid, run_id)
-        names = sorted(commit.encode() for commit in commits)
-        for start in range(0, len(names), WRITE_BATCH):
-            await self._versions.store.delete_many(partition, names[start : start + WRITE_BATCH])
 
 
 def uncommitted_name(attempt: str) -> str:

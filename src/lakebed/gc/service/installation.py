@@ -146,13 +146,13 @@ class Installation:
                 return after
 
     async def _read(self) -> tuple[InstallationRecord, Held | None]:
-        held = await self._versions.store.get(self._versions.partition, INSTALLATION_KEY)
+        held = await self._versions.context.get(INSTALLATION_KEY)
         return (InstallationRecord() if held is None else decode_record(InstallationRecord, held.value)), held
 
     async def _write(self, record: InstallationRecord, before: Held | None) -> bool:
-        here, predicate = self._versions, None if before is None else before.predicate
+        predicate = None if before is None else before.predicate
         try:
-            await here.store.set_if(here.partition, INSTALLATION_KEY, encode_record(record), predicate)
+            await self._versions.context.set_if(INSTALLATION_KEY, encode_record(record), predicate)
         except PredicateFailed:
             return False
         return True

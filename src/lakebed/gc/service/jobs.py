@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, NotFound
 from lakebed.gc.protocol import JobState, JobView, Request
-from lakebed.kv import PredicateFailed, scan_prefix
+from lakebed.kv import PredicateFailed
 from lakebed.versions import Record, Versions, decode_record, encode_record
 
 JOB: Final = b"job/"
@@ -46,8 +46,7 @@ class RunningRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class JobBook:
     def __init__(self, versions: Versions) -> None:
-        self._store = versions.store
-        self._partition = versions.partition
+        self._records = versions.context
         self._ports = versions.ports
 
     # For what runs a job
@@ -58,7 +57,7 @@ class JobBook:
             JobRunning: one is, or another begins at this moment.
         """
         now_ms = self._ports.clock.now_ms()
-        held = await self._store.get(self._partition, RUNNING)
+        held = await self._records.get(RUNNING)
         if held is not None:
             running = decode_record(RunningRecord, held.value)
             if now_ms - running.beat_ms < LOST_AFTER_MS:
@@ -73,9 +72,9 @@ class JobBook:
         await self._write(job)
         value = encode_record(RunningRecord(job_id=job.id, beat_ms=now_ms))
         try:
-            await self._store.set_if(self._partition, RUNNING, value, held.predicate if held else None)
+            await self._records.set_if(RUNNING, value, held.predicate if held else None)
         except PredicateFailed as error:
-            await self._store.delete(self._partition, JOB + job.id.encode())
+            await self._records.delete(JOB + job.id.encode())
             raise JobRunning("another job begins in this repository") from error
         await self._forget_old()
         return job
@@ -83,13 +82,13 @@ class JobBook:
     async def beat(self, job: JobView) -> bool:
         """Record how far it has come. False: it is to stop, for a user asked for it or another job took its place."""
         await self._write(job)
-        held = await self._store.get(self._partition, RUNNING)
+        held = await self._records.get(RUNNING)
         running = None if held is None else decode_record(RunningRecord, held.value)
         if held is None or running is None or running.job_id != job.id or running.is_stopping:
             return False
         now = encode_record(replace(running, beat_ms=self._ports.clock.now_ms()))
         try:
-            await self._store.set_if(self._partition, RUNNING, now, held.predicate)
+            await self._records.set_if(RUNNING, now, held.predicate)
         except PredicateFailed:
             return await self.beat(job)
         return True
@@ -98,11 +97,11 @@ class JobBook:
         """The job as it ended, now, and room for the next one."""
         assert job.state is not JobState.RUNNING, job
         await self._write(replace(job, ended_ms=self._ports.clock.now_ms()))
-        held = await self._store.get(self._partition, RUNNING)
+        held = await self._records.get(RUNNING)
         if held is None or decode_record(RunningRecord, held.value).job_id != job.id:
             return
         try:
-            await self._store.delete_if(self._partition, RUNNING, held.predicate)
+            await self._records.delete_if(RUNNING, held.predicate)
         except PredicateFailed:
             await self.finish(job)
 
@@ -113,14 +112,14 @@ class JobBook:
         Raises:
             JobNotFound: there is none.
         """
-        held = await self._store.get(self._partition, JOB + job_id.encode())
+        held = await self._records.get(JOB + job_id.encode())
         if held is None:
             raise JobNotFound(f"there is no job {job_id}", job=job_id)
         return await self._shown(decode_record(JobRecord, held.value).job)
 
     async def list(self) -> list[JobView]:
         """Newest first."""
-        pairs = scan_prefix(self._store, self._partition, JOB)
+        pairs = self._records.scan(JOB)
         found = [decode_record(JobRecord, value).job async for _, value in pairs]
         return [await self._shown(job) for job in reversed(found)]
 
@@ -131,7 +130,7 @@ class JobBook:
             JobNotFound: there is none.
         """
         job = await self.get(job_id)
-        held = await self._store.get(self._partition, RUNNING)
+        held = await self._records.get(RUNNING)
         if job.state is not JobState.RUNNING or held is None:
             return job
         running = decode_record(RunningRecord, held.value)
@@ -139,14 +138,14 @@ class JobBook:
             return job
         try:
             stopping = encode_record(replace(running, is_stopping=True))
-            await self._store.set_if(self._partition, RUNNING, stopping, held.predicate)
+            await self._records.set_if(RUNNING, stopping, held.predicate)
         except PredicateFailed:
             return await self.ask_to_stop(job_id)
         return job
 
     async def is_running(self, job_id: str) -> bool:
         """Return whether it is the running one, with a beat in the last LOST_AFTER_MS. Costs one read."""
-        held = await self._store.get(self._partition, RUNNING)
+        held = await self._records.get(RUNNING)
         if held is None:
             return False
         running = decode_record(RunningRecord, held.value)
@@ -161,8 +160,9 @@ class JobBook:
         return replace(job, state=JobState.LOST, error="the server that ran it is gone: begin it again")
 
     async def _write(self, job: JobView) -> None:
-        await self._store.set(self._partition, JOB + job.id.encode(), encode_record(JobRecord(job=job)))
+        await self._records.set(JOB + job.id.encode(), JobRecord(job=job))
 
     async def _forget_old(self) -> None:
-        keys = [key async for key, _ in scan_prefix(self._store, self._partition, JOB)]
-        await self._store.delete_many(self._partition, keys[:-KEPT_MAX])
+        found = [key async for key, _ in self._records.scan(JOB)]
+        for key in found[:-KEPT_MAX]:
+            await self._records.delete(key)

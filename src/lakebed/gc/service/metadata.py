@@ -35,8 +35,8 @@ from lakebed.gc.protocol import (
     RunState,
     run_folder,
 )
-from lakebed.kv import Held, PredicateFailed
-from lakebed.versions import RefState, RunRecord, Versions, keys
+from lakebed.kv import Held
+from lakebed.versions import RefState, RunRecord, Versions
 
 from .commits import Snapshot, read_snapshot_for_metadata
 from .errors import RunMoved, RunNotFound
@@ -103,11 +103,7 @@ class MetadataRuns:
 
     async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
         """Give up, end, bump. The runs that are alive are returned: their folders stay."""
-        names = [id_.encode() for id_ in files] + [keys.retired_run(run) for run in runs]
-        partition = keys.retired_partition(self._versions.uid)
-        for start in range(0, len(names), WRITE_BATCH):
-            batch = [(name, run_id.encode()) for name in names[start : start + WRITE_BATCH]]
-            await self._versions.store.set_many(partition, batch)
+        await self._versions.retired.retire(run_id, ids=files, runs=runs)
         alive = [run for run in runs if not await self._end_planned(run)]
         for name, record in await self._versions.context.branches.every():
             # One that is being made can be read by nobody yet: who builds on it asks after this.
@@ -140,10 +136,12 @@ class MetadataRuns:
         What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
         """
         over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if record.state in _OVER]
-        given_up = await self._versions.retired.retired_by([keys.retired_run(run_id).decode() for run_id, _ in over])
+        are_retired = await self._versions.retired.are_retired([run_id for run_id, _ in over])
         forgotten: list[RunId] = []
-        for (run_id, record), by in zip(over, given_up, strict=True):
-            if by and not await self._has_files(run_folder(record.kind, run_id)) and await self._forget(run_id):
+        for (run_id, record), is_retired in zip(over, are_retired, strict=True):
+            if not is_retired or await self._has_files(run_folder(record.kind, run_id)):
+                continue
+            if await self._versions.retired.forget_run(run_id):
                 forgotten.append(run_id)
         return forgotten
 
@@ -152,19 +150,3 @@ class MetadataRuns:
             if page:
                 return True
         return False
-
-    async def _forget(self, run_id: RunId) -> bool:
-        held = await self._versions.store.get(self._versions.partition, keys.RUN + run_id.encode())
-        if held is None:
-            return False
-        # A crash between the two leaves a record without a list, which the next pass finds.
-        await self._drop(keys.condemned_partition(self._versions.uid, run_id))
-        try:
-            await self._versions.store.delete_if(self._versions.partition, keys.RUN + run_id.encode(), held.predicate)
-        except PredicateFailed:
-            return False
-        return True
-
-    async def _drop(self, partition: bytes) -> None:
-        while (page := await self._versions.store.scan(partition, b"", WRITE_BATCH)).keys:
-            await self._versions.store.delete_many(partition, page.keys)

@@ -50,11 +50,7 @@ from lakebed.versions import (
     UploadState,
     Versions,
     cell_columns,
-    decode_record,
-    keys,
 )
-
-from .records import records
 
 Numbers = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -208,18 +204,17 @@ class Search:
 
     async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
         """Each name of each address: cells of all branches, then uploads, then copies."""
-        async for branch, record in records(self._versions, BranchRecord, keys.BRANCH):
+        async for branch, record in self._versions.inventory.every(BranchRecord):
             for token in record.tokens():
                 async for work in self._cells(branch, token, wanted, found):
                     yield work
             yield Work(0, 1)
         for address in sorted(wanted.addresses):
-            held = await self._versions.store.get(self._versions.partition, keys.UPLOAD + address.encode())
-            upload = None if held is None else decode_record(UploadRecord, held.value)
+            upload = await self._versions.inventory.find(UploadRecord, address)
             if upload is not None and upload.state is not UploadState.EXPIRED:
                 name = UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
                 found.setdefault(address, []).append(name)
-        async for _, copy in records(self._versions, CopyRecord, keys.COPY):
+        async for _, copy in self._versions.inventory.every(CopyRecord):
             place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
             named = wanted.find(*place, copy.address)
             if named is not None:
@@ -229,10 +224,9 @@ class Search:
     async def _cells(
         self, branch: str, token: StagingToken, wanted: Wanted, found: dict[str, list[UncommittedName]]
     ) -> AsyncIterator[Work]:
-        partition = keys.token_partition(self._versions.uid, token)
         start: bytes | None = b""
         while start is not None:
-            page = await self._versions.store.scan(partition, start, SCAN_CELLS)
+            page = await self._versions.inventory.cells(token, start, SCAN_CELLS)
             start = page.next_start
             if not page.keys:
                 continue

@@ -29,15 +29,12 @@ from msgspec.structs import replace
 
 from lakebed.base import StagingToken
 from lakebed.gc.protocol import UNCOMMITTED, Manifest, PartWriter
-from lakebed.kv import Page
 from lakebed.versions import (
     BranchRecord,
     CopyRecord,
     UploadRecord,
     UploadState,
     Versions,
-    decode_record,
-    keys,
 )
 
 from .inputs import Inputs, digest_of_pages
@@ -142,7 +139,7 @@ class Reading:
     async def _step_cells(self, cursor: Cursor, rows: AddressRows) -> Cursor:
         if cursor.tokens:
             return await self._scan_token(cursor, rows)
-        found = await self._next_branch(cursor.branch)
+        found = await self._versions.inventory.next_branch(cursor.branch)
         if found is None:
             return _beginning(cursor, Phase.BUMP)
         name, record = found
@@ -154,11 +151,11 @@ class Reading:
             after = await self._scan_token(cursor, rows)
             return after if after.tokens[:1] == (token,) else replace(after, read=(*cursor.read, token))
         if not cursor.inside:
-            found = await self._next_branch(cursor.branch)
+            found = await self._versions.inventory.next_branch(cursor.branch)
             if found is None:
                 return _beginning(cursor, Phase.UPLOADS)
             return replace(cursor, branch=found[0], inside=True, read=())
-        record = await self._branch(cursor.branch)
+        record = await self._versions.inventory.find(BranchRecord, cursor.branch)
         sealed = () if record is None else record.sealed
         # Read even if an earlier phase read it too: rows may repeat, and a cursor cannot remember every token. Looked
         # for again after each reading: a frozen token may itself be frozen, and cleaned, while we read it.
@@ -169,48 +166,29 @@ class Reading:
         return replace(cursor, inside=False, read=())
 
     async def _scan_token(self, cursor: Cursor, rows: AddressRows) -> Cursor:
-        partition = keys.token_partition(self._versions.uid, cursor.tokens[0])
-        page = await self._versions.store.scan(partition, cursor.key, self._options.scan_page)
+        page = await self._versions.inventory.cells(cursor.tokens[0], cursor.key, self._options.scan_page)
         rows.add_cells(page.values, branch=cursor.branch, namespace=self._namespace)
         if page.next_start is not None:
             return replace(cursor, key=page.next_start)
         return replace(cursor, tokens=cursor.tokens[1:], key=b"")
 
-    async def _next_branch(self, after: str) -> tuple[str, BranchRecord] | None:
-        start = keys.BRANCH + after.encode() + (b"\0" if after else b"")
-        page = await self._versions.store.scan(self._versions.partition, start, 1)
-        if not page.keys or not page.keys[0].startswith(keys.BRANCH):
-            return None
-        return page.keys[0][len(keys.BRANCH) :].decode(), decode_record(BranchRecord, page.values[0])
-
-    async def _branch(self, name: str) -> BranchRecord | None:
-        held = await self._versions.store.get(self._versions.partition, keys.BRANCH + name.encode())
-        return None if held is None else decode_record(BranchRecord, held.value)
-
     async def _step_uploads(self, cursor: Cursor, rows: AddressRows) -> Cursor:
-        page, following = await self._scan_records(cursor, keys.UPLOAD, Phase.COPIES)
-        for key, value in zip(page.keys, page.values, strict=True):
-            record = decode_record(UploadRecord, value)
+        page = await self._versions.inventory.page(UploadRecord, cursor.key, self._options.scan_page)
+        for name, record in zip(page.names, page.records, strict=True):
             # One that is expired can be linked no more: what its client put there is garbage like any other.
             if record.state is not UploadState.EXPIRED:
-                address = self._address(key[len(keys.UPLOAD) :].decode(), created_ms=record.issued_ms)
-                rows.add(address, source="upload", branch=record.branch)
-        return following
+                rows.add(self._address(name, created_ms=record.issued_ms), source="upload", branch=record.branch)
+        return _following(cursor, page.next_start, Phase.COPIES)
 
     async def _step_copies(self, cursor: Cursor, rows: AddressRows) -> Cursor:
-        page, following = await self._scan_records(cursor, keys.COPY, Phase.DONE)
-        for value in page.values:
-            record = decode_record(CopyRecord, value)
+        page = await self._versions.inventory.page(CopyRecord, cursor.key, self._options.scan_page)
+        for record in page.records:
             rows.add(self._address(record.address, created_ms=record.started_ms), source="copy", branch=record.branch)
-        return following
-
-    async def _scan_records(self, cursor: Cursor, prefix: bytes, then: Phase) -> tuple[Page, Cursor]:
-        start = cursor.key or prefix
-        page = await self._versions.store.scan(self._versions.partition, start, self._options.scan_page)
-        mine = sum(key.startswith(prefix) for key in page.keys)
-        is_last = mine < len(page.keys) or page.next_start is None
-        following = replace(cursor, phase=then, key=b"") if is_last else replace(cursor, key=page.next_start)
-        return Page(page.keys[:mine], page.values[:mine], None), following
+        return _following(cursor, page.next_start, Phase.DONE)
 
     def _address(self, text: str, *, created_ms: int) -> Address:
         return address_of(text, namespace=self._namespace, created_ms=created_ms)
+
+
+def _following(cursor: Cursor, next_start: bytes | None, then: Phase) -> Cursor:
+    return replace(cursor, phase=then, key=b"") if next_start is None else replace(cursor, key=next_start)

@@ -64,7 +64,7 @@ class RuleBook:
 
     async def read(self) -> RulesRecord:
         """The rules in force. Version 0 without rules where none were ever set."""
-        held = await self._versions.store.get(self._versions.partition, RULES_KEY)
+        held = await self._versions.context.get(RULES_KEY)
         return RulesRecord(version=0, changed_ms=0) if held is None else decode_rules(held.value)
 
     async def version(self, version: int) -> RulesRecord:
@@ -90,8 +90,7 @@ class RuleBook:
         return found, oldest > 1
 
     async def _former(self, versions: range) -> list[RulesRecord]:
-        here = self._versions
-        held = await here.store.get_many(here.partition, [_former_key(version) for version in versions])
+        held = await self._versions.context.get_many([_former_key(version) for version in versions])
         return [decode_rules(found.value) for found in held if found is not None]
 
     async def write(self, rules: Rules | None, *, by: str = "", expected: int | None = None) -> RulesSet:
@@ -120,7 +119,7 @@ class RuleBook:
         versions = self._versions
         sent: RulesRecord | None = None
         while True:
-            held = await versions.store.get(versions.partition, RULES_KEY)
+            held = await versions.context.get(RULES_KEY)
             before = RulesRecord(version=0, changed_ms=0) if held is None else decode_rules(held.value)
             if sent is not None and before == sent:
                 break  # the answer was lost, and yet it was written
@@ -138,10 +137,10 @@ class RuleBook:
                 changed_by=by,
             )
             if held is not None:
-                await versions.store.set(versions.partition, _former_key(before.version), held.value)
+                await versions.context.set(_former_key(before.version), before)
             predicate = None if held is None else held.predicate
             try:
-                await versions.store.set_if(versions.partition, RULES_KEY, encode_record(record), predicate)
+                await versions.context.set_if(RULES_KEY, encode_record(record), predicate)
             except PredicateFailed:
                 continue
             except OutcomeUnknown:

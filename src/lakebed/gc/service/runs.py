@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakebed.base import RUN_MOVES, OutcomeUnknown, RunId
+from lakebed.base import RUN_MOVES, RunId
 from lakebed.gc.protocol import Apply, RunKind, RunState, RunView
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
@@ -16,15 +16,11 @@ from lakebed.versions import (
     UploadRecord,
     UploadState,
     Versions,
-    decode_record,
-    encode_record,
-    keys,
 )
 
 from .continuing import fresh_secret
 from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from .options import ServiceOptions
-from .records import records
 
 _BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.CONDEMNING)
 
@@ -41,10 +37,10 @@ class RunBook:
         Raises:
             RunNotFound: there is none.
         """
-        held = await self._versions.store.get(self._versions.partition, keys.RUN + run_id.encode())
-        if held is None:
+        found = await self._versions.retired.find_run(run_id)
+        if found is None:
             raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
-        return decode_record(RunRecord, held.value), held
+        return found
 
     async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
         """The record, if it is of this kind and in one of these states.
@@ -67,19 +63,10 @@ class RunBook:
             RunMoved: somebody else moved the run.
             OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
         """
-        versions = self._versions
-        value = encode_record(record)
-        predicate = None if before is None else before.predicate
         try:
-            now = await versions.store.set_if(versions.partition, keys.RUN + run_id.encode(), value, predicate)
+            return await self._versions.retired.write_run(run_id, record, before)
         except PredicateFailed:
             raise moved(run_id, (await self.read(run_id))[0]) from None
-        except OutcomeUnknown:
-            found = await versions.store.get(versions.partition, keys.RUN + run_id.encode())
-            if found is None or found.value != value:
-                raise
-            return found
-        return Held(value, now)
 
     async def check_not_retired(self, run_id: RunId) -> None:
         """For a run whose record was just written: a collection of metadata takes plans that were never applied.
@@ -87,7 +74,7 @@ class RunBook:
         Raises:
             RunMoved: it does, and the run is abandoned.
         """
-        if (await self._versions.retired.retired_by([keys.retired_run(run_id).decode()]))[0]:
+        if (await self._versions.retired.are_retired([run_id]))[0]:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
     async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
@@ -104,7 +91,7 @@ class RunBook:
         except RunNotFound:
             if uncommitted:
                 raise
-            if (await self._versions.retired.retired_by([keys.retired_run(run_id).decode()]))[0]:
+            if (await self._versions.retired.are_retired([run_id]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
             return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
@@ -221,24 +208,24 @@ class RunBook:
         """
         await self._versions.slices.end()
         await self._fence_dead_owners()
-        found = [item async for item in records(self._versions, SliceRecord, keys.SLICE)]
+        found = [item async for item in self._versions.inventory.every(SliceRecord)]
         closed = tuple(name for name, record in found if record.state is SliceState.CLOSED)
         return closed, len(found) - len(closed)
 
     async def _fence_dead_owners(self) -> None:
         versions = self._versions
         now_ms, age_ms = versions.ports.clock.now_ms(), self._options.dead_owner_age_ms
-        slices = [item async for item in records(versions, SliceRecord, keys.SLICE)]
+        slices = [item async for item in versions.inventory.every(SliceRecord)]
         dead = [n for n, s in slices if s.state is not SliceState.CLOSED and _is_old(s.opened_ms, now_ms, age_ms)]
-        await versions.fencing.fence_slices([keys.SLICE + name.encode() for name in dead])
-        uploads = [item async for item in records(versions, UploadRecord, keys.UPLOAD)]
+        await versions.fencing.fence_slices(dead)
+        uploads = [item async for item in versions.inventory.every(UploadRecord)]
         for name, upload in uploads:
             if upload.state in (UploadState.LINKING, UploadState.REVOKED) and _is_old(upload.issued_ms, now_ms, age_ms):
-                await versions.fencing.fence(UploadRecord, keys.UPLOAD + name.encode())
-        copies = [item async for item in records(versions, CopyRecord, keys.COPY)]
+                await versions.fencing.fence(UploadRecord, name)
+        copies = [item async for item in versions.inventory.every(CopyRecord)]
         for name, copy in copies:
             if copy.state is not CopyState.DONE and _is_old(copy.started_ms, now_ms, age_ms):
-                await versions.fencing.fence(CopyRecord, keys.COPY + name.encode())
+                await versions.fencing.fence(CopyRecord, name)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:

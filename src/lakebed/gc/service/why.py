@@ -55,8 +55,6 @@ from lakebed.versions import (
     SliceRecord,
     SliceState,
     Versions,
-    decode_record,
-    keys,
 )
 
 from .commit_columns import CommitColumns, packed, texts
@@ -213,12 +211,7 @@ class Why:
         found: dict[CommitId, str] = {}
         for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
-                start: bytes | None = b""
-                partition = keys.condemned_partition(self._versions.uid, run)
-                while start is not None:
-                    page = await self._versions.store.scan(partition, start, 1000)
-                    found |= {CommitId(key.decode()): run for key in page.keys}
-                    start = page.next_start
+                found |= dict.fromkeys(await self._versions.retired.condemned(run), run)
         return found
 
     # One object
@@ -310,9 +303,8 @@ class Why:
         place = parse_address(address)
         if place is None:
             return None
-        name = slice_name(place[0])
-        held = await self._versions.store.get(self._versions.partition, keys.SLICE + name.encode())
-        return held is not None and decode_record(SliceRecord, held.value).state is SliceState.CLOSED
+        record = await self._versions.inventory.find(SliceRecord, slice_name(place[0]))
+        return record is not None and record.state is SliceState.CLOSED
 
     # What runs hold, and what was taken
 

@@ -283,4 +283,4 @@ class Resetter:
     async def _drop_intent(self, intent: bytes) -> None:
         """Where that fails the cleaner does it: it is not to be taken for a failure of the reset."""
         with suppress(Unavailable, OutcomeUnknown):
-            await self._context.store.delete(self._context.partition, intent)
+            await self._context.delete(intent)
