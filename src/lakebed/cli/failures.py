@@ -84,6 +84,6 @@ def being_there(what: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        if str(error) != NAMELESS:
+        if str(error) != NAMELESS and not str(error).endswith(f": {NAMELESS}"):
             raise
         raise NotFound(f"{what}: {NAMELESS}", **error.facts) from error
