@@ -36,7 +36,11 @@ def collector(lakeside: Lakeside, rule: MetadataRule = FILES) -> Collecting:
 
 
 def tell_past(lakeside: Lakeside, spark: SparkSession | None) -> str:
-    """Two commits, of which the first was swept. Returns its id."""
+    """Three commits before the head, of which two were swept. The tree of the second stays for its child, the first's
+    does not. Returns the id of the second."""
+    lakeside.upload("a/0")
+    lakeside.commit(age_days=40)
+    lakeside.delete("a/0")
     lakeside.upload("a/1")
     first = lakeside.commit(age_days=30)
     lakeside.delete("a/1")
