@@ -7,7 +7,7 @@ slices closed and some not. Each ports is written with the real codecs and read 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,9 +32,10 @@ from lakebed.base import (
     slice_number,
     to_row,
 )
-from lakebed.gc import protocol
+from lakebed.gc import LocalSession, protocol
 from lakebed.gc.bucketed import Dealer
-from lakebed.gc.engines import Engine, LocalEngine
+from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
+from lakebed.gc.engines import spark as spark_engine
 from lakebed.gc.engines.spark import SparkEngine
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.history import judge, metaranges_of_all
@@ -58,7 +59,7 @@ from lakebed.gc.rules import (
     doomed_addresses,
     judge_commits,
 )
-from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.gc.tables import CANDIDATES, LIVE, Table
 from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports
@@ -234,7 +235,7 @@ class Engines:
 
 @pytest.fixture(params=["local", "spark"])
 def engines(request: pytest.FixtureRequest) -> Engines:
-    return Engines(None if request.param == "local" else lambda: request.getfixturevalue("spark"))
+    return Engines(None if request.param == "local" else lambda: request.getfixturevalue("session").spark)
 
 
 def examples(engines: Engines, ports: st.SearchStrategy[Ports], check: Callable[[Ports], None]) -> None:
@@ -452,3 +453,41 @@ def test_what_is_too_young_stays(engines: Engines, lake: Lake) -> None:
 
     assert addresses_of(lake, marked.doomed) == {format_address(SLICES[0], 0)}
     assert kept_in(lake, marked) == {format_address(SLICES[0], 1), format_address(SLICES[0], 2)}
+
+
+NUMBERS = Table("a number", pa.schema([pa.field("number", pa.int64(), nullable=False)]))
+
+
+async def echo(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+    yield share
+
+
+def in_pieces(*counts: int) -> pa.Table:
+    pieces = [NUMBERS.rows({"number": np.arange(count)}) for count in counts]
+    return pa.concat_tables(pieces)
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 5, 3), (5, 0), (0,), (1, 1)])
+def test_an_engine_deals_each_row_whatever_pieces_a_table_is_of(
+    engines: Engines, lake: Lake, counts: tuple[int, ...]
+) -> None:
+    async def run(engine: Engine, _: ObjectStore) -> pa.Table:
+        return await engine.run(echo, in_pieces(*counts), NUMBERS, effort=Effort())
+
+    found = engines.act(lake, run)
+
+    assert sorted(found["number"].to_pylist()) == sorted(number for count in counts for number in range(count))
+
+
+@pytest.mark.spark
+def test_a_row_that_spark_loses_on_its_way_stops_the_run(
+    lake: Lake, session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = spark_engine.spread
+    monkeypatch.setattr(spark_engine, "spread", lambda spark, rows, tasks: real(spark, rows.slice(1), tasks=tasks))
+
+    async def run(engine: Engine, _: ObjectStore) -> pa.Table:
+        return await engine.run(echo, in_pieces(5), NUMBERS, effort=Effort())
+
+    with pytest.raises(BadInput, match="were dealt 4 rows of 5"):
+        Engines(lambda: session.spark).act(lake, run)

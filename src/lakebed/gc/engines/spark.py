@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.gc.files import Lake
-from lakebed.gc.protocol import EngineName
+from lakebed.gc.protocol import BadInput, EngineName
 from lakebed.gc.tables import Table
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
@@ -64,24 +65,39 @@ class SparkEngine:
         """
         if self._is_small(rows, effort):
             return await self._local.run(work, rows, out, effort=effort)
-        return self._collect(in_tasks(self._lake, work, out), rows, out)
+        return self._collect(work, rows, out)
 
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
         if self._is_small(rows, effort):
             return await self._local.run_deleting(work, rows, out, effort=effort)
-        return self._collect(in_tasks(self._lake, _with_deleter(self._lake, work), out), rows, out)
+        return self._collect(_with_deleter(self._lake, work), rows, out)
 
     def _is_small(self, rows: pa.Table, effort: Effort) -> bool:
         limit_s = self._start_s if self._spark is None else self._job_s
         return not rows.num_rows or effort.seconds <= limit_s
 
-    def _collect(self, run: InTask, rows: pa.Table, out: Table) -> pa.Table:
+    def _collect(self, work: Work, rows: pa.Table, out: Table) -> pa.Table:
         if self._spark is None:
             self._spark = self._session()
+        run = in_tasks(self._lake, work, out, counts_rows=True)
         with told():
-            found: pa.Table = spread(self._spark, rows, tasks=self._tasks).mapInArrow(run, schema_of(out)).toArrow()
-        # An empty answer of Spark may have no schema of its own.
-        return found.select(out.schema.names).cast(out.schema) if found.num_rows else out.schema.empty_table()
+            answer = spread(self._spark, rows, tasks=self._tasks).mapInArrow(run, schema_of(_counted(out)))
+            found: pa.Table = answer.toArrow()
+        is_count = found[_DEALT].is_valid()
+        dealt = pc.sum(found.filter(is_count)[_DEALT]).as_py() or 0
+        if dealt != rows.num_rows:
+            # A row that no task saw would read as "no file names these objects".
+            raise BadInput(f"Spark's tasks were dealt {dealt} rows of {rows.num_rows}", input="rows of a step")
+        return found.filter(pc.invert(is_count)).select(out.schema.names).cast(out.schema)
+
+
+_DEALT: Final = "dealt"
+
+
+def _counted(out: Table) -> Table:
+    """Rows of `out`; and for each share a row of nothing but how many rows it had."""
+    fields = [field.with_nullable(True) for field in out.schema]
+    return Table(out.meaning, pa.schema([*fields, pa.field(_DEALT, pa.int64())]))
 
 
 def open_engine(
@@ -111,19 +127,28 @@ def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Tabl
 
 def spread(spark: SparkSession, rows: pa.Table, *, tasks: int) -> DataFrame:
     """Rows that each stand for a file, a folder or a bucket, dealt out to at most `tasks` tasks."""
-    df = spark.createDataFrame(rows, schema_of(Table("rows of a step", rows.schema)))
+    # In one piece: of a table whose first piece is empty, Spark makes a DataFrame without rows.
+    df = spark.createDataFrame(rows.combine_chunks(), schema_of(Table("rows of a step", rows.schema)))
     return df.repartition(max(1, min(tasks, rows.num_rows)))
 
 
-def in_tasks(lake: Lake, work: Work, out: Table) -> InTask:
+def in_tasks(lake: Lake, work: Work, out: Table, *, counts_rows: bool = False) -> InTask:
     """The function for `mapInArrow`: `work` over a partition's rows. A partition without rows costs nothing."""
+    schema = _counted(out).schema if counts_rows else out.schema
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         share = [batch for batch in batches if batch.num_rows]
-        if share:
-            with marked():
-                for table in _stepwise(lake, work, pa.Table.from_batches(share)):
-                    yield from table.select(out.schema.names).cast(out.schema).to_batches()
+        if not share:
+            return
+        rows = pa.Table.from_batches(share)
+        with marked():
+            for table in _stepwise(lake, work, rows):
+                found = table.select(out.schema.names)
+                if counts_rows:
+                    found = found.append_column(_DEALT, pa.nulls(found.num_rows, pa.int64()))
+                yield from found.cast(schema).to_batches()
+            if counts_rows:
+                yield from pa.Table.from_pylist([{_DEALT: rows.num_rows}], schema).to_batches()
 
     return run
 
