@@ -412,3 +412,18 @@ class TestCrashes:
 
         assert (await store.scan(repository.record.uid.encode(), b"", 10)).keys == []
         assert (await store.scan(b"repositories", b"", 10)).keys == []
+
+
+async def test_a_setting_is_not_acknowledged_into_a_repository_that_was_deleted_and_made_again(
+    make_catalog: Callable[[], Catalog], namespace: str
+) -> None:
+    here, there = make_catalog(), make_catalog()
+    await here.create("repo", storage_namespace=namespace)
+    old = await there.get("repo")
+    await here.delete("repo")
+    await here.create("repo", storage_namespace=f"{namespace}-again")
+
+    with pytest.raises(RepositoryNotFound):
+        await old.set_protection(["main"])
+
+    assert await (await here.get("repo")).settings.protection_patterns() == ((), "")

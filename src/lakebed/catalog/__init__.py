@@ -19,6 +19,7 @@ from .errors import (
     TooMuchMetadata,
     UploadMissing,
 )
+from .guards import Guards
 from .namespaces import Namespaces, OpenNamespace
 from .objects import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Objects, UploadTarget
 from .queue import BranchQueue
@@ -50,6 +51,7 @@ __all__ = [
     "DefaultBranchKept",
     "DeletedRecord",
     "ForeignAddress",
+    "Guards",
     "HiddenBranch",
     "MakeVersions",
     "NamespaceInUse",

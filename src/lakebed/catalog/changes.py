@@ -12,16 +12,16 @@ its own, for two that build at once make one of them build twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
-from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, UncommittedChanges
+from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, UncommittedChanges, Versions
 
 from .errors import DefaultBranchKept
+from .guards import Guards
 from .queue import BranchQueue
-
-if TYPE_CHECKING:
-    from .repository import Repository
+from .records import RepositoryRecord
+from .settings import Settings
 
 T = TypeVar("T")
 
@@ -35,9 +35,19 @@ POLITE_STEP_S: Final = 0.02
 
 
 class Changes:
-    def __init__(self, repository: Repository, queue: BranchQueue, ports: Ports) -> None:
-        self._repository = repository
-        self._versions = repository.versions
+    def __init__(
+        self,
+        versions: Versions,
+        record: RepositoryRecord,
+        settings: Settings,
+        guards: Guards,
+        queue: BranchQueue,
+        ports: Ports,
+    ) -> None:
+        self._versions = versions
+        self._default_branch = record.default_branch
+        self._settings = settings
+        self._guards = guards
         self._queue = queue
         self._ports = ports
 
@@ -61,7 +71,7 @@ class Changes:
             CommitQueueTimeout: the branch stayed busy.
             CommitOvertaken: by other processes, again and again.
         """
-        await self._repository.check_branch_writable(branch, force=force, verb="commit")
+        await self._guards.check_branch_writable(branch, force=force, verb="commit")
         head = (await self._versions.refs.get_branch(branch)).commit_id
 
         async def attempt(*, allow_empty: bool) -> Commit:
@@ -106,7 +116,7 @@ class Changes:
         Raises:
             UncommittedChanges: the branch has some.
         """
-        self._repository.check_writable(force=force)
+        self._guards.check_writable(force=force)
         return await self._on_clean(
             branch,
             lambda: self._versions.merges.merge(
@@ -133,7 +143,7 @@ class Changes:
         allow_empty: bool = False,
         force: bool = False,
     ) -> Commit:
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         return await self._on_clean(
             branch,
             lambda: self._versions.merges.revert(
@@ -163,7 +173,7 @@ class Changes:
         Raises:
             UncommittedChanges: the branch has some.
         """
-        self._repository.check_writable(force=force)
+        self._guards.check_writable(force=force)
         picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
         origin = {PICKED_KEY: picked.id, PICKED_COMMITTER_KEY: picked.committer}
         return await self._on_clean(
@@ -182,28 +192,28 @@ class Changes:
 
     async def reset(self, branch: str, *, force: bool = False) -> None:
         """Drop everything that is staged."""
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset(branch)
 
     async def reset_prefix(self, branch: str, prefix: str, *, force: bool = False) -> None:
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset_prefix(branch, prefix.encode())
 
     async def reset_object(self, branch: str, key: bytes, *, force: bool = False) -> None:
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset_object(branch, key)
 
     async def hard_reset(self, branch: str, ref: str, *, force: bool = False) -> None:
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         await self._in_turn(branch, lambda: self._versions.resets.hard_reset(branch, ref, force=force))
 
     # Branches and tags
 
     async def create_branch(self, name: str, source: str, *, hidden: bool = False, force: bool = False) -> CommitId:
-        self._repository.check_writable(force=force)
+        self._guards.check_writable(force=force)
         commit_id = await self._versions.refs.create_branch(name, source)
         if hidden:
-            await self._repository.settings.hide_branch(name)
+            await self._settings.hide_branch(name)
         return commit_id
 
     async def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -211,18 +221,18 @@ class Changes:
         Raises:
             DefaultBranchKept, ReadOnly, BranchNotFound.
         """
-        self._repository.check_writable(force=force)
-        if name == self._repository.record.default_branch:
+        self._guards.check_writable(force=force)
+        if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
         await self._versions.refs.delete_branch(name)
-        await self._repository.settings.unhide_branch(name)
+        await self._settings.unhide_branch(name)
 
     async def create_tag(self, name: str, source: str, *, force: bool = False) -> CommitId:
-        self._repository.check_writable(force=force)
+        self._guards.check_writable(force=force)
         return await self._versions.refs.create_tag(name, source)
 
     async def delete_tag(self, name: str, *, force: bool = False) -> None:
-        self._repository.check_writable(force=force)
+        self._guards.check_writable(force=force)
         await self._versions.refs.delete_tag(name)
 
     async def _on_clean(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:

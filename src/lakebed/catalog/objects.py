@@ -10,19 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, path_to_key
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
-from lakebed.versions import PathExists, PathNotFound
+from lakebed.versions import PathExists, PathNotFound, Versions
 
 from .errors import AddressInNamespace, NotHeaderText, TooManyPaths, UploadMissing
+from .guards import Guards
 from .namespaces import Namespaces
-
-if TYPE_CHECKING:
-    from .repository import Repository
 
 DELETE_MANY_MAX: Final = 1_000
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
@@ -40,15 +38,26 @@ class UploadTarget:
 
 
 class Objects:
-    def __init__(self, repository: Repository, namespaces: Namespaces, ports: Ports) -> None:
-        self._repository = repository
+    def __init__(
+        self,
+        versions: Versions,
+        objectstore: ObjectStore,
+        guards: Guards,
+        namespaces: Namespaces,
+        ports: Ports,
+        address_prefix: str,
+    ) -> None:
+        self._versions = versions
+        self._objectstore = objectstore
+        self._guards = guards
+        self._address_prefix = address_prefix
         self._namespaces = namespaces
         self._ports = ports
 
     # Reading
 
     async def get(self, ref: str, path: str) -> Entry:
-        return await self._repository.versions.staging.get(ref, path_to_key(path))
+        return await self._versions.staging.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """The object's bytes, from `start` to before `end`. ObjectMissing comes with the first chunk."""
@@ -84,15 +93,15 @@ class Objects:
         Raises:
             BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
             ShortBody: the body is not `size_bytes` long.
-            ReadOnly, ProtectedBranch: see `Repository.check_branch_writable`.
+            ReadOnly, ProtectedBranch: see `Guards.check_branch_writable`.
         """
         key = path_to_key(path)
         _check_header_text(content_type=content_type)
-        await self._repository.check_branch_writable(branch, force=force)
+        await self._guards.check_branch_writable(branch, force=force)
         if if_none_match:
             # Only to spare the transfer; what decides is the same check beside the write.
             await self._check_absent(branch, key)
-        objectstore = self._repository.objectstore
+        objectstore = self._objectstore
 
         async def store_body(address: str) -> Entry:
             stored = await objectstore.put(address, body, size_bytes=size_bytes)
@@ -105,7 +114,7 @@ class Objects:
                 metadata=dict(metadata) if metadata else {},
             )
 
-        return await self._repository.versions.staging.upload(
+        return await self._versions.staging.upload(
             branch, key, store_body, if_none_match=if_none_match, if_match=if_match
         )
 
@@ -119,13 +128,13 @@ class Objects:
             NotHeaderText: the checksum or the content type cannot be sent back.
         """
         _check_header_text(checksum=entry.checksum, content_type=entry.content_type)
-        await self._repository.check_branch_writable(branch, force=force)
-        if not is_absolute(entry.address) or is_inside(entry.address, self._repository.objectstore.uri):
+        await self._guards.check_branch_writable(branch, force=force)
+        if not is_absolute(entry.address) or is_inside(entry.address, self._objectstore.uri):
             raise AddressInNamespace(
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )
         await self._namespaces.check_outside(entry.address)
-        return await self._repository.versions.staging.put(branch, path_to_key(path), entry)
+        return await self._versions.staging.put(branch, path_to_key(path), entry)
 
     async def copy(
         self,
@@ -137,8 +146,8 @@ class Objects:
         shallow: bool = False,
         force: bool = False,
     ) -> Entry:
-        await self._repository.check_branch_writable(branch, force=force)
-        return await self._repository.versions.copies.copy(
+        await self._guards.check_branch_writable(branch, force=force)
+        return await self._versions.copies.copy(
             source_ref, path_to_key(source_path), branch, path_to_key(path), shallow=shallow
         )
 
@@ -148,16 +157,16 @@ class Objects:
         Raises:
             PathNotFound: nothing is at the path.
         """
-        await self._repository.check_branch_writable(branch)
+        await self._guards.check_branch_writable(branch)
         key = path_to_key(path)
-        return await self._repository.versions.copies.copy(
+        return await self._versions.copies.copy(
             branch, key, branch, key, alter=lambda entry: msgspec.structs.replace(entry, metadata=dict(metadata))
         )
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Absent afterwards, and no error if it was absent before."""
-        await self._repository.check_branch_writable(branch, force=force)
-        await self._repository.versions.staging.delete(branch, path_to_key(path))
+        await self._guards.check_branch_writable(branch, force=force)
+        await self._versions.staging.delete(branch, path_to_key(path))
 
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
@@ -169,8 +178,8 @@ class Objects:
         """
         if len(paths) > DELETE_MANY_MAX:
             raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
-        await self._repository.check_branch_writable(branch, force=force)
-        failed = await self._repository.versions.staging.delete_many(branch, [path_to_key(path) for path in paths])
+        await self._guards.check_branch_writable(branch, force=force)
+        failed = await self._versions.staging.delete_many(branch, [path_to_key(path) for path in paths])
         return [(key.decode(), error) for key, error in failed]
 
     # Addresses handed out
@@ -181,11 +190,11 @@ class Objects:
         Handed out for a protected branch and in a read-only repository too: linking is what they refuse.
         """
         path_to_key(path)  # Nobody shall put bytes for a path that cannot be linked.
-        address = await self._repository.versions.uploads.issue(branch)
+        address = await self._versions.uploads.issue(branch)
         url = None
         if presign_s is not None:
-            url = await self._repository.objectstore.presign_put(address, expires_s=presign_s)
-        return UploadTarget(address=address, full_address=self._repository.full_address(address), presigned_url=url)
+            url = await self._objectstore.presign_put(address, expires_s=presign_s)
+        return UploadTarget(address=address, full_address=self._address_prefix + address, presigned_url=url)
 
     async def link_upload(
         self,
@@ -209,11 +218,11 @@ class Objects:
         """
         key = path_to_key(path)
         _check_header_text(checksum=checksum, content_type=content_type)
-        await self._repository.check_branch_writable(branch, force=force)
-        address = full_address.removeprefix(self._repository.address_prefix)
+        await self._guards.check_branch_writable(branch, force=force)
+        address = full_address.removeprefix(self._address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
-        await self._check_stored(self._repository.objectstore, address, size_bytes)
+        await self._check_stored(self._objectstore, address, size_bytes)
         entry = Entry(
             address=address,
             size_bytes=size_bytes,
@@ -222,9 +231,7 @@ class Objects:
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
-        return await self._repository.versions.uploads.link(
-            branch, key, entry, if_none_match=if_none_match, if_match=if_match
-        )
+        return await self._versions.uploads.link(branch, key, entry, if_none_match=if_none_match, if_match=if_match)
 
     async def _check_stored(self, objectstore: ObjectStore, address: str, size_bytes: int) -> None:
         try:
@@ -238,13 +245,13 @@ class Objects:
 
     async def _check_absent(self, branch: str, key: bytes) -> None:
         try:
-            await self._repository.versions.staging.get(branch, key)
+            await self._versions.staging.get(branch, key)
         except PathNotFound:
             return
         raise PathExists("path already exists", key=key)
 
     def _locate(self, address: str) -> tuple[ObjectStore, str]:
-        return self._namespaces.locate(address) if "://" in address else (self._repository.objectstore, address)
+        return self._namespaces.locate(address) if "://" in address else (self._objectstore, address)
 
 
 def _check_header_text(**texts: str) -> None:

@@ -391,5 +391,6 @@ class Catalog:
                 objectstore=objectstore,
                 settings=Settings(record.uid, self.store, self._ports),
                 queue=BranchQueue(self._ports, wait_s_max=self._options.queue_wait_s_max),
+                store=self.store,
             )
         return opened

@@ -1,19 +1,21 @@
 """One repository as requests use it: its record, its versions, its namespace, its settings, and what guards changes.
 
 A handle may be `CatalogOptions.record_cache_ms` old; a repository deleted meanwhile still answers for that long here,
-and writes through it fail at their second look at the branch.
+and writes through it fail at their second look at the branch, settings at `Guards.confirm`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lakebed.base import Ports, RepositoryId
+from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import Versions
 
 from .changes import Changes
-from .errors import ProtectedBranch, ReadOnly
+from .guards import Guards
 from .namespaces import Namespaces
 from .objects import Objects
 from .queue import BranchQueue
@@ -29,6 +31,7 @@ class Open:
     objectstore: ObjectStore
     settings: Settings
     queue: BranchQueue
+    store: Store
 
 
 class Repository:
@@ -40,28 +43,22 @@ class Repository:
         self.versions = opened.versions
         self.objectstore = opened.objectstore
         self.settings = opened.settings
-        self.objects = Objects(self, namespaces, ports)
-        self.changes = Changes(self, opened.queue, ports)
         self.address_prefix = record.namespace_uri + "/"
+        self.guards = guards = Guards(repository_id, record, opened.settings, opened.store)
+        self.objects = Objects(opened.versions, opened.objectstore, guards, namespaces, ports, self.address_prefix)
+        self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports)
 
-    def check_writable(self, *, force: bool = False) -> None:
-        """
-        Raises:
-            ReadOnly: the repository is, and the caller does not force it.
-        """
-        if self.record.read_only and not force:
-            raise ReadOnly("read-only repository", repository=self.id)
-
-    async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
-        """Refuse a change that protection forbids. Merges, cherry-picks and deletions ask `check_writable` alone.
+    async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
+        """Replace the patterns of protected branches.
 
         Raises:
-            ReadOnly: as above.
-            ProtectedBranch: a rule protects it; that cannot be forced.
+            ReadOnly: the repository is.
+            SettingChanged: the ETag stored is not `if_match`.
+            RepositoryNotFound: the repository was deleted meanwhile.
         """
-        self.check_writable(force=force)
-        if await self.settings.is_protected(branch):
-            raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
+        self.guards.check_writable()
+        await self.settings.set_protection_patterns(patterns, if_match=if_match)
+        await self.guards.confirm()
 
     def full_address(self, address: str) -> str:
         """An entry's address as users see it: a full URI."""

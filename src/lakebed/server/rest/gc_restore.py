@@ -26,7 +26,7 @@ class Restores:
         repository's default branch."""
         repository = await self._catalog.get(request.args[0])
         branch = body.branch or repository.record.default_branch
-        await repository.check_branch_writable(branch)
+        await repository.guards.check_branch_writable(branch)
         refusal = _refusal(request.permissions, request.args[0])
         service = CollectionService(
             repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key

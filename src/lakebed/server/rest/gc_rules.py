@@ -45,17 +45,21 @@ class DayRules:
         branch_days = {rule.branch_id: rule.retention_days for rule in body.branches}
         if len(branch_days) != len(body.branches):
             raise InvalidBody("request body has an error: two rules for one branch")
-        repository.check_writable()
+        repository.guards.check_writable()
         book = CollectionService(repository.versions).rules
-        return _done(await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id))
+        written = await book.write_days(body.default_retention_days, branch_days, by=request.identity.user_id)
+        await repository.guards.confirm()
+        return _done(written)
 
     async def delete(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
-        repository.check_writable()
-        return _done(await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id))
+        repository.guards.check_writable()
+        written = await CollectionService(repository.versions).rules.write(None, by=request.identity.user_id)
+        await repository.guards.confirm()
+        return _done(written)
 
     async def may_set(self, request: RestRequest) -> None:
-        (await self._catalog.get(request.args[0])).check_writable()
+        (await self._catalog.get(request.args[0])).guards.check_writable()
 
 
 def _done(written: RulesSet) -> Response:
@@ -102,10 +106,11 @@ class FullRules:
 
 
 async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:
-    repository.check_writable()
+    repository.guards.check_writable()
     expected = request.integer("if_version", -1)
     book = CollectionService(repository.versions).rules
     written = await book.write(rules, by=request.identity.user_id, expected=None if expected == -1 else expected)
+    await repository.guards.confirm()
     return RulesWritten(version=written.version, counts_after=written.counts_after)
 
 

@@ -67,7 +67,7 @@ class Objects:
     async def may_upload(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         request.required("path")
-        await repository.check_branch_writable(request.args[1])
+        await repository.guards.check_branch_writable(request.args[1])
         await repository.versions.refs.get_branch(request.args[1])
 
     # Changing

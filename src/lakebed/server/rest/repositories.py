@@ -80,13 +80,12 @@ class Repositories:
     async def set_protection(self, request: RestRequest, rules: builtins.list[wire.BranchProtectionRule]) -> None:
         repository = await self._catalog.get(request.args[0])
         if_match = request.header(b"if-match")
-        repository.check_writable()
-        await repository.settings.set_protection_patterns(
+        await repository.set_protection(
             [rule.pattern for rule in rules], if_match=None if if_match is None else if_match.strip('"')
         )
 
     async def may_set_protection(self, request: RestRequest) -> None:
-        (await self._catalog.get(request.args[0])).check_writable()
+        (await self._catalog.get(request.args[0])).guards.check_writable()
 
 
 def routes(state: AppState) -> list[Route]:

@@ -1,0 +1,52 @@
+"""What a repository asks before a change, and, of a change that no branch guards, after it."""
+
+from __future__ import annotations
+
+from lakebed.base import RepositoryId
+from lakebed.kv import Store
+from lakebed.versions import decode_record, keys
+
+from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound
+from .records import RepositoryRecord, RepositoryState
+from .settings import Settings
+
+
+class Guards:
+    def __init__(self, repository_id: RepositoryId, record: RepositoryRecord, settings: Settings, store: Store) -> None:
+        self._id = repository_id
+        self._record = record
+        self._settings = settings
+        self._store = store
+
+    def check_writable(self, *, force: bool = False) -> None:
+        """
+        Raises:
+            ReadOnly: the repository is, and the caller does not force it.
+        """
+        if self._record.read_only and not force:
+            raise ReadOnly("read-only repository", repository=self._id)
+
+    async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
+        """Refuse a change that protection forbids. Merges, cherry-picks and deletions ask `check_writable` alone.
+
+        Raises:
+            ReadOnly: as above.
+            ProtectedBranch: a rule protects it; that cannot be forced.
+        """
+        self.check_writable(force=force)
+        if await self._settings.is_protected(branch):
+            raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
+
+    async def confirm(self) -> None:
+        """Look again after a setting was written, before it is acknowledged.
+
+        A handle may outlive its repository for a second. A write to a branch notices that at its second look at the
+        branch; a setting has none, and would be acknowledged into a repository that is gone.
+
+        Raises:
+            RepositoryNotFound: the repository was deleted meanwhile, or is another one of the same name by now.
+        """
+        held = await self._store.get(keys.REPOSITORIES, self._id.encode())
+        now = None if held is None else decode_record(RepositoryRecord, held.value)
+        if now is None or now.state is not RepositoryState.ACTIVE or now.uid != self._record.uid:
+            raise RepositoryNotFound("repository not found", repository=self._id)
