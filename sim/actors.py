@@ -72,6 +72,8 @@ class Scene:
     """Clocks do not jump. Where they may, ages mean nothing, and what only ages protect (from leaking) may leak."""
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
+    private: tuple[str, ...] = ()
+    """Keys that begin so are read by no other actor, and by no other life of one (`ports.Private`)."""
     alike: Sequence[tuple[str, ...]] = ()
     """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
     other, and the checks do not tell them apart."""

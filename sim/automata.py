@@ -194,7 +194,13 @@ class Automaton:
                 node.life = None
 
     def _begin(self, number: int) -> Life:
-        ports = SimPorts(self.actor.name, seed=self._seed, life=number, whole_batches=self._scene.whole_batches)
+        ports = SimPorts(
+            self.actor.name,
+            seed=self._seed,
+            life=number,
+            whole_batches=self._scene.whole_batches,
+            private=self._scene.private,
+        )
         program = self.actor.program if number == 0 or self.actor.restart is None else self.actor.restart
         return Life(self.actor.name, program, ports)
 

@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from .actors import Life, Strand
+from .ports import Private
 
 
 class _Unknown(Exception):
@@ -83,6 +84,9 @@ class _Walk:
         elif isinstance(value, tuple):
             self.parts.append(f"{id(kind)}")
             self.items((*value, *sorted(getattr(value, "__dict__", {}).items())))
+        elif kind is Private:
+            if not self._is_seen(value):
+                self.value(value.remembered())
         elif kind.__module__.startswith(_OURS):
             self._fields(kind, value, _names(kind, value), by_value=False)
         else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from lakebed.base import OutcomeUnknown, Ports
 from lakebed.kv import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
@@ -30,7 +30,9 @@ from lakebed.objectstore import (
     Stored,
 )
 
-from .effects import PAUSE, Mark, effect
+from .disk import Disk
+from .effects import PAUSE, WRITES, Effect, Mark, effect
+from .files import file_of, holder_of, known_file
 from .operations import Operation, Operations
 
 A = TypeVar("A")
@@ -40,16 +42,54 @@ DAWN_MS = 1_800_000_000_000
 """What every clock shows at first."""
 
 
+TREES: Final = "(trees)"
+"""Among a scene's private keys: no tree is ever deleted, so reading one that was written is no step."""
+REPORTS: Final = "(reports)"
+"""Likewise: listings of the special folders only go into reports, so they need not be made."""
+
+
+class Private:
+    """What no other actor of a scene reads, and what must not outlive its actor: carried out at once, as no step.
+
+    A step that no other actor can notice commutes with every step of theirs. So it is enough to try the orders of the
+    others, and to crash its actor before or after all of it: an ample set of one step. Whether it is so is for the
+    scene to say (`Scene.private`): not where a run is resumed, or goes on from what another one saved.
+    """
+
+    __slots__ = ("_disk", "files", "keys")
+
+    def __init__(self, keys: tuple[str, ...] = ()) -> None:
+        self.keys = keys
+        self._disk = Disk()
+        self.files: dict[str, str] = {}
+        """Digest of each object, in place of which its content need not be walked (memory.py)."""
+
+    async def ask(self, key: str, what: Effect) -> Any:
+        if not key.startswith(self.keys):
+            return await effect(what)
+        raw = self._disk.apply(what)
+        if what[0] in WRITES:
+            held = self._disk.objectstore.get(key)
+            self.files[key] = "" if held is None else hashlib.md5(held[0], usedforsecurity=False).hexdigest()
+        return raw
+
+    def remembered(self) -> object:
+        return self.files, self._disk.cells
+
+
 class SimPorts:
     """Everything one life of one actor is given, and what it reports back."""
 
-    def __init__(self, actor: str, *, seed: int = 0, life: int = 0, whole_batches: bool = False) -> None:
+    def __init__(
+        self, actor: str, *, seed: int = 0, life: int = 0, whole_batches: bool = False, private: tuple[str, ...] = ()
+    ) -> None:
         self.actor = actor
         self.seed = seed
         self.life = life
-        self.store = SimStore(whole_batches=whole_batches)
+        own = Private(private)
+        self.store = SimStore(whole_batches=whole_batches, own=own)
         self.clock = SimClock()
-        self.objectstore = SimObjectStore(self.clock)
+        self.objectstore = SimObjectStore(self.clock, own)
         self.ids = SimIds(f"{seed}/{actor}/{life}", self.clock)
         self.tasks = SimTasks()
         self.ports = Ports(self.clock, self.ids, self.tasks)
@@ -76,6 +116,8 @@ class SimClock:
         return self.ms
 
     async def sleep(self, seconds: float) -> None:
+        if not seconds:
+            return  # A server answers others there. Here they may act before and after every step anyway.
         await effect(("sleep", round(seconds * 1000)))
 
 
@@ -160,14 +202,15 @@ async def _coroutine(awaitable: Awaitable[T]) -> T:
 class SimStore:
     """`answers_late`: what a `get` read may be old when it arrives, which matters to whoever shares the answer."""
 
-    __slots__ = ("_whole_batches", "answers_late")
+    __slots__ = ("_whole_batches", "answers_late", "own")
 
-    def __init__(self, *, whole_batches: bool = False) -> None:
+    def __init__(self, *, whole_batches: bool = False, own: Private) -> None:
         self._whole_batches = whole_batches
+        self.own = own
         self.answers_late = False
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        raw = await effect(("get", partition, key))
+        raw = await self.own.ask(key.decode(), ("get", partition, key))
         if self.answers_late:
             await effect(PAUSE)
         if raw is None:
@@ -206,7 +249,7 @@ class SimStore:
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
-        raw = _written(await effect(("set_if", partition, key, value, predicate)))
+        raw = _written(await self.own.ask(key.decode(), ("set_if", partition, key, value, predicate)))
         if raw is Mark.FAILED:
             raise PredicateFailed("the stored value is another")
         assert isinstance(raw, bytes | int)
@@ -254,12 +297,16 @@ def _refuse() -> NoReturn:
 class SimObjectStore:
     """A put is durable at one step; its body is drawn before that."""
 
-    __slots__ = ("_clock",)
+    __slots__ = ("_clock", "own")
 
     uri = "sim://namespace"
 
-    def __init__(self, clock: SimClock) -> None:
+    def __init__(self, clock: SimClock, own: Private) -> None:
         self._clock = clock
+        self.own = own
+
+    async def _ask(self, key: str, what: Effect) -> Any:
+        return _objectstore(await self.own.ask(key, what))
 
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
         data = body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
@@ -270,16 +317,17 @@ class SimObjectStore:
 
     async def put_value(self, key: str, content: object, size_bytes: int, *, if_absent: bool = False) -> None:
         """Store any hashable value, unencoded: what `SimTrees` does."""
-        if _objectstore(await effect(("put", key, content, size_bytes, if_absent, self._clock.ms))) is Mark.EXISTS:
+        if await self._ask(key, ("put", key, content, size_bytes, if_absent, self._clock.ms)) is Mark.EXISTS:
             raise ObjectExists("key is taken", key=key)
 
     async def get_value(self, key: str) -> Any:
-        return _found(key, await effect(("fetch", key)))
+        return _found(key, await self._ask(key, ("fetch", key)))
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        data = await self.get_value(key)
-        assert isinstance(data, bytes), key
-        return data[start:end]
+        """Also of a simulated tree, as the bytes of its files."""
+        if TREES in self.own.keys and (known := known_file(key)) is not None:
+            return known[start:end]
+        return file_of(await self.get_value(holder_of(key)), key)[start:end]
 
     async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         data = await self.get(key, start=start, end=end)
@@ -287,24 +335,28 @@ class SimObjectStore:
             yield data[position : position + CHUNK_BYTES]
 
     async def stat(self, key: str) -> ObjectStat:
-        raw = _found(key, await effect(("stat", key)))
+        raw = _found(key, await self._ask(key, ("stat", key)))
         return ObjectStat(key=raw[0], size_bytes=raw[1], modified_ms=raw[2])
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        if prefix == "_lakefs/" and REPORTS in self.own.keys:
+            return
         page = None
         while page is None or len(page) == _LIST_PAGE:
-            page = _objectstore(await effect(("list", prefix, start_after, _LIST_PAGE)))
+            page = await self._ask(prefix, ("list", prefix, start_after, _LIST_PAGE))
             if page:
                 yield [ObjectStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
                 start_after = page[-1][0]
 
     async def level(self, folder: str = "") -> Level:
+        if REPORTS in self.own.keys:
+            return Level(keys=[], folders=[])
         below = [stat.key[len(folder) :] async for page in self.list(folder) for stat in page]
         folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)
         return Level(keys=[folder + key for key in below if "/" not in key], folders=[*folders])
 
     async def copy(self, source: str, target: str) -> None:
-        _found(source, await effect(("copy", source, target, self._clock.ms)))
+        _found(source, await self._ask(source, ("copy", source, target, self._clock.ms)))
 
     async def presign_get(self, key: str, *, expires_s: int) -> str | None:
         return f"{self.uri}/{key}?get&expires={expires_s}"
@@ -319,11 +371,16 @@ class SimObjectStore:
 class SimDeleter:
     """Deletes from the simulated object store of whichever actor runs, one key a step."""
 
+    __slots__ = ("own",)
+
     uri = SimObjectStore.uri
+
+    def __init__(self, own: Private | None = None) -> None:
+        self.own = own or Private()
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
         for key in keys:
-            _objectstore(await effect(("erase", (key,))))
+            _objectstore(await self.own.ask(key, ("erase", (key,))))
         return []
 
     async def close(self) -> None:
@@ -340,6 +397,6 @@ def _objectstore(raw: Any) -> Any:
 
 
 def _found(key: str, raw: Any) -> Any:
-    if _objectstore(raw) is Mark.MISSING:
+    if raw is Mark.MISSING:
         raise ObjectMissing("no such object", key=key)
     return raw

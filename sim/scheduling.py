@@ -218,7 +218,9 @@ class Simulation:
         return Run(ending, self.trace or [], self.steps, self.fault_count)
 
     def _start(self, actor: Actor, *, life: int = 0) -> None:
-        ports = SimPorts(actor.name, seed=self.seed, life=life, whole_batches=self.scene.whole_batches)
+        ports = SimPorts(
+            actor.name, seed=self.seed, life=life, whole_batches=self.scene.whole_batches, private=self.scene.private
+        )
         self._past.append(ports)
         program = actor.program if life == 0 or actor.restart is None else actor.restart
         self._lives[actor.name] = Life(actor.name, program, ports)

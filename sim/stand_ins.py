@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from msgspec.structs import replace
-
 from lakebed.base import RunId, RunKind
 from lakebed.gc.protocol import RunState
 from lakebed.gc.rules import Namespace, clean_run
-from lakebed.gc.service.commit_columns import CommitColumns
-from lakebed.gc.service.commits import Snapshot
 from lakebed.versions import Commit, RunRecord, SliceRecord, keys
 
 from .collecting import READERS, SimCollector
@@ -98,14 +94,6 @@ _COMMIT = ("committer, run", "writer, committer, run")
 _GRACE = ("reader of bytes, uploader, run with grace",)
 
 
-async def _unswept(self: Any, run_id: Any, *_: Any) -> None:
-    await self.runs.note_swept(run_id)
-
-
-async def _nothing(*_: Any) -> set[str]:
-    return set()
-
-
 async def _open_ones_too(self: SimCollector) -> frozenset[str]:
     return frozenset([name async for name, _ in self.repo.inventory.every(SliceRecord)])
 
@@ -125,15 +113,6 @@ _real_closed: Any = SimCollector._closed  # noqa: SLF001  # the real one, to cal
 
 
 _BEHIND: Final = ("uploader, committed run of its commit",)
-
-
-async def _publish_without_touch(self: SimCollector, run_id: RunId, expired: Any, plan: Snapshot, *rules: int) -> None:
-    nameless = [(id_, replace(commit, made_for="")) for id_, commit in plan.commits]
-    plan = Snapshot(refs=plan.refs, commits=CommitColumns.of(nameless), swept=plan.swept)
-    await _real_publish(self, run_id, expired, plan, *rules)
-
-
-_real_publish: Any = SimCollector._publish  # noqa: SLF001  # the real one, to call from the changed one
 
 
 async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
@@ -206,42 +185,12 @@ STAND_IN_MUTANTS: Final = (
         ("uploader that closes, run",),
         patches(SimCollector, collect_uncommitted=_collecting("rucsl")),
     ),
-    mutant(
-        "commits-first",
-        "commits are read after cells",
-        _COMMIT,
-        patches(SimCollector, collect_uncommitted=_collecting("rslcu")),
-    ),
-    mutant(
-        "commits-noted",
-        "commits, reachable or not",
-        _COMMIT,
-        patches(SimCollector, collect_uncommitted=_collecting("rslup")),
-    ),
     mutant("grace-none", "readers have a grace", _GRACE, patches(SimCollector, grace=_no_grace)),
     mutant(
         "grace-early",
         "the grace begins after the last look",
         _GRACE,
         patches(SimCollector, read_staging=_grace_before_reading, grace=_no_grace),
-    ),
-    mutant(
-        "swept-none",
-        "swept commits have records for ever",
-        ("brancher, committed run",),
-        patches(SimCollector, write_swept=_unswept),
-    ),
-    mutant(
-        "staging-unread",
-        "a committed run keeps what is staged",
-        ("copier from a commit, committed run",),
-        patches(SimCollector, read_staging=_nothing),
-    ),
-    mutant(
-        "needed-unread",
-        "a committed run keeps what other commits name",
-        ("reverter, committed run",),
-        patches(SimCollector, needed=_nothing),
     ),
     mutant(
         "committed-open",
@@ -258,12 +207,6 @@ STAND_IN_MUTANTS: Final = (
     mutant("swept-no-grace", "readers of a commit have a grace", _PAST_READ, patches(SimCollector, grace=_no_grace)),
     mutant(
         "swept-after", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
-    ),
-    mutant(
-        "condemn-unbumped",
-        "branches of condemned commits are bumped",
-        ("reverter, committed run",),
-        patches(SimCollector, _publish=_publish_without_touch),
     ),
     mutant("tree-unasked", "he asks after the tree's id too", _ALL, patches(RangedTrees, _write=_write_tree_unasked)),
     mutant("given-back", "given up for ever", _ALL, patches(SimMetadata, sweep=_take_back)),

@@ -8,7 +8,6 @@ Held equal to the real trees on random changes, differences and merges by tests/
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeAlias
@@ -20,6 +19,7 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import RangeInfo, Strategy, metarange_key, rows_from_table
 from lakebed.versions import Applied, DiffRow, Merged, RetiredBy, Trees, none_retired
 
+from .files import Tree, files_of
 from .ports import SimObjectStore
 
 Contents: TypeAlias = dict[bytes, Row]
@@ -124,19 +124,16 @@ class SimTrees(Trees):
     async def _write(self, contents: Contents, retired_by: RetiredBy) -> MetarangeId:
         if not contents:
             return EMPTY_METARANGE
-        pairs = tuple(sorted(contents.items()))
-        id_ = _id_of(pairs, "")
-        while salt := (await retired_by([id_]))[0]:
-            id_ = _id_of(pairs, salt)
+        pairs, salt = tuple(sorted(contents.items())), ""
+        files = files_of(pairs)
+        while retired := (await retired_by([files.metarange_id]))[0]:
+            salt = retired
+            files = files_of(pairs, salt)
+        id_ = files.metarange_id
         if self._remembered is not None:
             self._remembered[id_] = dict(pairs)
-        await self._objectstore.put_value(metarange_key(id_), pairs, 100 * len(pairs))
+        await self._objectstore.put_value(metarange_key(id_), Tree(pairs, salt), len(files.metarange))
         return id_
-
-
-def _id_of(pairs: tuple[tuple[bytes, Row], ...], salt: str) -> MetarangeId:
-    content = repr([(key, row[0]) for key, row in pairs]) + salt
-    return MetarangeId(hashlib.sha256(content.encode()).hexdigest())
 
 
 def differences(left: Contents, right: Contents) -> list[DiffRow]:

@@ -30,6 +30,7 @@ from .deeds import (
     set_rules,
 )
 from .exploring import Budget
+from .flows import LARGE, flow_scenes
 from .hazards import hazard_scenes
 from .installations import installation_worlds
 from .metadata import run_beside
@@ -55,6 +56,8 @@ A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
 ALONE: Final = Budget(alone_max=60)
+WHOLE: Final = Budget(alone_max=160)
+"""A plan and an apply by the shipped flow, alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ def small_worlds() -> Iterator[World]:
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
+    for one in flow_scenes():
+        for budget in (WHOLE, A_CRASH, A_LOSS, LATE):
+            yield World(one, budget, budget is WHOLE and one.name not in LARGE)
     for one, budget, is_quick in (*metadata_worlds(), *installation_worlds()):
         yield World(one, budget, is_quick)
 

@@ -1,0 +1,73 @@
+"""The files of simulated trees: a tree is one value on the simulated disk, and reads as the real bytes of its files.
+
+`SimTrees` write the pairs of a tree at once, under the key of its metarange. Whoever reads files of a tree, as a
+collection does, gets what the real codec makes of the pairs: one metarange, which names one range. The range lies
+nowhere by itself: it is there as long as the metarange is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from lakebed.base import MetarangeId, Row
+from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+
+Pairs: TypeAlias = tuple[tuple[bytes, Row], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFiles:
+    metarange_id: MetarangeId
+    metarange: bytes
+    range: bytes
+
+
+_KNOWN: Final[dict[str, bytes]] = {}
+_HOLDERS: Final[dict[str, str]] = {}
+"""Key of a range file → key of the metarange that it comes with. What a name stands for follows from content, so this
+is no state: a process that has not met a tree learns its files when it reads the metarange."""
+
+
+@lru_cache(maxsize=100_000)
+def files_of(pairs: Pairs, salt: str = "") -> TreeFiles:
+    keys, rows = zip(*pairs, strict=True)
+    info, data = encode_range(table_from_rows(keys, rows), salt=salt)
+    id_, metarange = encode_metarange([info], salt=salt)
+    _HOLDERS[range_key(info.id)] = metarange_key(id_)
+    _KNOWN[range_key(info.id)], _KNOWN[metarange_key(id_)] = data, metarange
+    return TreeFiles(id_, metarange, data)
+
+
+def holder_of(key: str) -> str:
+    """Where the value lies that the bytes of this file are made from."""
+    return _HOLDERS.get(key, key)
+
+
+def known_file(key: str) -> bytes | None:
+    """The file of this key, if a tree that has it was ever made: it follows from the key."""
+    return _KNOWN.get(key)
+
+
+def file_of(value: Any, key: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    files = files_of(value.pairs, value.salt)
+    return files.range if key in _HOLDERS else files.metarange
+
+
+class Tree(tuple[Any, ...]):
+    """The pairs of a tree, as checkers read them, and the salt of its files."""
+
+    salt: str
+
+    def __new__(cls, pairs: Iterable[Any], salt: str = "") -> Tree:
+        made = super().__new__(cls, pairs)
+        made.salt = salt
+        return made
+
+    @property
+    def pairs(self) -> Pairs:
+        return tuple(self)
