@@ -41,7 +41,8 @@ class Retired:
             Condemned: a run took, or is about to take, the data of one of these commits.
         """
         wanted = sorted(set(commits) - {CommitId("")})
-        taking = [run for run, record in await self.runs() if record.state in TAKING]
+        # Each commit of a run that noted `swept` has its record below. Else a deferred run would cost reads for days.
+        taking = [run for run, record in await self.runs() if record.state in TAKING and not record.swept]
         for run in taking:
             partition = keys.condemned_partition(self._context.uid, run)
             for commit, held in zip(
