@@ -13,9 +13,10 @@ from typing import TypeVar
 from lakebed import wire
 from lakebed.base import RunId
 from lakebed.gc import protocol
-from lakebed.gc.protocol import RunKind, input_folder
+from lakebed.gc.protocol import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.gc.service import BadContinuation, CollectionService, Reader, Searches
 from lakebed.operations import collections, collectors
+from lakebed.server.errors import InvalidBody
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
@@ -103,6 +104,7 @@ class Runs:
         self, call: Callable[[CollectionService, str, B], Awaitable[A]]
     ) -> Callable[[RestRequest, B], Awaitable[A]]:
         async def handle(request: RestRequest, body: B) -> A:
+            _check_manifests(body)
             return await call(await self._service(request), request.args[1], body)
 
         return handle
@@ -146,3 +148,18 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.END_GC_RUN, runs.step(CollectionService.end)),
         Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(CollectionService.abandon)),
     ]
+
+
+def _check_manifests(body: object) -> None:
+    """Hold the manifests that the caller sent against their form, before they are taken for damaged files of ours.
+
+    Raises:
+        InvalidBody: one is of an unknown table or version, or its sums do not add up.
+    """
+    for name in getattr(body, "__struct_fields__", ()):
+        manifest = getattr(body, name)
+        if isinstance(manifest, Manifest):
+            try:
+                check_manifest(manifest, name=name)
+            except BadInput as error:
+                raise InvalidBody(str(error)) from error
