@@ -34,8 +34,8 @@ NAMES: Final = {
     "policyId": ("AllAccess", "nosuch"),
 }
 JUNK: Final = (
-    "", " ", "x", "a/b", "..", "%2f", "\x00", "\n", "é", "😀", "a" * 5_000, "-1", "0", "1e9", "9" * 40, "true", "null", "[",
-    "${user}", "lakefs://lake/main/a", "local://x", "s3://b/k", "*", "~", "@", "$", "^",
+    "", " ", "x", "a/b", "..", "%2f", "\x00", "\n", "é", "😀", "a" * 5_000, "-1", "0", "1e9", "9" * 40, "true", "null",
+    "[", "${user}", "lakefs://lake/main/a", "local://x", "s3://b/k", "*", "~", "@", "$", "^",
 )  # fmt: skip
 RANGES: Final = ("bytes=0-0", "bytes=" + "1-1" * 60 + "x", "bytes=" + "9" * 5_000 + "-", "bytes=-1,2-", "lines=1-2")
 
