@@ -17,7 +17,7 @@ from lakebed.gc.rules import NOTHING_SAVED, Namespace, Saved, optimised_run
 from lakebed.gc.service.reading import Cursor, Phase
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import metarange_key
-from lakebed.versions import Commit, Versions, decode_record, keys
+from lakebed.versions import Commit, Options, Versions, decode_record, keys
 
 from .actors import Actor, Ending, Scene, Violation
 from .collecting import Addresses, SimCollector
@@ -27,7 +27,7 @@ from .ports import SimDeleter, SimObjectStore, SimPorts
 from .reachable import reachable
 from .scenes import FAR_FUTURE_MS, SIDE, Do, client, commit, delete, scene, upload, versions
 from .surgery import mutant, patches
-from .views import PARTITION
+from .views import PARTITION, UID
 
 SAVED: Final = "saved"
 HOUR_MS: Final = 3_600_000
@@ -104,10 +104,16 @@ class OptimisedCollector(SimCollector):
 # What actors do
 
 
-def optimised(name: str) -> Do:
-    """A run that goes on from the last one, to what it saves."""
+def optimised(name: str, *, elsewhere: bool = False) -> Do:
+    """A run that goes on from the last one, to what it saves. It closes the slices of its own process; `elsewhere`: it
+    runs in another one, and this one's stay open."""
 
     async def act(repo: Versions) -> None:
+        if elsewhere:
+            own, options = repo.objectstore, Options(owner="elsewhere")
+            repo = Versions(
+                uid=UID, store=repo.store, objectstore=own, trees=repo.trees, ports=repo.ports, options=options
+            )
         await OptimisedCollector(repo).collect_optimised()
 
     return Do(Operation(name, "run"), act)
@@ -208,7 +214,7 @@ def optimised_scenes() -> Iterator[tuple[Scene, Quick]]:
     first = _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
     yield first, (True, False, False)
     # Committed before the base, in a slice that closes after it: only saved bitmaps know.
-    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2")]
+    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", elsewhere=True)]
     yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old), (True, False, False)
     # A rename between two readings.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
