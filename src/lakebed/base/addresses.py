@@ -1,12 +1,12 @@
 """Physical addresses inside a storage namespace: `data/<slice>/<sequence>` (docs/formats/addresses.md).
 
-A slice is a signed-64-bit-safe integer: 41 bits of reversed milliseconds (so that newer slices sort first), then 22
-random bits. Its name is 13 digits of base32hex, whose alphabet is in byte order, so names sort as the numbers do.
+A slice is an integer that fits into 63 bits: 41 bits of reversed milliseconds, so that newer slices sort first, then 22
+random bits. Its name is 13 digits of base32hex. That alphabet is in byte order, so names sort as the numbers do.
 The sequence is a dense counter in its slice, 8 decimal digits, so it too sorts as a number. One server instance owns
-a slice, and never hands out a number twice. Being numbers is what makes the collectors' joins cheap and exact: the
-mark works on one bitmap a slice.
+a slice, and never hands out a number twice. Numbers make the collectors' joins cheap and exact: the mark keeps one
+bitmap for each slice.
 
-Any other address is *foreign*: a full URI outside the namespace, or an old layout inside it. It is kept as text.
+Any other address is *foreign*: a full URI outside the namespace, or an old layout inside it. Lakebed keeps it as text.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _INNER: Final = re.compile(r"(.+?)/(?:_lakefs(?:/|\Z)|data/[0-7][0-9a-v]{12}/[0-
 
 
 def slice_number(*, opened_at_ms: int, random_bits: int) -> int:
-    """The slice opened at this Unix time in milliseconds. Only the low 22 of `random_bits` count."""
+    """Return the slice opened at this Unix time in milliseconds. Only the low 22 of `random_bits` count."""
     reversed_ms = (1 << _TIME_BITS) - 1 - (opened_at_ms & ((1 << _TIME_BITS) - 1))
     return reversed_ms << _RANDOM_BITS | random_bits & ((1 << _RANDOM_BITS) - 1)
 
 
 def slice_opened_at_ms(slice_: int) -> int:
-    """When the slice was opened, as its owner's clock saw it. For reports and rotation, never for safety."""
+    """Return when the slice was opened, by its owner's clock. Use it for reports and rotation, never for safety."""
     return (1 << _TIME_BITS) - 1 - (slice_ >> _RANDOM_BITS)
 
 
@@ -44,7 +44,7 @@ def slice_name(slice_: int) -> str:
 
 
 def parse_slice_name(name: str) -> int | None:
-    """The number that `slice_name` turns into this name, or None: then it is no slice of ours."""
+    """Return the number that `slice_name` turns into this name, or None where the name is no slice's."""
     if len(name) != _NAME_LENGTH:
         return None
     number = 0
@@ -62,9 +62,9 @@ def format_address(slice_: int, sequence: int) -> str:
 
 
 def parse_address(address: str) -> tuple[int, int] | None:
-    """Slice and sequence of an address as `format_address` writes it, or None where it is foreign.
+    """Return slice and sequence of an address that `format_address` wrote, or None where it is foreign.
 
-    Exact: an address that would not be written back byte for byte is foreign.
+    An address that `format_address` would not write back byte for byte is foreign.
     """
     if len(address) != 27 or not address.startswith("data/") or address[18] != "/":
         return None
@@ -76,14 +76,14 @@ def parse_address(address: str) -> tuple[int, int] | None:
 
 
 def is_absolute(address: str) -> bool:
-    """Whether this is a full URI rather than a key inside the repository's storage namespace."""
+    """Tell a full URI from a key inside the repository's storage namespace."""
     return "://" in address
 
 
 def is_inside(address: str, namespace: str) -> bool:
-    """Whether a full URI lies in a namespace (given as its store spells it, without a slash at its end).
+    """Return True where a full URI lies in a namespace, which is spelled as its store does, without a slash at its end.
 
-    Schemes are the same in any case, and stores open them so; nothing else of a URI is.
+    The scheme is compared without regard to case, because stores open it so. The rest is compared exactly.
     """
     scheme, separator, rest = address.partition("://")
     same = scheme.lower() + separator + rest
@@ -91,10 +91,10 @@ def is_inside(address: str, namespace: str) -> bool:
 
 
 def key_inside(address: str, namespace: str) -> str | None:
-    """The key that an address names inside a namespace (no slash at its end), or None where it lies outside.
+    """Return the key that an address names inside a namespace (no slash at its end), or None where it lies outside.
 
-    Absolute and relative spellings of one object come out equal; a collector that compared them as text would take an
-    object that is named by its URI.
+    Absolute and relative spellings of one object give the same key. A collector that compared them as text would
+    delete an object that an entry names by its URI.
     """
     if not is_absolute(address):
         return address
@@ -102,8 +102,9 @@ def key_inside(address: str, namespace: str) -> str | None:
 
 
 def inner_namespace(key: str) -> str | None:
-    """The folder of another storage namespace, if this key can be one of that: it has a segment `_lakefs` below its
-    first one, or it ends as an address does. Of several the outermost.
+    """Return the outermost folder that may be another storage namespace around this key, or None.
+
+    Such a key has a segment `_lakefs` below its first one, or it ends as an address does.
     """
     if key.startswith("_lakefs/") or not ("/_lakefs" in key or "/data/" in key):
         return None

@@ -1,4 +1,4 @@
-"""Amounts as people read them, in what commands and collectors say. What programs read has plain numbers."""
+"""Write amounts for people, in the output of commands and collectors. Output for programs has plain numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
-    """`1 object`, `2,500 objects`."""
+    """Write a number with its noun: `1 object`, `2,500 objects`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def human_size(size_bytes: int) -> str:
-    """`0 B`, `999 B`, `1.5 KiB`, `12 MiB`: two digits where the number is small."""
+    """Write a size as `0 B`, `999 B`, `1.5 KiB` or `12 MiB`, with two digits where the number is small."""
     amount, unit = float(size_bytes), 0
     while amount >= 1023.5 and unit < len(SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -1,7 +1,7 @@
-"""What a path stands for: an `Entry`, and the `Row` in which cells and ranges hold it.
+"""The value of a path: an `Entry`, and the `Row` in which cells and ranges hold it.
 
-A row is a flat tuple, because a commit moves hundreds of thousands of them: a msgpack array decodes into it in a
-third of a microsecond, and `zip(*rows)` turns a page of them into columns. `Entry` is the same for people.
+A row is a flat tuple, because a commit moves hundreds of thousands of them. A msgpack array decodes into it in a
+third of a microsecond, and `zip(*rows)` turns a page of them into columns. An `Entry` has the same facts with names.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from .errors import Invalid
 SIZE_BYTES_MAX: Final = (1 << 63) - 1
 DATE_MS_MIN: Final = -62_135_596_800_000
 DATE_MS_MAX: Final = 253_402_300_799_999
-"""The years 1 to 9999: what every reader of our files (Arrow, Spark in microseconds, Python) can hold."""
+"""Allow the years 1 to 9999, which every reader of our files (Arrow, Spark in microseconds, Python) can hold."""
 
 
 WORDS_BYTES_MAX: Final = 100_000
-"""All texts of an entry together: its cell must stay a value that every store takes, and a page of cells small."""
+"""Limit all texts of an entry together, so that every store takes its cell, and a page of cells stays small."""
 
 
 class InvalidEntry(Invalid):
-    """A number of it fits into no range file, so that a branch that staged it could not be committed; or its texts are
-    too long.
-    """
+    """The entry has a number that no range file can hold, or its texts are too long. No commit could take it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An object as users see it. `address` is relative to the storage namespace, or a full URI outside it."""
+    """Describe an object as users see it. `address` is relative to the storage namespace, or a full URI outside it."""
 
     address: str
     size_bytes: int
@@ -66,9 +64,10 @@ _decode_metadata = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 def to_row(key: bytes, entry: Entry) -> Row:
-    """
+    """Return the row that holds an entry.
+
     Raises:
-        InvalidEntry: its size or its date is out of bounds, or it has too many words.
+        InvalidEntry: its size or its date is out of bounds, or its texts are too long.
     """
     if not 0 <= entry.size_bytes <= SIZE_BYTES_MAX:
         raise InvalidEntry(f"size {entry.size_bytes} is out of bounds", size_bytes=entry.size_bytes)
@@ -112,22 +111,22 @@ def from_row(row: Row) -> Entry:
 
 
 def row_digest(key: bytes, rest: tuple[int, int, str, int, str, int, str, bytes]) -> int:
-    """64 bits over key and identity. Equal digests of one key mean the same content: a diff compares digests only.
+    """Digest key and identity into 64 bits. Equal digests of one key mean equal content: a diff compares them alone.
 
-    Two entries have one identity when size, checksum, content type and metadata agree. Where the bytes lie and when
-    they were written does not count: the same bytes uploaded again are no change (document 002, "Committer flow").
+    Two entries have one identity when size, checksum, content type and metadata agree. The address and the date of
+    the bytes do not count: the same bytes uploaded again are no change (document 002, "Committer flow").
 
-    It is no defence against forgery; range ids, which are, hash every column with SHA-256.
+    The digest does not defend against forgery. Range ids do: they hash every column with SHA-256.
     """
     _, _, _, size_bytes, checksum, _, content_type, metadata = rest
-    # Nothing tells two objects without a checksum apart but their address and date. To take them for one would drop a
-    # write, so there all of the row counts.
+    # Two objects without a checksum differ in address and date only. Taking them for one would drop a write, so
+    # there the whole row counts.
     identity = (size_bytes, checksum, content_type, metadata) if checksum else rest
     return int.from_bytes(hashlib.blake2b(_encode((key, *identity)), digest_size=8).digest(), "little", signed=True)
 
 
 def encode_metadata(metadata: Mapping[str, str]) -> bytes:
-    """Canonical: sorted by key; nothing at all for no metadata."""
+    """Write metadata in its canonical form: sorted by key, and no bytes for no metadata."""
     return _encode(dict(sorted(metadata.items()))) if metadata else b""
 
 

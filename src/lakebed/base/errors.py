@@ -2,8 +2,8 @@
 code that raises it, and carries facts (keyword arguments) rather than prose.
 
     LakebedError
-    ├── NotFound         what was named does not exist
-    ├── AlreadyExists    what should be made is there already
+    ├── NotFound         the request names a thing that does not exist
+    ├── AlreadyExists    the thing to be made exists already
     ├── Invalid          the request can never succeed as it stands
     ├── Denied           this caller may not
     ├── Conflict         read again, then retry
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 
 class LakebedError(Exception):
-    """Root of all errors raised on purpose. `facts` are for logs and for tests, the message is for people."""
+    """Mark an error as raised on purpose. `facts` are for logs and for tests, the message is for people."""
 
     def __init__(self, message: str, /, **facts: object) -> None:
         super().__init__(message)
@@ -26,11 +26,11 @@ class LakebedError(Exception):
 
 
 class NotFound(LakebedError):
-    """What was named does not exist."""
+    """The request names a thing that does not exist."""
 
 
 class AlreadyExists(LakebedError):
-    """What should be made is there already."""
+    """The thing to be made exists already."""
 
 
 class Invalid(LakebedError):
@@ -42,7 +42,7 @@ class Denied(LakebedError):
 
 
 class Conflict(LakebedError):
-    """Somebody else was faster. Read again, then decide whether to retry."""
+    """Another writer was faster. Read again, then decide whether to retry."""
 
 
 class Unavailable(LakebedError):

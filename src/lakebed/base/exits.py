@@ -1,6 +1,6 @@
-"""How a command ends, for scripts: the one table from error families to exit codes (for people: docs/guide/cli.md).
+"""Map error families to the exit codes of commands, in this table only (for people: docs/guide/cli.md).
 
-Every entry of ours has it: the command line, and the collectors' own, which clusters start.
+The command line uses it, and so does the entry point of the collectors that clusters start.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class ExitCode(enum.IntEnum):
     CONFLICT = 4
     UNAVAILABLE = 5
     INTERRUPTED = 130
-    """128 + SIGINT, as shells have it."""
+    """128 + SIGINT, as shells report it."""
     PIPE_CLOSED = 141
-    """128 + SIGPIPE: who read our output went away."""
+    """128 + SIGPIPE: the reader of our output went away."""
 
 
 def exit_code(error: LakebedError) -> ExitCode:
@@ -32,7 +32,7 @@ def exit_code(error: LakebedError) -> ExitCode:
         case Unavailable() | OutcomeUnknown():
             return ExitCode.UNAVAILABLE
         case Invalid() if "status" not in error.facts:
-            # What a server finds invalid has its status among its facts, and is no misuse of this command.
+            # An error that a server found has its status among its facts, and is no misuse of this command.
             return ExitCode.MISUSED
         case _:
             return ExitCode.FAILED

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NewType
 
 RepositoryId = NewType("RepositoryId", str)
-"""What users call a repository: `[a-z0-9][a-z0-9-]{2,62}`."""
+"""Name a repository as users do: `[a-z0-9][a-z0-9-]{2,62}`."""
 
 RepositoryUid = NewType("RepositoryUid", str)
-"""What KV partitions are named after. A repository deleted and made again under its old id gets a new one."""
+"""Name the KV partitions of a repository. A repository deleted and made again under its old id gets a new one."""
 
 BranchName = NewType("BranchName", str)
 TagName = NewType("TagName", str)

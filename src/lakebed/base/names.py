@@ -1,4 +1,4 @@
-"""Which names are allowed, for everything a user names. One function each; each raises `InvalidName` saying why."""
+"""Check the names that users give. There is one function for each kind; it raises `InvalidName`, which says why."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_tag(name: str) -> TagName:
 
 
 def path_to_key(path: str) -> bytes:
-    """The one place where object paths become bytes. Nothing is normalised: `a//b`, `a/` and `./a` are all their own.
+    """Turn an object path into bytes, in this one place. `a//b`, `a/` and `./a` stay as they are, three paths.
 
     Raises:
         InvalidName: empty, over 1,024 bytes of UTF-8, or not encodable (lone surrogates).

@@ -1,6 +1,6 @@
-"""What the core needs from the ports besides storage: time, fresh names, and company.
+"""The ports of the core besides its stores: time, fresh names, and tasks.
 
-The core (versions, catalog, auth, upkeep) awaits these and its two stores and nothing else: it never imports asyncio,
+The core (versions, catalog, auth, upkeep) awaits these and its two stores, and nothing else. It never imports asyncio,
 time, random, uuid or os. So a server runs it on an event loop (`lakebed.runtime`), and a simulation runs the very same
 code by hand, one effect at a time (`sim`).
 """
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Unix time in milliseconds. May jump. Dates for people, cache ages, retention; never safety."""
+        """Return the Unix time in milliseconds. It may jump: use it for dates and ages, never for safety."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -24,23 +24,23 @@ class Clock(Protocol):
 
 class Ids(Protocol):
     def fresh(self) -> str:
-        """A name that nobody had before: 20 characters of `[0-9a-v]`, sorted roughly by time."""
+        """Return a name that was never used before: 20 characters of `[0-9a-v]`, sorted roughly by time."""
         ...
 
     def bits(self, count: int) -> int:
-        """That many random bits."""
+        """Return `count` random bits."""
         ...
 
 
 class Event(Protocol):
-    """One-shot: once set it stays set."""
+    """Signal once. An event that is set stays set."""
 
     def set(self) -> None: ...
 
     def is_set(self) -> bool: ...
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until set and return True; or False after `timeout_s`."""
+        """Wait until the event is set and return True, or return False after `timeout_s`."""
         ...
 
 
@@ -48,7 +48,7 @@ class Tasks(Protocol):
     def event(self) -> Event: ...
 
     async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
-        """Run all at once; results in order. The first error is raised after all have ended."""
+        """Run all at once and return the results in order. Raise the first error after all have ended."""
         ...
 
     def ahead(
@@ -62,7 +62,7 @@ class Tasks(Protocol):
 
 
 class Ports:
-    """The three together, handed to constructors as one."""
+    """Hold clock, ids and tasks together, so that constructors take one argument."""
 
     __slots__ = ("clock", "ids", "tasks")
 

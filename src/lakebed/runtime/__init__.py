@@ -1,5 +1,4 @@
-"""The real ports behind the core's ports: asyncio, the machine's clock, the operating system's random numbers; and what
-processes of ours have in common."""
+"""The core's ports on a real machine: asyncio, its clock, its random numbers; and set-up that our processes share."""
 
 from .arrow import leave_pandas_out
 from .live import LiveClock, LiveEvent, LiveIds, LiveTasks, live_ports

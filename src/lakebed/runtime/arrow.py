@@ -1,4 +1,4 @@
-"""One trait of pyarrow that costs every process of ours, undone."""
+"""Keep pyarrow from importing pandas where our processes do not need it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _PANDAS: Final = "pandas"
 
 
 def leave_pandas_out() -> None:
-    """For processes of our own (never for a library's caller): let pyarrow do without pandas until somebody needs it.
+    """Let pyarrow work without pandas until a caller uses `to_pandas`. Call it in processes of our own only.
 
-    The first list that becomes an Arrow array makes pyarrow import pandas, where it is installed, only to ask whether
-    the list is a Series: 0.6 s of CPU and 50 MiB in each process. pyarrow asks once. It is asked here, while
-    pandas cannot be found; `to_pandas` tries again by itself, and finds it.
+    pyarrow imports an installed pandas with the first list that becomes an Arrow array, only to check whether the
+    list is a Series. That costs 0.6 s of CPU and 50 MiB in each process. pyarrow checks once, so this function makes
+    it check while pandas cannot be found. `to_pandas` looks again by itself, and finds pandas.
     """
     if _PANDAS in sys.modules:
         return
@@ -28,7 +28,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas:
-    """A finder of modules that comes before all others and knows this one not to be there."""
+    """Answer, before all other finders of modules, that pandas is not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - the protocol's
         if name == _PANDAS:

@@ -2,7 +2,7 @@
 
 Fresh names are 100 bits in base 32 (`0-9a-v`, which sorts as the numbers do): 48 bits of Unix time in milliseconds,
 then 52 random bits. Within a process each is larger than the one before, whatever the clock does, so none repeats.
-Random numbers come from the operating system: they survive a fork, and nobody can foretell them.
+Random numbers come from the operating system: they differ after a fork, and no client can foretell them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LiveClock:
 
 
 class LiveIds:
-    """Safe to use from several threads."""
+    """Make fresh ids. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -53,7 +53,7 @@ class LiveIds:
 
 
 class LiveEvent:
-    """For the tasks of one event loop; not to be set from another thread."""
+    """Signal between the tasks of one event loop. Do not set it from another thread."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -78,7 +78,7 @@ class LiveTasks:
         return LiveEvent()
 
     async def gather(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
-        """As the port says; "first" is in the order of `awaitables`. Cancelling it cancels what has not ended."""
+        """Do as the port says; "first" is in the order of `awaitables`. Cancelling it cancels what has not ended."""
         if len(awaitables) == 1:
             return [await awaitables[0]]  # no task for it
         outcomes = await asyncio.gather(*awaitables, return_exceptions=True)
@@ -108,5 +108,5 @@ class LiveTasks:
 
 
 def live_ports() -> Ports:
-    """The real ports. May be made before there is an event loop."""
+    """Return the ports of this machine. Works before an event loop runs."""
     return Ports(LiveClock(), LiveIds(), LiveTasks())
