@@ -1,4 +1,4 @@
-"""What users see: repositories and their objects, with the guards and the queue in front of `lakebed.versions`."""
+"""Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
 from .changes import Changes
 from .errors import (

@@ -1,12 +1,11 @@
 """Changes of branches and tags, with the guards and the queue in front of them.
 
-Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`). Whoever commits behind others is owed a
-commit of its own even when one of those took its data with it: a commit that found nothing to do, and whose branch
-moved since it arrived, is made with no change. Its tree holds every write acknowledged before it began, as promised,
-and history shows that it was asked for.
+Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`). A commit that waits behind others may
+find that one of them took its data along. If the branch moved since it arrived, it then makes a commit without changes.
+The tree of that commit holds every write acknowledged before it began, and history shows the request.
 
-Between processes there is no queue. A committer that finds sealed tokens of another one waits a little before it seals
-its own, for two that build at once make one of them build twice.
+Between processes there is no queue. A committer that finds another one's sealed tokens waits a little before it seals
+its own. If both built at once, one of them would have to build twice.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ T = TypeVar("T")
 PICKED_KEY: Final = "cherry-pick-origin"
 PICKED_COMMITTER_KEY: Final = "cherry-pick-committer"
 ATTEMPTS_MAX: Final = 5
-"""How often a commit starts again after another process, or a reset, took what it had sealed."""
+"""Start a commit again at most this often, after another process or a reset took the tokens that it had sealed."""
 POLITE_STEPS: Final = 20
 POLITE_STEP_S: Final = 0.02
-"""At most 0.4 s: a committer that died leaves sealed tokens until somebody commits, and that must not take long."""
+"""Wait at most 0.4 s: a committer that died leaves sealed tokens, and the next commit must not take long."""
 
 
 class Changes:
@@ -64,12 +63,12 @@ class Changes:
         allow_empty: bool = False,
         force: bool = False,
     ) -> Commit:
-        """Commit what is staged on a branch, after everybody who asked before.
+        """Commit what is staged on a branch, after every commit that arrived earlier.
 
         Raises:
-            NoChanges: nothing was staged, and nobody else committed it meanwhile.
+            NoChanges: nothing was staged, and no other commit took it meanwhile.
             CommitQueueTimeout: the branch stayed busy.
-            CommitOvertaken: by other processes, again and again.
+            CommitOvertaken: other processes committed first, again and again.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
         head = (await self._versions.refs.get_branch(branch)).commit_id
@@ -168,7 +167,7 @@ class Changes:
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> Commit:
-        """Commit on a branch what another commit changed, with where it comes from in the metadata.
+        """Commit on a branch what another commit changed, and name that commit in the metadata.
 
         Raises:
             UncommittedChanges: the branch has some.
@@ -217,7 +216,8 @@ class Changes:
         return commit_id
 
     async def delete_branch(self, name: str, *, force: bool = False) -> None:
-        """
+        """Delete a branch.
+
         Raises:
             DefaultBranchKept, ReadOnly, BranchNotFound.
         """
@@ -238,7 +238,7 @@ class Changes:
     async def _on_clean(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work in turn, on a branch without uncommitted changes.
 
-        A write that arrives after the look stays staged on top of what the work publishes: nothing is lost.
+        A write that arrives after the check stays staged on top of what the work publishes: nothing is lost.
         """
 
         async def in_turn() -> T:

@@ -1,4 +1,4 @@
-"""What can go wrong above versions. Families: lakebed.base.errors."""
+"""Errors of the catalog. Families: lakebed.base.errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class RepositoryExists(AlreadyExists):
 
 
 class NamespaceInUse(Invalid):
-    """The storage namespace is a repository's, or lies inside one, or has one inside it. Facts: `namespace`."""
+    """The storage namespace is a repository's, lies inside another one, or contains one. Facts: `namespace`."""
 
 
 class NamespaceUnclear(Unavailable):
-    """We may not look whether a namespace is in use, so it counts as in use. Facts: `namespace`."""
+    """The store refuses to show whether a namespace is in use, so it counts as in use. Facts: `namespace`."""
 
 
 class ReadOnly(Denied):
@@ -34,7 +34,7 @@ class DefaultBranchKept(Denied):
 
 
 class CommitQueueTimeout(Unavailable):
-    """The branch was busy with other commits for as long as we wait. Nothing happened. Facts: `waited_s`."""
+    """Other commits kept the branch busy until the time to wait was over. Nothing happened. Facts: `waited_s`."""
 
 
 class SettingChanged(Conflict):
@@ -42,7 +42,7 @@ class SettingChanged(Conflict):
 
 
 class TooMuchMetadata(Invalid):
-    """A repository's metadata would outgrow what every store takes as a value."""
+    """The metadata of a repository would make a record that not every store takes."""
 
 
 class TooManyPaths(Invalid):
@@ -50,12 +50,14 @@ class TooManyPaths(Invalid):
 
 
 class AddressInNamespace(Invalid):
-    """An address in a repository's namespace cannot be staged, in whichever repository: only uploads to it, and copies
-    of those, name one. Facts: `address`."""
+    """No repository can stage an address that lies in a repository's namespace. Facts: `address`.
+
+    Only uploads to that repository, and copies of those, name such an address.
+    """
 
 
 class NotHeaderText(Invalid):
-    """A content type or checksum that no answer could carry in its headers. Facts: `name`."""
+    """The content type or checksum has characters that no HTTP header can carry. Facts: `name`."""
 
 
 class StorageMissing(Invalid):
@@ -63,7 +65,7 @@ class StorageMissing(Invalid):
 
 
 class UploadMissing(Invalid):
-    """Nothing was stored at the address that should be linked, or something of another size."""
+    """The address to be linked holds no bytes, or another number of them than declared."""
 
 
 class ForeignAddress(Invalid):

@@ -1,4 +1,4 @@
-"""What a repository asks before a change, and, of a change that no branch guards, after it."""
+"""Checks of a repository before a change, and after a change of settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Guards:
         self._store = store
 
     def check_writable(self, *, force: bool = False) -> None:
-        """
+        """Refuse changes of a read-only repository.
+
         Raises:
             ReadOnly: the repository is, and the caller does not force it.
         """
@@ -27,21 +28,21 @@ class Guards:
             raise ReadOnly("read-only repository", repository=self._id)
 
     async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
-        """Refuse a change that protection forbids. Merges, cherry-picks and deletions ask `check_writable` alone.
+        """Refuse a change that protection forbids. Merges, cherry-picks and deletions call `check_writable` only.
 
         Raises:
-            ReadOnly: as above.
-            ProtectedBranch: a rule protects it; that cannot be forced.
+            ReadOnly: as for `check_writable`.
+            ProtectedBranch: a rule protects the branch; the caller cannot force that.
         """
         self.check_writable(force=force)
         if await self._settings.is_protected(branch):
             raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
 
     async def confirm(self) -> None:
-        """Look again after a setting was written, before it is acknowledged.
+        """Check, after a setting was written and before the server acknowledges it, that the repository still exists.
 
-        A handle may outlive its repository for a second. A write to a branch notices that at its second look at the
-        branch; a setting has none, and would be acknowledged into a repository that is gone.
+        A handle may outlive its repository for a second. A write to a branch notices that when it checks the branch
+        again. A setting has no such check, and would be acknowledged into a repository that is gone.
 
         Raises:
             RepositoryNotFound: the repository was deleted meanwhile, or is another one of the same name by now.

@@ -1,18 +1,12 @@
-"""Storage namespaces: opening them, telling whether one is in use, and finding bytes that lie outside them.
+"""Storage namespaces: open them, find out whether one is in use, and find bytes that lie outside them.
 
-Two namespaces may not overlap: a collector of the outer one would list what belongs to the inner one. A namespace is in
-use from its marker object on, for ever, and so is everything inside it.
-
-The records tell of the repositories that there are here; markers also of deleted ones and of other installations. Those
-around a namespace lie under a few names that are known. For those inside it one has to look around, and that has an
-end: level by level, LOOKS_MAX requests. Not seen is what lies behind so many, or is made inside at the same moment; a
-collector that could take anything of it looks for itself, at every key (gc/kinds/old_layout.py).
-
-For the same reason nobody stages an address that lies in a namespace: its collector would take what another repository
-names, and whoever may read that repository would read this one.
-
-A marker is absent when the store says so. Whatever else it says is an error; a refusal is one too, unless whoever runs
-the server chose that what it may not see is not there (`trust_denials`).
+Two namespaces may not overlap: the collector of the outer one would list the objects of the inner one. A namespace is
+in use for ever from its marker object on, and so is everything inside it. Records know the repositories of this
+installation; markers also show deleted repositories and other installations.
+Markers around a namespace have known names. Markers inside it are searched level by level, with LOOKS_MAX requests.
+That search misses deeper ones, and those made at the same moment; gc/kinds/old_layout.py checks every key for them.
+No repository may stage an address in a namespace: its collector would delete what the other repository names, and
+readers of the other repository would read this one.
 """
 
 from __future__ import annotations
@@ -36,13 +30,13 @@ from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, Namespac
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], ObjectStore]
-"""From a namespace URI to its store. Raises InvalidNamespace."""
+"""Open the store of a namespace URI, or raise InvalidNamespace."""
 
 LOOKS_MAX: Final = 100
-"""How many requests are spent on looking for namespaces inside a new one. One that is empty takes one."""
+"""Spend at most this many requests on the search for namespaces inside a new one. An empty one takes one request."""
 
 _BEHIND: Final = "\U0010ffff"
-"""Sorts behind every character that a key has."""
+"""Sort behind every character that a key has."""
 
 
 async def _none_known() -> Sequence[str]:
@@ -50,9 +44,10 @@ async def _none_known() -> Sequence[str]:
 
 
 class Namespaces:
-    """Opens each namespace once.
+    """Open each namespace once.
 
-    `known` are the namespaces that records tell of; `trust_denials`: where we may not look, there is no marker.
+    `known` returns the namespaces of all records. A marker is absent only where the store answers that it is. With
+    `trust_denials` a refusal counts as absent too; the operator chooses that.
     """
 
     def __init__(
@@ -68,7 +63,8 @@ class Namespaces:
         self._opened: dict[str, ObjectStore] = {}
 
     def open(self, uri: str) -> ObjectStore:
-        """
+        """Return the store of a namespace.
+
         Raises:
             InvalidNamespace: malformed, or of a store that this server does not use.
         """
@@ -78,7 +74,7 @@ class Namespaces:
         return objectstore
 
     def locate(self, address: str) -> tuple[ObjectStore, str]:
-        """Store and key of a full URI, wherever it points.
+        """Return store and key of any full URI.
 
         Raises:
             ForeignAddress: this server does not open such stores.
@@ -91,11 +87,11 @@ class Namespaces:
             raise ForeignAddress(f"cannot open {scheme}://{bucket} here", address=address) from error
 
     async def mark(self, objectstore: ObjectStore, marker: str) -> None:
-        """Put the marker, once and for all; finding our own marker there is as good.
+        """Put the marker, which stays for ever. A marker of our own that is there already is kept.
 
         Raises:
             NamespaceInUse: another marker is there, or in a namespace around this one, or was found in one inside it.
-            NamespaceUnclear: we may not look.
+            NamespaceUnclear: the store refuses to show whether one is there.
         """
         for around in _around(objectstore.uri):
             try:
@@ -104,7 +100,7 @@ class Namespaces:
                 continue
             if await self._is_marked(outer):
                 raise NamespaceInUse(f"namespace {objectstore.uri} lies inside {around}", namespace=around)
-        # Looked at before and after: a store that reads past the condition would take the put, whoever was there.
+        # Look before and after: a store that ignores the condition would let our put replace another marker.
         if not await self._is_marked(objectstore):
             inner = await self._find_inside(objectstore)
             if inner is not None:
@@ -116,16 +112,16 @@ class Namespaces:
             raise NamespaceInUse(f"namespace {objectstore.uri} is in use", namespace=objectstore.uri)
 
     async def check_outside(self, address: str) -> None:
-        """One look for each folder around the address, at once.
+        """Refuse an address that lies in a namespace. Looks at every folder around the address, all at once.
 
         Raises:
             AddressInNamespace: it lies in a namespace that is or was in use, here or by another installation.
             ForeignAddress: this server does not open such stores.
-            NamespaceUnclear: we may not look.
+            NamespaceUnclear: the store refuses to show whether a marker is there.
         """
         objectstore, key = self.locate(address)
         inside = [uri for uri in await self._known() if is_inside(f"{objectstore.uri}/{key}", uri)]
-        # Read through the store of the whole bucket, as the object will be: nothing is opened for each folder.
+        # Read through the store of the whole bucket, as reads of the object will: no store is opened for each folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:
             if not inside and await self._is_marked(objectstore, folder):
@@ -146,8 +142,7 @@ class Namespaces:
         return True
 
     async def _find_inside(self, objectstore: ObjectStore) -> str | None:
-        """The folder of a namespace inside this one, if LOOKS_MAX requests find one; outer folders are looked at
-        first."""
+        """Return the folder of a namespace inside this one, or None. Spends LOOKS_MAX requests, outer folders first."""
         left, folders = LOOKS_MAX, [""]
         for folder in folders:  # It grows meanwhile.
             start_after = ""
@@ -175,9 +170,9 @@ class Namespaces:
     def _check_trusted(self, place: str, verb: str, error: ObjectStoreDenied) -> None:
         if not self._trust_denials:
             raise NamespaceUnclear(
-                f"whether a repository lies there cannot be told, for the object store does not let the server {verb}"
-                f" {place}: allow it, and listing the bucket, without which S3 refuses what is missing; or, if no other"
-                " installation uses this place, set LAKEBED_TRUST_DENIALS=1",
+                f"cannot find out whether a repository lies there: the object store does not let the server {verb}"
+                f" {place}. Allow it, and listing the bucket too, because S3 otherwise refuses what is missing. Or set"
+                " LAKEBED_TRUST_DENIALS=1, if no other installation uses this place",
                 namespace=place,
             ) from error
 
@@ -187,19 +182,19 @@ class Namespaces:
 
 
 def overlap(left: str, right: str) -> bool:
-    """Whether two namespace URIs are one, or one lies inside the other."""
+    """Return True where two namespace URIs are equal, or one lies inside the other."""
     return left == right or left.startswith(right + "/") or right.startswith(left + "/")
 
 
 def _around(uri: str) -> list[str]:
-    """Every namespace URI around this one, innermost first: of `s3://b/x/y` these are `s3://b/x` and `s3://b`."""
+    """List every namespace URI around this one, innermost first: `s3://b/x`, then `s3://b` for `s3://b/x/y`."""
     scheme, _, rest = uri.partition("://")
     segments = rest.split("/")
     return [f"{scheme}://{'/'.join(segments[:count])}" for count in range(len(segments) - 1, 0, -1)]
 
 
 def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:
-    """The folders directly in this one that the page shows, but for `_lakefs/` and slices of the namespace itself."""
+    """List the folders directly in this one that the page shows, except `_lakefs/` and the namespace's own slices."""
     cuts = (stat.key[len(folder) :].partition("/") for stat in page)
     found = dict.fromkeys(name for name, slash, _ in cuts if slash)
     if not folder:
@@ -208,6 +203,6 @@ def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:
 
 
 def _behind(key: str, folder: str) -> str:
-    """Where to go on listing a folder after this key, without what else lies in the folder that it lies in."""
+    """Return the place to continue a listing of `folder` from, past the whole subfolder that this key lies in."""
     name, slash, _ = key[len(folder) :].partition("/")
     return f"{folder}{name}/{_BEHIND}" if slash else key

@@ -1,8 +1,8 @@
 """Objects of a repository: upload, read, copy, stage, delete, and addresses handed out to clients.
 
-Bytes go to the namespace first, then the entry to the branch (`lakebed.versions`); an upload that fails in between
-leaves bytes that nobody names, which the uncommitted collector takes. Paths are strings here and keys below: nothing
-is normalised.
+Bytes go to the namespace first, then the entry to the branch (`lakebed.versions`). An upload that fails in between
+leaves bytes that no entry names; the uncommitted collector deletes them. Paths are strings here and keys below, and
+no step changes their spelling.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .namespaces import Namespaces
 DELETE_MANY_MAX: Final = 1_000
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
-"""What can be sent as an HTTP header: Latin-1 without control characters."""
+"""Match texts that HTTP headers can carry: Latin-1 without control characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTarget:
-    """An address handed out: relative, as a full URI, and a URL to put it with where the store signs such."""
+    """Name an issued address: relative, as a full URI, and as a URL for a put where the store signs one."""
 
     address: str
     full_address: str
@@ -60,12 +60,12 @@ class Objects:
         return await self._versions.staging.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The object's bytes, from `start` to before `end`. ObjectMissing comes with the first chunk."""
+        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise ObjectMissing."""
         objectstore, key = self._locate(entry.address)
         return objectstore.stream(key, start=start, end=end)
 
     async def read(self, entry: Entry, *, start: int = 0, end: int | None = None) -> bytes:
-        """The same in one piece: for small objects."""
+        """Return the object's bytes, from `start` to before `end`, in one piece. Use it for small objects."""
         objectstore, key = self._locate(entry.address)
         return await objectstore.get(key, start=start, end=end)
 
@@ -88,7 +88,7 @@ class Objects:
         if_match: str | None = None,
         force: bool = False,
     ) -> Entry:
-        """Store a body and stage it. Nothing is staged when the body breaks off.
+        """Store a body, then stage it. A body that breaks off stages nothing.
 
         Raises:
             BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
@@ -99,7 +99,7 @@ class Objects:
         _check_header_text(content_type=content_type)
         await self._guards.check_branch_writable(branch, force=force)
         if if_none_match:
-            # Only to spare the transfer; what decides is the same check beside the write.
+            # This check only saves the transfer. The same check beside the write decides.
             await self._check_absent(branch, key)
         objectstore = self._objectstore
 
@@ -119,12 +119,12 @@ class Objects:
         )
 
     async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False) -> Entry:
-        """Name an object that lies outside the namespace, by a full URI. Nobody looks whether it is there.
+        """Stage a full URI of an object outside the namespace. Does not check that the object exists.
 
         Raises:
-            AddressInNamespace: it lies inside, or in what is or was another repository's, here or elsewhere.
-            ForeignAddress: no store of ours could ever read it.
-            NamespaceUnclear: we may not look whether it does.
+            AddressInNamespace: it lies in this namespace, or in one that is or was in use, here or elsewhere.
+            ForeignAddress: this server does not open such stores.
+            NamespaceUnclear: the store refuses to show whether a marker is there.
             NotHeaderText: the checksum or the content type cannot be sent back.
         """
         _check_header_text(checksum=entry.checksum, content_type=entry.content_type)
@@ -152,7 +152,7 @@ class Objects:
         )
 
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
-        """Replace the user metadata: a copy of the object onto itself, with all that a copy owes to collectors.
+        """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 
         Raises:
             PathNotFound: nothing is at the path.
@@ -164,17 +164,17 @@ class Objects:
         )
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
-        """Absent afterwards, and no error if it was absent before."""
+        """Make a path absent. A path that is absent already is no error."""
         await self._guards.check_branch_writable(branch, force=force)
         await self._versions.staging.delete(branch, path_to_key(path))
 
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
     ) -> list[tuple[str, LakebedError]]:
-        """Delete up to 1,000 paths; returns those that failed, with their errors.
+        """Delete up to 1,000 paths, and return those that failed, with their errors.
 
         Raises:
-            TooManyPaths: more than that.
+            TooManyPaths: there are more than 1,000.
         """
         if len(paths) > DELETE_MANY_MAX:
             raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
@@ -185,11 +185,11 @@ class Objects:
     # Addresses handed out
 
     async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
-        """A fresh address for a client that stores the bytes itself and links them then.
+        """Issue a fresh address to a client that stores the bytes itself and then links them.
 
-        Handed out for a protected branch and in a read-only repository too: linking is what they refuse.
+        A protected branch and a read-only repository issue addresses too: they refuse the link.
         """
-        path_to_key(path)  # Nobody shall put bytes for a path that cannot be linked.
+        path_to_key(path)  # Refuse now, before the client stores bytes for a path that cannot be linked.
         address = await self._versions.uploads.issue(branch)
         url = None
         if presign_s is not None:
@@ -210,10 +210,10 @@ class Objects:
         if_match: str | None = None,
         force: bool = False,
     ) -> Entry:
-        """Stage what a client stored at an address that `issue_upload` gave it.
+        """Stage the object that a client stored at an address from `issue_upload`.
 
         Raises:
-            UploadMissing: nothing is there, or not that many bytes.
+            UploadMissing: the address holds nothing, or another number of bytes.
             UploadRefused: the address was not issued here, has expired, or was used before.
         """
         key = path_to_key(path)

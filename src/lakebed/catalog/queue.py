@@ -1,9 +1,8 @@
-"""First come, first served: the turns of those who want to move one branch.
+"""Turns of the changes that want to move one branch: first come, first served.
 
 Two commits of one branch can run at once and both succeed, but the later one builds twice; of many, some are
-overtaken. So they queue, in this process by arrival. A turn has no time limit (a commit takes what it takes), the wait
-has one, and who waited in vain is told for how long. Other processes are not in this queue: `changes.py` is polite
-to them.
+overtaken. So changes of one process queue by arrival. A turn has no time limit, the wait has one, and its error says
+how long the caller waited. Other processes are not in this queue: `changes.py` waits a little for them.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ class BranchQueue:
         self._ports = ports
         self._wait_s_max = wait_s_max
         self._waiting: dict[str, deque[Event]] = {}
-        """A branch is a key while somebody has the turn. Its value: who waits, in order."""
+        """Map each branch whose turn is taken to the events of those that wait for it, in order."""
 
     @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     async def run(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run `work` when everybody who came before is through.
+        """Run `work` after all work of the branch that arrived earlier.
 
         Raises:
-            CommitQueueTimeout: that took longer than `wait_s_max`.
+            CommitQueueTimeout: the wait took longer than `wait_s_max`.
         """
         waiting = self._waiting.get(branch)
         if waiting is None:
@@ -52,7 +51,7 @@ class BranchQueue:
         began_ms = self._ports.clock.now_ms()
         try:
             is_ours = await turn.wait(self._wait_s_max)
-        except BaseException:  # The caller went away. A turn that it was just given goes to the next one.
+        except BaseException:  # The caller went away. If it just got the turn, the next one gets it.
             if turn.is_set():
                 self._pass_on(branch)
             else:

@@ -1,9 +1,9 @@
-"""What the catalog stores of a repository (docs/formats/repositories.md).
+"""The records that the catalog stores of a repository (docs/formats/repositories.md).
 
 repositories / <id>             RepositoryRecord
-deleted-repositories / <uid>    DeletedRecord: to be cleaned once more when no request of old can be under way
-<uid>/deleted / <token>         of a deleted repository: each of its staging tokens, which may be too many for one value
-<uid> / setting/<name>          BranchProtection, HiddenBranches, and what other parts keep there
+deleted-repositories / <uid>    DeletedRecord: the upkeep cleans once more when no older request can be under way
+<uid>/deleted / <token>         each staging token of a deleted repository; one value could not hold them all
+<uid> / setting/<name>          BranchProtection, HiddenBranch, and settings of other parts
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakebed.versions import Record
 
 DELETED_REPOSITORIES: Final = b"deleted-repositories"
 MARKER_KEY: Final = "_lakefs/dummy"
-"""Marks a namespace as in use, for ever: objects outlive their repository, and no collector takes them then."""
+"""Mark a namespace as in use, for ever: objects outlive their repository, and then no collector deletes them."""
 
 
 class RepositoryState(StrEnum):
@@ -28,10 +28,11 @@ class RepositoryState(StrEnum):
 
 
 class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`storage_namespace` as the user wrote it, `namespace_uri` as the driver does: without a slash at its end.
+    """Record a repository.
 
-    `marker` is what the namespace's marker object holds. It is the uid of whoever put it there: this repository, or an
-    attempt to create it that died and was taken over.
+    `storage_namespace` is spelled as by the user, `namespace_uri` as by the driver, without a slash at its end.
+    `marker` is the content of the namespace's marker object: the uid of this repository, or of an earlier attempt to
+    create it that died and was taken over.
     """
 
     uid: RepositoryUid
@@ -46,23 +47,23 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Its tokens are the keys of `deleted_partition`, which is emptied before this goes."""
+    """Record a deleted repository. Its tokens are the keys of `deleted_partition`, which is emptied first."""
 
     deleted_ms: int
 
 
 def deleted_partition(uid: RepositoryUid) -> bytes:
-    """Keys are the staging tokens of a deleted repository, values are empty."""
+    """Return the partition whose keys are the staging tokens of a deleted repository. Its values are empty."""
     return f"{uid}/deleted".encode()
 
 
 class BranchProtection(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Glob patterns of branch names."""
+    """Hold glob patterns of the branch names to protect."""
 
     patterns: tuple[str, ...] = ()
 
 
 class HiddenBranch(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Leaves a branch out of listings that do not ask for hidden ones."""
+    """Leave a branch out of listings that do not ask for hidden ones."""
 
     created_ms: int

@@ -1,15 +1,14 @@
-"""All repositories of an installation: making, finding, listing, changing and deleting them.
+"""All repositories of an installation: make, find, list, change and delete them.
 
-A repository is made in this order, so that a crash anywhere leaves something that the next attempt can take over:
-1 the record, as `creating` (nobody can use it; its namespace counts as in use); 2 no other record's namespace overlaps;
-3 the marker object in the namespace; 4 first commit and default branch; 5 `set_if` creating → active. A `creating`
-record older than CREATING_AGE_MS, or one whose maker gave up, may be taken over by whoever creates the same repository
-again; the `set_if` says who won.
+Making one takes five steps. A crash at any of them leaves a record that the next attempt takes over:
+1 write the record as `creating`: it cannot be used, but its namespace counts as in use; 2 check that no other record's
+namespace overlaps; 3 put the marker object; 4 make first commit and default branch; 5 `set_if` creating → active.
+A `creating` record older than CREATING_AGE_MS, or given up by its maker, may be taken over; the `set_if` decides.
 
-It is deleted in this order: 1 `set_if` active → deleting, which makes it unusable; 2 a `DeletedRecord` and its tokens,
-each under a key of its own; 3 cells, then the records of its partition; 4 the repository's record, with `delete_if`.
-Requests that began before may still write; the upkeep cleans once more when they must be over, then drops the tokens
-and the DeletedRecord. Objects stay, for ever: no collector takes them.
+Deleting takes four: 1 `set_if` active → deleting, which makes it unusable; 2 write a `DeletedRecord`, and each token
+under its own key; 3 remove cells, then the records of its partition; 4 `delete_if` the repository's record.
+Older requests may still write. The upkeep cleans once more when they must be over, then drops tokens and DeletedRecord.
+Objects stay for ever: no collector deletes them.
 """
 
 from __future__ import annotations
@@ -62,8 +61,10 @@ MakeVersions = Callable[[RepositoryUid, ObjectStore], Versions]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOptions:
-    """`record_cache_ms` is how long a repository's record is believed without looking again. `trust_denials`: see
-    `Namespaces`."""
+    """Set how long a repository's record is used without another read (`record_cache_ms`).
+
+    For `trust_denials` see `Namespaces`.
+    """
 
     record_cache_ms: int = 1_000
     queue_wait_s_max: float = 60.0
@@ -93,10 +94,10 @@ class Catalog:
     # Finding
 
     async def get(self, repository_id: str) -> Repository:
-        """A handle; costs a dictionary look-up where it was asked for within `record_cache_ms`.
+        """Return a handle. Costs a dictionary look-up within `record_cache_ms` of the last read of its record.
 
         Raises:
-            RepositoryNotFound: there is none, or it is not (or no longer) usable.
+            RepositoryNotFound: there is none, or it is being made or deleted.
         """
         known = self._handles.get(repository_id)
         now_ms = self._ports.clock.now_ms()
@@ -117,7 +118,7 @@ class Catalog:
     async def list(
         self, *, prefix: str = "", search: str = "", after: str = "", limit: int = 1000
     ) -> tuple[list[tuple[RepositoryId, RepositoryRecord]], bool]:
-        """Usable repositories, ascending by id, whose id begins with `prefix` and contains `search`; are there more?"""
+        """List usable repositories by id, if it begins with `prefix` and contains `search`; and whether more follow."""
         found: list[tuple[RepositoryId, RepositoryRecord]] = []
         start = after.encode() + b"\x00" if after else b""
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, prefix.encode(), start=start):
@@ -134,13 +135,14 @@ class Catalog:
     async def create(
         self, repository_id: str, *, storage_namespace: str, default_branch: str = "main", read_only: bool = False
     ) -> Repository:
-        """
+        """Create a repository with a first commit and a default branch.
+
         Raises:
             InvalidName: of the repository or of its default branch.
             InvalidNamespace: malformed, or of a store that this server does not use.
             RepositoryExists: the id is taken.
             NamespaceInUse: by another repository, a deleted one, or one around or inside it.
-            NamespaceUnclear: we may not look whether it is.
+            NamespaceUnclear: the store refuses to show whether a marker is there.
             StorageMissing: the namespace lies in a bucket that does not exist.
         """
         name = check_repository(repository_id)
@@ -153,7 +155,7 @@ class Catalog:
         except (NamespaceInUse, Unavailable) as error:
             if record.marker == record.uid:
                 await self._withdraw(name, held)
-            else:  # the marker of one that died may be there
+            else:  # the marker of an attempt that died may be there
                 await self._give_up(name, record, held)
             if isinstance(error, BucketMissing):
                 raise StorageMissing(
@@ -232,7 +234,7 @@ class Catalog:
             return  # Taken over: it is not ours any more.
 
     async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Let the next one who creates it take over at once: whose marker is in the namespace, only the record says."""
+        """Let the next attempt take over at once. The record stays: only it says whose marker is in the namespace."""
         dead = msgspec.structs.replace(record, created_ms=0)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
@@ -242,7 +244,7 @@ class Catalog:
     # Changing
 
     async def set_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
-        """Add or replace these keys, leave the others."""
+        """Add or replace these keys, and leave the others."""
         await self._change_metadata(repository_id, lambda old: {**old, **metadata})
 
     async def remove_metadata(self, repository_id: str, names: Sequence[str]) -> None:
@@ -268,7 +270,7 @@ class Catalog:
     # Deleting
 
     async def delete(self, repository_id: str, *, force: bool = False) -> None:
-        """Unusable from the first step on; what is left by a crash after it is finished by the upkeep.
+        """Delete a repository. It is unusable from the first step on; the upkeep finishes after a crash.
 
         Raises:
             RepositoryNotFound, ReadOnly.
@@ -301,11 +303,11 @@ class Catalog:
                 await self.store.delete(DELETED_REPOSITORIES, key)
 
     def opened(self) -> Sequence[Versions]:
-        """The versions of every repository that this process has open: what its upkeep goes through."""
+        """Return the versions of every repository that this process has open, for its upkeep."""
         return [opened.versions for opened in self._opened.values()]
 
     def count_waiting(self) -> int:
-        """Commits and merges that wait for their turn in this process, over all branches."""
+        """Count the commits and merges that wait for their turn in this process, over all branches."""
         return sum(opened.queue.waiting for opened in self._opened.values())
 
     async def close(self) -> None:
@@ -317,7 +319,7 @@ class Catalog:
         await self._withdraw(name, held)
 
     async def _purge(self, uid: RepositoryUid) -> None:
-        """Remove everything that the key-value store holds of a repository that nobody can use any more."""
+        """Remove everything that the key-value store holds of a repository that is unusable for good."""
         await self._remove_branches(uid)
         for token in await self._note_tokens(uid):
             await self._purge_partition(keys.token_partition(uid, token))
@@ -327,7 +329,10 @@ class Catalog:
         await self._purge_partition(keys.repository_partition(uid))
 
     async def _remove_branches(self, uid: RepositoryUid) -> None:
-        """Each exactly as its tokens were noted: a commit under way makes a new one, whose cells nobody would find."""
+        """Remove each branch only as it was when its tokens were noted.
+
+        A commit under way makes a new token. Removing that branch unnoted would leave cells that no record names.
+        """
         partition = keys.repository_partition(uid)
         noted = await self._note_tokens(uid)
         async for key, _ in scan_prefix(self.store, partition, keys.BRANCH):
@@ -339,13 +344,13 @@ class Catalog:
                     noted = await self._note_tokens(uid)
 
     async def _note_tokens(self, uid: RepositoryUid) -> Set[StagingToken]:
-        """Every token that has an owner now, or had when this was noted before; in the order of both."""
+        """Note and return every token that had an owner when tokens were noted before, then those that have one now."""
         partition = deleted_partition(uid)
         noted = [StagingToken(key.decode()) async for key, _ in scan_prefix(self.store, partition, b"")]
         found = dict.fromkeys((*noted, *await self._tokens(uid)))
         fresh = [token.encode() for token in found][len(noted) :]
         if fresh or await self.store.get(DELETED_REPOSITORIES, uid.encode()) is None:
-            # The record first: by it the list is found.
+            # The record goes first: the list is found through it.
             deleted = DeletedRecord(deleted_ms=self._ports.clock.now_ms())
             await self.store.set(DELETED_REPOSITORIES, uid.encode(), encode_record(deleted))
         for at in range(0, len(fresh), _PURGE_PAGE):
@@ -353,7 +358,7 @@ class Catalog:
         return found.keys()
 
     async def _tokens(self, uid: RepositoryUid) -> Sequence[StagingToken]:
-        """Every token with an owner: a branch, or a claim."""
+        """Return every token with an owner: a branch, or a claim."""
         partition = keys.repository_partition(uid)
         tokens: list[StagingToken] = []
         async for _, value in scan_prefix(self.store, partition, keys.BRANCH):
@@ -372,7 +377,7 @@ class Catalog:
         try:
             check_repository(repository_id)
         except InvalidName:
-            return None  # Whatever is no possible id is not looked up: it might not even be a possible key.
+            return None  # A text that cannot be an id is not looked up: it might not even be a possible key.
         held = await self.store.get(keys.REPOSITORIES, repository_id.encode())
         return (decode_record(RepositoryRecord, held.value), held) if held else None
 

@@ -1,7 +1,7 @@
-"""One repository as requests use it: its record, its versions, its namespace, its settings, and what guards changes.
+"""One repository as requests use it: record, versions, namespace, settings, and the guards of changes.
 
-A handle may be `CatalogOptions.record_cache_ms` old; a repository deleted meanwhile still answers for that long here,
-and writes through it fail at their second look at the branch, settings at `Guards.confirm`.
+A handle may be `CatalogOptions.record_cache_ms` old. For that long, a repository deleted meanwhile still answers here.
+Writes through it fail when they check the branch again, changes of settings at `Guards.confirm`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What lasts as long as a repository's uid: caches, slices and queues live here, once for each process."""
+    """Hold the caches, slices and queues of a repository's uid, once for each process."""
 
     versions: Versions
     objectstore: ObjectStore
@@ -61,5 +61,5 @@ class Repository:
         await self.guards.confirm()
 
     def full_address(self, address: str) -> str:
-        """An entry's address as users see it: a full URI."""
+        """Return an entry's address as users see it: a full URI."""
         return address if "://" in address else self.address_prefix + address

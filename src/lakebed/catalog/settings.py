@@ -1,6 +1,6 @@
-"""A repository's settings: small records, last write wins unless the writer says what it had seen.
+"""A repository's settings: small records. The last write wins, unless the writer names the version it had read.
 
-Reads may be `CACHE_MS` old, writes by this process excepted: a protection rule counts everywhere that much later.
+Reads may be `CACHE_MS` old, except for writes by this process. So a protection rule counts everywhere that much later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIDDEN: Final = keys.SETTING + b"hidden_branch/"
 
 
 class Settings:
-    """Settings of one repository."""
+    """Read and change the settings of one repository."""
 
     def __init__(self, uid: RepositoryUid, store: Store, ports: Ports) -> None:
         self._partition = keys.repository_partition(uid)
@@ -34,16 +34,17 @@ class Settings:
         self._protection: tuple[BranchProtection, int] | None = None
 
     async def protection_patterns(self) -> tuple[tuple[str, ...], str]:
-        """The patterns as stored now, and their ETag; no patterns and an empty ETag where nothing is stored."""
+        """Return the patterns as stored now, and their ETag; both are empty where nothing is stored."""
         held = await self._store.get(self._partition, _PROTECTION)
         if held is None:
             return (), ""
         return decode_record(BranchProtection, held.value).patterns, _etag(held.value)
 
     async def set_protection_patterns(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
-        """
+        """Replace the patterns.
+
         Raises:
-            SettingChanged: the ETag stored is not `if_match` (empty: that nothing is stored).
+            SettingChanged: the stored ETag is not `if_match` (an empty one: something is stored).
         """
         value = encode_record(BranchProtection(patterns=tuple(dict.fromkeys(patterns))))
         self._protection = None
