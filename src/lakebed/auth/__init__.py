@@ -1,6 +1,6 @@
-"""Who is calling, and what they may do: users, their credentials and proofs of identity; groups, policies, permissions.
+"""Identity and permissions of callers: users, their credentials and proofs of identity; groups, policies, permissions.
 
-What is stored: docs/formats/auth.md. What comes built in: built_in.py.
+Stored records: docs/formats/auth.md. Built-in groups and policies: built_in.py.
 """
 
 from .accounts import (

@@ -1,10 +1,11 @@
 """Users and their credentials over the key-value store, and the set-up that makes the first of both.
 
-IAM is small: whatever is asked by anything but its key is found by a scan (docs/design/0002-metadata-on-kv.md, "IAM").
-What depends on an entity is removed before it, so a crash leaves an entity with less, never a credential without owner.
+IAM is small: look-ups by anything but the key scan all records (docs/design/0002-metadata-on-kv.md, "IAM").
+Dependent records are removed before their owner. So a crash leaves an owner with fewer of them, never a credential
+without an owner.
 
 Access keys have the form that clients check: `AKIAJ`, 14 of A–Z0–9, `Q`. A secret key is 40 characters of the base64
-alphabet, 240 random bits. It is shown once, when it is made.
+alphabet, 240 random bits. The server shows it once, when it makes it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
 ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
-"""What a user, a group or a policy can be called: it is a part of keys, between slashes."""
+"""Match the id of a user, a group or a policy. It is a part of keys, between slashes."""
 
 
 class AlreadyInitialised(AlreadyExists):
-    """Set-up was done before."""
+    """The set-up is over already."""
 
 
 class UserExists(AlreadyExists):
@@ -61,16 +62,16 @@ class CredentialsNotFound(NotFound):
 
 
 class SessionNotFound(NotFound):
-    """This user has no such session, or it is over."""
+    """This user has no such session, or it has ended."""
 
 
 class InvalidUser(Invalid):
-    """A user id or key that cannot be taken."""
+    """The user id or key breaks a rule that the message states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedCredentials:
-    """The only time a secret key leaves the server."""
+    """Carry a secret key out of the server, the only time that it leaves it."""
 
     access_key_id: str
     secret_access_key: str
@@ -78,7 +79,7 @@ class IssuedCredentials:
 
 
 class Accounts:
-    """Users, credentials, set-up. Reads go to the store each time; `Authenticator` is what caches."""
+    """Manage users, credentials and set-up. Every read goes to the store; only `Authenticator` caches."""
 
     def __init__(self, store: Store, ports: Ports, keys: ServerKeys) -> None:
         self._store = store
@@ -88,27 +89,27 @@ class Accounts:
     # Set-up
 
     async def installation(self) -> InstallationRecord | None:
-        """The record of a set-up that is over; None before that."""
+        """Return the record of a set-up that is over; None before that."""
         held = await self._store.get(PARTITION, INSTALLATION)
         record = decode(InstallationRecord, held.value) if held else None
         return record if record is not None and record.is_complete else None
 
     async def installed_ms(self) -> int:
-        """When set-up was over; 0 before that."""
+        """Return when set-up was over; 0 before that."""
         installation = await self.installation()
         return installation.created_ms if installation else 0
 
     async def set_up(
         self, user_id: str, *, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> IssuedCredentials:
-        """Make the first user, who may do everything, with the key pair given or a fresh one.
+        """Make the first user, who may do everything, with the given key pair or a fresh one.
 
-        The installation record says that set-up is over only after user and credentials are stored: after a crash
-        in between the operator repeats it.
+        The installation record says that set-up is over only after user and credentials are stored. After a crash
+        in between, the operator repeats it.
 
         Raises:
-            AlreadyInitialised: it was done before.
-            InvalidUser: a name or key that cannot be taken.
+            AlreadyInitialised: the set-up is over already.
+            InvalidUser: a name or key breaks a rule.
         """
         _check_user_id(user_id)
         if access_key_id is not None and not _ACCESS_KEY.fullmatch(access_key_id):
@@ -131,10 +132,10 @@ class Accounts:
     async def recover(self, user_id: str) -> IssuedCredentials:
         """Make this user an administrator with a fresh key pair, and make the user if there is none.
 
-        For an operator at the data folder: asks for no permission. Set-up counts as done afterwards.
+        Only an operator at the data folder can call this, so it checks no permission. Set-up counts as done afterwards.
 
         Raises:
-            InvalidUser: a name that cannot be taken.
+            InvalidUser: the name breaks a rule.
         """
         if await self.installation() is None:
             return await self.set_up(user_id)
@@ -143,8 +144,10 @@ class Accounts:
         return await self._store_credentials(user, None, None)
 
     async def _begin_set_up(self, user_id: str) -> tuple[InstallationRecord, Predicate]:
-        """Say that set-up has begun. One that a crash left half done is taken over with its uid, so that the user
-        whom its late writes make is the one we make."""
+        """Record that set-up has begun. A set-up that a crash left half done keeps its uid.
+
+        So late writes of that attempt make the same user as this one.
+        """
         held = await self._store.get(PARTITION, INSTALLATION)
         before = decode(InstallationRecord, held.value) if held else None
         if before is not None and before.is_complete:
@@ -167,7 +170,8 @@ class Accounts:
     # Users
 
     async def create_user(self, user_id: str) -> UserRecord:
-        """
+        """Create a user without credentials.
+
         Raises:
             UserExists, InvalidUser.
         """
@@ -186,7 +190,7 @@ class Accounts:
         return decode(UserRecord, held.value)
 
     async def list_users(self, *, prefix: str, after: str, limit: int) -> tuple[list[UserRecord], bool]:
-        """Ascending by id; and whether there are more."""
+        """List users, ascending by id, and return whether more follow."""
         users: list[UserRecord] = []
         start = USERS + after.encode() + b"\x00" if after else b""
         async for _, value in scan_prefix(self._store, PARTITION, USERS + prefix.encode(), start=start):
@@ -224,7 +228,7 @@ class Accounts:
     async def list_credentials(
         self, user_id: str, *, prefix: str, after: str, limit: int
     ) -> tuple[list[CredentialsRecord], bool]:
-        """Ascending by access key; and whether there are more."""
+        """List a user's credentials, ascending by access key, and return whether more follow."""
         user = await self.get_user(user_id)
         found: list[CredentialsRecord] = []
         async for _, record in self._all_credentials():
@@ -238,14 +242,16 @@ class Accounts:
         return found, False
 
     async def delete_credentials(self, user_id: str, access_key_id: str) -> None:
-        """Remove a key pair, and then the sessions that came from it. A crash in between leaves records of sessions
-        that open nothing: `Authenticator` looks for the key pair each time."""
+        """Remove a key pair, and then the sessions that came from it.
+
+        A crash in between leaves sessions that open nothing, because `Authenticator` looks for the key pair each time.
+        """
         await self.get_credentials(user_id, access_key_id)
         await self._store.delete(PARTITION, CREDENTIALS + access_key_id.encode())
         await self._drop_sessions(user_id, lambda session: session.access_key_id == access_key_id)
 
     async def find_credentials(self, access_key_id: str) -> CredentialsRecord | None:
-        """By access key, whoever owns them. No key of another form is looked up."""
+        """Find credentials of any user by access key. A key of another form is not looked up."""
         if not _ACCESS_KEY.fullmatch(access_key_id):
             return None
         held = await self._store.get(PARTITION, CREDENTIALS + access_key_id.encode())
@@ -260,7 +266,7 @@ class Accounts:
     # Sessions
 
     async def begin_session(self, user: UserRecord, access_key_id: str, *, expires_ms: int) -> SessionRecord:
-        """Record a login. Sessions of this user that are over are removed on the way."""
+        """Record a login, and remove the user's sessions that have expired."""
         now_ms = self._ports.clock.now_ms()
         await self._drop_sessions(user.id, lambda session: session.expires_ms <= now_ms)
         session = SessionRecord(
@@ -279,14 +285,15 @@ class Accounts:
         return decode(SessionRecord, held.value) if held else None
 
     async def list_sessions(self, user_id: str) -> list[SessionRecord]:
-        """Return the sessions of this user that go on, the oldest first."""
+        """Return the sessions of this user that have not expired, the oldest first."""
         user, now_ms = await self.get_user(user_id), self._ports.clock.now_ms()
         found = [session async for _, session in self._sessions(user.id)]
         going_on = [session for session in found if session.user_uid == user.uid and session.expires_ms > now_ms]
         return sorted(going_on, key=lambda session: (session.created_ms, session.id))
 
     async def end_session(self, user_id: str, session_id: str) -> None:
-        """
+        """Remove a session.
+
         Raises:
             SessionNotFound: the user has no such session.
         """
@@ -330,7 +337,7 @@ class Accounts:
         return issued
 
     def _characters(self, alphabet: str, count: int) -> str:
-        """`count` characters, each as likely as any other: 64 spare bits make the remainder's bias immeasurable."""
+        """Return `count` random characters. 64 spare bits make the remainder's bias too small to measure."""
         number = self._ports.ids.bits(count * 6 + 64)
         characters = []
         for _ in range(count):

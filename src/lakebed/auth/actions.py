@@ -1,7 +1,7 @@
-"""The names of what can be done, and the names that stand for one another.
+"""Names of actions, and names that stand for one another.
 
-An action is `service:Verb`. Those of the contract's services have the names that its clients send in policies; `gc:` is
-ours, for collections, and `ops:` for operators. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
+An action is `service:Verb`. The contract's services use the names that its clients send in policies. Lakebed adds `gc:`
+for collections and `ops:` for operators. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
 """
 
 from __future__ import annotations
@@ -103,21 +103,24 @@ ALSO: Final[dict[str, str]] = {
     "retention:PrepareGarbageCollectionCommits": "gc:Plan",
     "retention:PrepareGarbageCollectionUncommitted": "gc:Plan",
 }
-"""What an action that is needed is also called: a statement over either name counts. Preparing in the contract's words
-is a part of planning, so `gc:Plan` covers it, and not the other way round."""
+"""Map a needed action to its other name: a statement over either name counts. The contract's preparation is a part of
+planning, so `gc:Plan` covers it, and not the other way round."""
 
 _PATTERN: Final = re.compile(r"\*|[a-z]+:[A-Za-z*]+")
 
 
 class InvalidAction(Invalid):
-    """No pattern of actions, or one of a service that there is not."""
+    """The text is no pattern of actions, or names a service that does not exist."""
 
 
 def check_action_pattern(pattern: str, *, must_match: bool) -> str:
-    """`must_match`: for statements that deny, where a name that is nobody's would let pass what it was to stop.
+    """Return a pattern of actions that is valid.
+
+    With `must_match`, which statements that deny need, the pattern must match an action. A misspelled deny would stop
+    nothing.
 
     Raises:
-        InvalidAction: see there.
+        InvalidAction: the pattern is malformed, names an unknown service, or matches no action.
     """
     if not _PATTERN.fullmatch(pattern):
         raise InvalidAction(f"{pattern!r} is no action: `service:Name`, with * as a wildcard", action=pattern)

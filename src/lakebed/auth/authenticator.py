@@ -1,13 +1,13 @@
-"""From what a request carries to who sends it: Basic, Bearer, or the session cookie.
+"""Find out who sends a request: by Basic, Bearer, or the session cookie.
 
-A proof that was good is remembered for CACHE_MS by its fingerprint (never in clear), so that a client pays for one
-look-up of two keys and one decryption and then microseconds a request. Its price: credentials deleted through *another*
-process stay good for that long; through this one they end at once (`forget_all`).
+The authenticator remembers a good proof for CACHE_MS by its fingerprint, never in clear. The first request costs a
+look-up of two keys and one decryption, the next ones microseconds. The price: credentials deleted through *another*
+process stay good for that long. Through this process they end at once (`forget_all`).
 
-A login is a session: a record that a logout removes, and that counts only while the key pair it came from is there.
+A login is a session: a record that a logout removes. It counts only while the key pair that it came from exists.
 
-Secrets are compared in constant time. An answer never says what was wrong: not whether the key exists, nor which part
-failed. Wrong secrets for one access key are answered more and more slowly (`Slowdown`); a right one never waits.
+Secrets are compared in constant time. An answer never says what was wrong: neither whether the key exists, nor which
+part failed. Wrong secrets for one access key are answered more and more slowly (`Slowdown`); a right one never waits.
 """
 
 from __future__ import annotations
@@ -35,23 +35,26 @@ TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
 CACHE_MS: Final = 5_000
 CACHE_ENTRIES_MAX: Final = 10_000
 FREE_FAILURES: Final = 5
-"""This many wrong secrets in a row are answered at once: people mistype."""
+"""Answer this many wrong secrets in a row at once: people mistype."""
 DELAY_S: Final = 0.1
 DELAY_S_MAX: Final = 5.0
 _ALGORITHM: Final = "HS256"
 _LOGIN: Final = "login"
 _JOB: Final = "job"
-"""An audience of its own: a server that knows nothing of delegations takes no such token for a login."""
+"""Give job tokens their own audience, so that a server without delegations takes none of them for a login."""
 
 
 class NotAuthenticated(Denied):
-    """No proof, or none that holds."""
+    """The request carries no proof of identity, or none that is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who is calling. `user_id` becomes the committer of commits. With a `delegation` it is a process that they let do
-    one errand. `session` is the id of the login, and empty for a key pair."""
+    """Name the caller. `user_id` becomes the committer of commits.
+
+    With a `delegation` the caller is a process that does one job for that user. `session` is the id of the login, and
+    empty for a key pair.
+    """
 
     user_id: str
     delegation: Delegation | None = None
@@ -67,12 +70,12 @@ class Authenticator:
         self._known: dict[bytes, tuple[Identity, int]] = {}
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
-        """Who sent a request with this Authorization header and this session cookie. The header goes first.
+        """Return the sender of a request with this Authorization header and session cookie. The header goes first.
 
         Costs a hash and a look-up for a proof seen in the last 5 seconds.
 
         Raises:
-            NotAuthenticated: neither proves anything.
+            NotAuthenticated: neither is a valid proof.
         """
         proof = authorization if authorization is not None else session
         if proof is None:
@@ -92,9 +95,10 @@ class Authenticator:
         return identity
 
     async def check_key_pair(self, access_key_id: str, secret_access_key: str) -> Identity:
-        """
+        """Return the user of a key pair.
+
         Raises:
-            NotAuthenticated: no such pair, or its user is gone.
+            NotAuthenticated: the pair does not exist, or its user was deleted.
         """
         record = await self._accounts.find_credentials(access_key_id)
         if record is None:
@@ -110,10 +114,10 @@ class Authenticator:
         return Identity(user_id=user.id)
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
-        """A token for the user of this key pair, and when it ends (Unix seconds).
+        """Return a token for the user of this key pair, and when it ends (Unix seconds).
 
         Raises:
-            NotAuthenticated: no such pair.
+            NotAuthenticated: the pair does not exist.
         """
         identity = await self.check_key_pair(access_key_id, secret_access_key)
         user = await self._accounts.get_user(identity.user_id)
@@ -122,17 +126,17 @@ class Authenticator:
         return self._sign(user, now_ms // 1000, TOKEN_LIFETIME_S, aud=_LOGIN, jti=session.id)
 
     async def log_out(self, identity: Identity) -> None:
-        """End the session of this login. Of one that sent a key pair there is none, and nothing happens."""
+        """End the session of this login. Does nothing for a caller that sent a key pair."""
         if identity.session:
             with suppress(SessionNotFound):
                 await self._accounts.end_session(identity.user_id, identity.session)
             self.forget_all()
 
     async def issue_job_token(self, identity: Identity, delegation: Delegation, *, lifetime_s: int) -> str:
-        """A token for what a user delegates.
+        """Return a token that carries what a user delegates.
 
         Raises:
-            UserNotFound: they were deleted meanwhile.
+            UserNotFound: the user was deleted meanwhile.
         """
         assert identity.delegation is None, "what was delegated is not passed on"
         user = await self._accounts.get_user(identity.user_id)
@@ -140,13 +144,13 @@ class Authenticator:
         return self._sign(user, now_s, lifetime_s, aud=_JOB, delegation=msgspec.to_builtins(delegation))[0]
 
     def _sign(self, user: UserRecord, now_s: int, lifetime_s: int, **claims: object) -> tuple[str, int]:
-        """A token, and when it ends (Unix seconds)."""
+        """Return a signed token, and when it ends (Unix seconds)."""
         expires_s = now_s + lifetime_s
         claims |= {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s}
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
 
     def forget_all(self) -> None:
-        """Forget every remembered proof: credentials or a user were deleted."""
+        """Forget every remembered proof, because credentials or a user were deleted."""
         self._known.clear()
 
     async def _from_header(self, header: bytes) -> Identity:
@@ -160,7 +164,7 @@ class Authenticator:
         raise NotAuthenticated("unknown scheme")
 
     async def _from_token(self, token: bytes) -> Identity:
-        # Time is the Ports's, so PyJWT, which reads the machine's clock, must not check it.
+        # The time comes from the port. PyJWT reads the machine's clock, so it must not check the time.
         options: Options = {"require": ["sub", "uid", "exp"], "verify_exp": False, "verify_iat": False}
         try:
             claims = jwt.decode(
@@ -182,7 +186,8 @@ class Authenticator:
         return Identity(user_id=user.id, session=session_id)
 
     async def _check_session(self, user: UserRecord, session_id: str) -> None:
-        """
+        """Refuse a session that has ended.
+
         Raises:
             NotAuthenticated: the user logged out, or the key pair of the login was deleted.
         """
@@ -195,14 +200,14 @@ class Authenticator:
 
 
 class Slowdown:
-    """Delays the answers to wrong secrets. In memory: each process counts for itself."""
+    """Delay the answers to wrong secrets. Each process counts in its own memory."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._failures: dict[str, int] = {}
 
     async def wait(self, access_key_id: str) -> int:
-        """Count a failure and wait as long as it costs; return how many there were in a row."""
+        """Count a failure, wait as long as it costs, and return the number of failures in a row."""
         count = self._failures.get(access_key_id, 0) + 1
         if len(self._failures) >= CACHE_ENTRIES_MAX:
             self._failures.clear()
@@ -212,7 +217,7 @@ class Slowdown:
         return count
 
     def forget(self, access_key_id: str) -> None:
-        """A right secret came: failures are counted anew."""
+        """Count failures anew, because a right secret came."""
         self._failures.pop(access_key_id, None)
 
 

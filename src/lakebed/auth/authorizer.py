@@ -1,7 +1,7 @@
-"""What each user may do, remembered for a short while so that a request need not read the store for it.
+"""Permissions of users, remembered for a short while so that a request need not read the store.
 
-Permissions that were looked up count for CACHE_MS. Its price is that of remembered proofs (authenticator.py): what is
-changed through *another* process counts here that much later; through this one it counts at once (`forget_all`).
+Permissions count for CACHE_MS after a look-up. The price is that of remembered proofs (authenticator.py): a change
+through *another* process counts here that much later. Through this process it counts at once (`forget_all`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Authorizer:
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
-        """What they may do, or what of it was delegated.
+        """Return what the caller may do: all that their user may, or the part that was delegated.
 
         Costs a look-up for a user seen in the last 5 seconds, else that of `Policies.permissions_of`.
 
@@ -46,5 +46,5 @@ class Authorizer:
         return found
 
     def forget_all(self) -> None:
-        """Forget what was looked up: a user, a group, a policy or who has which was changed."""
+        """Forget all permissions, because a user, a group, a policy or a grant changed."""
         self._known.clear()

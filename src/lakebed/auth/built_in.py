@@ -1,5 +1,5 @@
-"""The policies and groups that every installation has. They are code, not records: a later release may add to them,
-none can be changed or deleted, and an administrator who wants others makes groups and policies of their own.
+"""The policies and groups that every installation has. They are code, not records: a later release may add to them, and
+no user can change or delete them. An administrator who wants others makes new groups and policies.
 
     group          its policies
     Admins         AllAccess
@@ -22,7 +22,7 @@ from .statements import EVERYTHING, Statement
 
 ADMINS: Final = "Admins"
 UID: Final = "built-in"
-"""In place of the uid that what is stored has: none of these is ever made a second time."""
+"""Stand in for the uid of a stored record: these are never made a second time."""
 
 _SELF: Final = "arn:lakefs:auth:::user/${user}"
 

@@ -1,8 +1,8 @@
-"""What a user lets a process do that does one errand for them, and should be able to do no other.
+"""The part of a user's permissions that one job gets.
 
-The server gives a collector that it runs a token of whoever asked (`lakebed.server`, collectors.py). Such a token is
-good for a few actions on one repository, and no longer than the job. The user is asked for as well at each request, so
-it never may more than they may by then. It is no login: nothing that asks for one is open to it.
+The server gives a collector that it runs a token of the user who started it (`lakebed.server`, collectors.py). Such a
+token allows a few actions on one repository, and only while the job runs. Each request checks the user's permissions
+too, so the job never may do more than the user may by then. It is no login: operations that need one refuse it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Delegation(msgspec.Struct, frozen=True, kw_only=True):
-    """`actions` by their full names, on `repository` itself and nothing in it, while job `job` of it runs."""
+    """Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs."""
 
     job: str
     repository: str

@@ -1,7 +1,7 @@
-"""Patterns over actions and resources: `*` is any characters, also none and also slashes; all else is itself.
+"""Patterns over actions and resources: `*` matches any characters, also none and also slashes; all else matches itself.
 
-Matching takes time in proportion to the text however many stars a pattern has: pieces between stars are looked for from
-left to right, each at its first place. No regular expression: those of many stars can take for ever.
+The matcher finds the pieces between stars from left to right, each at its first place. So the time depends on the text
+alone, not on the number of stars. It is no regular expression, because those can take for ever with many stars.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def compile_glob(pattern: str) -> Matcher:
 
 
 def compile_pieces(literals: Sequence[str]) -> Matcher:
-    """Of what lies between the stars: of `a*b`, these are `a` and `b`; of `a` it is `a` alone."""
+    """Return a matcher for the pieces between stars: `a` and `b` for `a*b`, and `a` alone for `a`."""
     first, *pieces = literals
     if not pieces:
         return first.__eq__

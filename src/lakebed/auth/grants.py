@@ -1,7 +1,7 @@
-"""Who is in which group, and which policies users and groups have: pairs under `<kind>/<holder>/<granted>`.
+"""Memberships of groups, and policies of users and groups: pairs under `<kind>/<holder>/<granted>`.
 
-Found from the holder's side by a scan of few keys, from the other side by a scan of the whole kind: IAM is small. A
-pair counts only while both ends are those that it was made for, which their uids tell.
+From the holder's side a scan of few keys finds them, from the other side a scan of the whole kind: IAM is small. A
+pair counts only while the uids of both ends are those that it was made for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class NotGranted(NotFound):
 async def grant(
     store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str], *, nonce: str = ""
 ) -> None:
-    """Each end is (id, uid). To grant what is granted already changes nothing, or the nonce alone."""
+    """Store a grant. Each end is (id, uid). Granting a second time changes nothing but the nonce."""
     record = GrantRecord(holder_uid=holder[1], granted_uid=granted[1], nonce=nonce)
     await store.set(PARTITION, grant_key(kind, holder[0], granted[0]), encode(record))
 
 
 async def grants_of(store: Store, kind: bytes, holder: tuple[str, str]) -> dict[str, str]:
-    """What this holder has: id to the uid it had, ascending by id."""
+    """Map the ids that this holder has to the uids they had, ascending by id."""
     prefix = grant_key(kind, holder[0], "")
     found: dict[str, str] = {}
     async for key, value in scan_prefix(store, PARTITION, prefix):
@@ -36,7 +36,7 @@ async def grants_of(store: Store, kind: bytes, holder: tuple[str, str]) -> dict[
 
 
 async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dict[str, str]:
-    """Who has this: id to the uid it had, ascending by id."""
+    """Map the ids of the holders of this to the uids they had, ascending by id."""
     found: dict[str, str] = {}
     async for key, value in scan_prefix(store, PARTITION, kind):
         holder, _, name = key[len(kind) :].decode().partition("/")
@@ -47,7 +47,8 @@ async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dic
 
 
 async def revoke(store: Store, kind: bytes, holder: tuple[str, str], granted: str) -> None:
-    """
+    """Remove a grant.
+
     Raises:
         NotGranted: the holder does not have it.
     """
@@ -58,7 +59,7 @@ async def revoke(store: Store, kind: bytes, holder: tuple[str, str], granted: st
 
 
 async def revoke_all(store: Store, kinds: tuple[bytes, ...], *, holder: str | None = None, granted: str = "") -> None:
-    """Before either end is deleted: everything that names it on that side, whatever its uid."""
+    """Remove every grant that names an end that is about to be deleted, whatever its uid."""
     stale: list[bytes] = []
     for kind in kinds:
         prefix = kind if holder is None else grant_key(kind, holder, "")

@@ -1,4 +1,4 @@
-"""Groups of users, and their access levels. What names a group is removed before it."""
+"""Groups of users, and their access levels. Records that name a group are removed before it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NoAcl(NotFound):
 
 
 class LastAdministrator(Conflict):
-    """No user would be left who may do everything."""
+    """The change would leave no user who may do everything."""
 
 
 class Groups:
@@ -65,7 +65,8 @@ class Groups:
         )
 
     async def create(self, group_id: str, *, description: str = "") -> GroupRecord:
-        """
+        """Create a group.
+
         Raises:
             GroupExists, InvalidRole.
         """
@@ -75,18 +76,19 @@ class Groups:
         )
 
     async def get(self, group_id: str) -> GroupRecord:
-        """
+        """Return a group, stored or built in.
+
         Raises:
             GroupNotFound, InvalidRole.
         """
         return await self._register.get(group_id)
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[GroupRecord], bool]:
-        """Ascending by id; and whether there are more."""
+        """List groups, ascending by id, and return whether more follow."""
         return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, group_id: str) -> None:
-        """Memberships and attachments first, then the group.
+        """Delete memberships and attachments, then the group.
 
         Raises:
             BuiltIn, GroupNotFound.
@@ -104,10 +106,11 @@ class Groups:
         await grant(self._store, USER_GROUPS, (user.id, user.uid), (group.id, group.uid), nonce=nonce)
 
     async def remove_member(self, group_id: str, user_id: str) -> None:
-        """
+        """Take a user out of a group.
+
         Raises:
             NotGranted: the user is not in it.
-            LastAdministrator: it is the last one in Admins.
+            LastAdministrator: the user is the last one in Admins.
         """
         group, user = await self.get(group_id), await self._accounts.get_user(user_id)
         if group.id == ADMINS and user.id in await self._members(ADMINS, UID):
@@ -116,12 +119,12 @@ class Groups:
             await revoke(self._store, USER_GROUPS, (user.id, user.uid), group.id)
 
     async def leave_admins(self, user: UserRecord) -> None:
-        """Take the user out of Admins, unless no other user would be left there. Does nothing for others.
+        """Take the user out of Admins, unless no other user would be left there. Does nothing for users outside it.
 
-        Of all users who leave at once, one stays. Each leaves in three steps, and finishes first what another began:
+        If all users leave at once, one stays. Each first finishes what another began, and then leaves in three steps:
 
-            1. read the record of who is leaving, empty, and then the members: another one must be among them
-            2. replace that record by `set_if`: fails if another user began to leave since step 1
+            1. read the record `admins/leaving`, which is empty, and then the members: another one must be among them
+            2. replace that record by `set_if`, which fails if another user began to leave since step 1
             3. delete the membership, and then empty the record
 
         Raises:
@@ -151,11 +154,11 @@ class Groups:
                 return
 
     async def _finish_leaving(self, memberships: Sequence[tuple[str, str]], predicate: Predicate) -> None:
-        """Step 3, by the user who leaves or by the next one. May be done twice, also late."""
+        """Do step 3, for the user who leaves or in the request of the next one. Doing it twice, or late, is safe."""
         for user_id, nonce in memberships:
             key = grant_key(USER_GROUPS, user_id, ADMINS)
             held = await self._store.get(PARTITION, key)
-            # Added again since, the membership has another nonce, and stays.
+            # A membership that was added again since then has another nonce, and stays.
             if held is not None and decode(GrantRecord, held.value).nonce == nonce:
                 with suppress(PredicateFailed):
                     await self._store.delete_if(PARTITION, key, held.predicate)
@@ -170,7 +173,7 @@ class Groups:
         return page(await self._members(group.id, group.uid), prefix=prefix, after=after, limit=limit)
 
     async def _members(self, group_id: str, group_uid: str) -> dict[str, UserRecord]:
-        """Those who are still the users that were put in."""
+        """Return the members whose uid is still the one that was put in."""
         members: dict[str, UserRecord] = {}
         for name, uid in (await holders_of(self._store, USER_GROUPS, (group_id, group_uid))).items():
             user = await self._accounts.find_user(name)
@@ -188,7 +191,7 @@ class Groups:
             try:
                 group = await self.get(name)
             except GroupNotFound:
-                continue  # Deleted by somebody who died before, or is still, pruning what names it.
+                continue  # Another process deleted the group, and died before it removed what names it, or is at it.
             if group.uid == uid:
                 groups.append(group)
         return groups
@@ -196,18 +199,20 @@ class Groups:
     # Access levels of groups
 
     async def set_acl(self, group_id: str, level: str) -> None:
-        """
+        """Set the access level of a group.
+
         Raises:
             InvalidRole: not Read, Write, Super or Admin.
             BuiltIn, GroupNotFound.
-            PredicateFailed: somebody else changed the group at the same time.
+            PredicateFailed: another request changed the group at the same time.
         """
         if level not in ACL:
             raise InvalidRole(f"{level!r} is no access level: it is one of {', '.join(ACL)}", level=level)
         await self._register.change(group_id, lambda group: msgspec.structs.replace(group, acl=level))
 
     async def get_acl(self, group_id: str) -> str:
-        """
+        """Return the access level of a group.
+
         Raises:
             NoAcl, GroupNotFound.
         """

@@ -1,4 +1,4 @@
-"""What groups and policies can be called, how they are listed, and that what is built in stays as it is."""
+"""Ids of groups and policies: check them, list pages of them, and refuse changes of the built-in ones."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ R = TypeVar("R")
 
 
 class BuiltIn(Denied):
-    """It comes with the release, and stays as it is."""
+    """The group or policy comes with the release, and cannot be changed."""
 
 
 class InvalidRole(Invalid):
-    """An id or an access level that cannot be taken."""
+    """The id or access level breaks a rule that the message states."""
 
 
 def page(found: Mapping[str, R], *, prefix: str, after: str, limit: int) -> tuple[list[R], bool]:
-    """Ascending by id, those of the prefix after `after`; and whether there are more than `limit`."""
+    """Return up to `limit` records of the prefix after `after`, ascending by id, and whether more follow."""
     names = [name for name in sorted(found) if name.startswith(prefix) and (not after or name > after)]
     return [found[name] for name in names[:limit]], len(names) > limit
 

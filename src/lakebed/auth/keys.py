@@ -1,9 +1,9 @@
-"""The server's keys: one secret, from which everything else is derived (HKDF-SHA-256, one label for each use).
+"""The server's keys: one secret, from which all others are derived (HKDF-SHA-256, one label for each use).
 
-The secret is made on the first start and lies in the key-value store, where every process of the server finds it; an
-operator who wants database dumps to be worthless hands one in instead, and then it is stored nowhere. Secret keys are
-sealed with AES-256-GCM under a fresh 96-bit nonce, bound to the access key they belong to, so that two records cannot
-be swapped.
+The server makes the secret on its first start and stores it in the key-value store, where each of its processes finds
+it. An operator who wants database dumps to be worthless hands in a secret instead; the server does not store that one.
+Secret keys are sealed with AES-256-GCM under a fresh 96-bit nonce. Each is bound to its access key, so that two records
+cannot be swapped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class WeakServerSecret(Invalid):
 
 
 class ServerKeys:
-    """`token_key` signs JWTs, `continuation_key` seals where readings go on that have no secret of their own;
-    `fingerprint` names what a request carried without keeping it."""
+    """Derive and use the server's keys. `token_key` signs JWTs, `continuation_key` seals continuation tokens."""
 
     def __init__(self, secret: bytes) -> None:
-        """
+        """Derive all keys from a secret.
+
         Raises:
-            WeakServerSecret: under 16 bytes.
+            WeakServerSecret: the secret has less than 16 bytes.
         """
         if len(secret) < SECRET_BYTES_MIN:
             raise WeakServerSecret(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
@@ -46,14 +46,15 @@ class ServerKeys:
         self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
 
     def seal(self, secret_key: str, *, access_key_id: str, nonce: bytes) -> bytes:
-        """Nonce, then ciphertext and tag."""
+        """Encrypt a secret key: return the nonce, then ciphertext and tag."""
         assert len(nonce) == _NONCE_BYTES, len(nonce)
         return nonce + self._cipher.encrypt(nonce, secret_key.encode(), access_key_id.encode())
 
     def unseal(self, sealed: bytes, *, access_key_id: str) -> str:
-        """
+        """Decrypt a sealed secret key.
+
         Raises:
-            AuthFormat: sealed by another server secret, for another access key, or damaged.
+            AuthFormat: it was sealed by another server secret or for another access key, or it is damaged.
         """
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], access_key_id.encode()).decode()
@@ -68,9 +69,9 @@ class ServerKeys:
 
 
 async def load_server_keys(store: Store, ids: Ids, given: bytes | None = None) -> ServerKeys:
-    """Keys from the secret handed in, else from the stored one, which is made if there is none yet.
+    """Derive keys from the given secret, else from the stored one. Stores a fresh secret if there is none.
 
-    Of several processes that start at once, one wins; the others use what it stored.
+    If several processes start at once, one of them stores its secret, and the others use it.
     """
     if given is not None:
         return ServerKeys(given)

@@ -1,4 +1,4 @@
-"""Policies, who has them, and what they add up to. What names a policy is removed before it."""
+"""Policies, their holders, and the permissions they add up to. Records that name a policy are removed before it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Policies:
         )
 
     async def create(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
-        """
+        """Create a policy.
+
         Raises:
             PolicyExists, InvalidRole, InvalidPolicy, InvalidAction.
         """
@@ -57,29 +58,30 @@ class Policies:
         )
 
     async def get(self, policy_id: str) -> PolicyRecord:
-        """
+        """Return a policy, stored or built in.
+
         Raises:
             PolicyNotFound, InvalidRole.
         """
         return await self._register.get(policy_id)
 
     async def update(self, policy_id: str, statements: Sequence[Statement]) -> PolicyRecord:
-        """Whoever has it has the new one.
+        """Replace the statements of a policy, for all its holders.
 
         Raises:
             BuiltIn, PolicyNotFound, InvalidPolicy, InvalidAction.
-            PredicateFailed: somebody else changed it at the same time.
+            PredicateFailed: another request changed it at the same time.
         """
         return await self._register.change(
             policy_id, lambda policy: msgspec.structs.replace(policy, statements=check_statements(statements))
         )
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[PolicyRecord], bool]:
-        """Ascending by id; and whether there are more."""
+        """List policies, ascending by id, and return whether more follow."""
         return await self._register.list(prefix=prefix, after=after, limit=limit)
 
     async def delete(self, policy_id: str) -> None:
-        """Attachments first, then the policy.
+        """Delete attachments, then the policy.
 
         Raises:
             BuiltIn, PolicyNotFound.
@@ -95,7 +97,8 @@ class Policies:
         await grant(self._store, USER_POLICIES, (user.id, user.uid), (policy.id, policy.uid))
 
     async def detach_from_user(self, user_id: str, policy_id: str) -> None:
-        """
+        """Take a policy from a user.
+
         Raises:
             NotGranted: the user does not have it, or has it through a group only.
         """
@@ -103,18 +106,20 @@ class Policies:
         await revoke(self._store, USER_POLICIES, (user.id, user.uid), policy.id)
 
     async def attach_to_group(self, group_id: str, policy_id: str) -> None:
-        """
+        """Give a policy to a group.
+
         Raises:
-            BuiltIn: the group is: its policies are what its name says.
+            BuiltIn: the group is built in, and its policies stay as they are.
         """
         refuse_built_in(group_id, GROUPS)
         group, policy = await self._groups.get(group_id), await self.get(policy_id)
         await grant(self._store, GROUP_POLICIES, (group.id, group.uid), (policy.id, policy.uid))
 
     async def detach_from_group(self, group_id: str, policy_id: str) -> None:
-        """
+        """Take a policy from a group.
+
         Raises:
-            BuiltIn: the group is.
+            BuiltIn: the group is built in.
             NotGranted: the group does not have it, or has it by its access level.
         """
         refuse_built_in(group_id, GROUPS)
@@ -124,7 +129,7 @@ class Policies:
     async def list_of_user(
         self, user_id: str, *, is_effective: bool, prefix: str, after: str, limit: int
     ) -> tuple[Sequence[PolicyRecord], bool]:
-        """Those attached to the user; effective: those of the user's groups too."""
+        """List the policies attached to the user. With `effective`, list those of the user's groups too."""
         user = await self._accounts.get_user(user_id)
         if is_effective:
             found = await self._effective(user, await self._groups.of_user(user))
@@ -139,7 +144,7 @@ class Policies:
         return page(found, prefix=prefix, after=after, limit=limit)
 
     async def permissions_of(self, user_id: str) -> Permissions:
-        """All that holds for a user: one scan for each group and two more, and one get for each group and policy."""
+        """Return all that a user may do. Costs a scan a group and two more, and a get for each group and policy."""
         user = await self._accounts.get_user(user_id)
         groups = await self._groups.of_user(user)
         effective = await self._effective(user, groups)
@@ -167,7 +172,7 @@ class Policies:
             try:
                 policy = await self.get(name)
             except PolicyNotFound:
-                continue  # As in `Groups.of_user`.
+                continue  # The policy was deleted, as a group in `Groups.of_user`.
             if policy.uid == uid:
                 found[name] = policy
         return found

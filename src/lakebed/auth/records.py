@@ -1,18 +1,18 @@
-"""What the partition `auth` holds (docs/formats/auth.md): one byte of format number, then msgpack.
+"""Records of the partition `auth` (docs/formats/auth.md): one byte of format number, then msgpack.
 
     users/<id>                  UserRecord
     credentials/<access key>    CredentialsRecord: the secret is encrypted, the user named by id and uid
-    groups/<id>                 GroupRecord; of groups that are not built in
-    policies/<id>               PolicyRecord; of policies that are not built in
+    groups/<id>                 GroupRecord; none for built-in groups
+    policies/<id>               PolicyRecord; none for built-in policies
     user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
                                 GrantRecord: both ends by uid
-    sessions/<user>/<id>        SessionRecord: a login that was not ended
-    admins/leaving              LeavingRecord: who is being taken out of Admins
-    server/secret               32 random bytes that every key of the server is derived from
-    server/installation         InstallationRecord: written by set-up, and by it alone
+    sessions/<user>/<id>        SessionRecord: a login without a logout
+    admins/leaving              LeavingRecord: users whom a request is taking out of Admins
+    server/secret               32 random bytes from which the server derives every key
+    server/installation         InstallationRecord: only set-up writes it
 
-Whoever is deleted and made again gets a new uid, so credentials and grants that a crash left behind never come back to
-life.
+A user, group or policy that is deleted and made again gets a new uid. So credentials and grants that a crash left
+behind never come back to life.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FORMAT: Final = b"\x01"
 
 
 class AuthFormat(Corrupt):
-    """A record of a format that this release does not know, or one that does not decode or decrypt."""
+    """The record has a format that this release does not know, or does not decode or decrypt."""
 
 
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,7 +54,7 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`secret` is `ServerKeys.seal` of the secret key, bound to the access key."""
+    """Store a key pair. `secret` is `ServerKeys.seal` of the secret key, bound to the access key."""
 
     access_key_id: str
     user_id: str
@@ -64,7 +64,7 @@ class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`acl` is the contract's access level of the whole group, "" where none was set."""
+    """Store a group. `acl` is the contract's access level of the whole group, "" where none was set."""
 
     id: str
     uid: str
@@ -81,8 +81,10 @@ class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A user is in a group, or a user or group has a policy: the two, in the order of the key. `nonce` tells two grants
-    of the same pair apart."""
+    """Store a membership, or a policy of a user or group: the uids of both, in the order of the key.
+
+    `nonce` tells two grants of the same pair apart.
+    """
 
     holder_uid: str
     granted_uid: str
@@ -90,7 +92,7 @@ class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login. It ends with the key pair that it came from."""
+    """Store a login. It ends with the key pair that it came from."""
 
     id: str
     user_id: str
@@ -101,14 +103,14 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`memberships` of Admins (user id, nonce of the grant) are being deleted: finish that before another may go."""
+    """Store the `memberships` of Admins (user id, nonce of the grant) to delete before another user may leave."""
 
     memberships: tuple[tuple[str, str], ...] = ()
     attempt: str = ""
 
 
 class InstallationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`first_user` is the user that set-up makes; `attempt` keeps two set-ups under way apart."""
+    """Store the state of set-up. `first_user` is the user that it makes; `attempt` keeps two set-ups apart."""
 
     id: str
     attempt: str
@@ -138,9 +140,10 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """
+    """Decode a record.
+
     Raises:
-        AuthFormat: another format number, or bytes that are no such record.
+        AuthFormat: the format number is unknown, or the bytes are no such record.
     """
     if data[:1] != _FORMAT:
         raise AuthFormat(f"{kind.__name__} of an unknown format {data[:1].hex()}", kind=kind.__name__)

@@ -1,6 +1,6 @@
-"""Groups, or policies, by their id: those that are stored, and among them those that are built in (built_in.py).
+"""Groups, or policies, by their id: the stored ones, and among them the built-in ones (built_in.py).
 
-Reads go to the store each time; `Authorizer` is what caches.
+Every read goes to the store; only `Authorizer` caches.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ R = TypeVar("R", GroupRecord, PolicyRecord)
 
 
 class Register(Generic[R]):
-    """`noun` is what one is called in errors, which are of the types `taken` and `unknown`. What is built in is as old
-    as the installation."""
+    """Keep groups or policies by id. Errors have the types `taken` and `unknown`, and use the word `noun`.
+
+    Built-in ones are as old as the installation.
+    """
 
     def __init__(
         self,
@@ -46,10 +48,11 @@ class Register(Generic[R]):
         self._unknown = unknown
 
     async def add(self, record: R) -> R:
-        """
+        """Store a new record.
+
         Raises:
-            InvalidRole: no id.
-            What says that it is taken.
+            InvalidRole: the id breaks a rule.
+            AlreadyExists: of the type `taken`: the id is taken.
         """
         key = self._key(record.id)
         if record.id in self._built_in:
@@ -61,10 +64,11 @@ class Register(Generic[R]):
         return record
 
     async def get(self, id_: str) -> R:
-        """
+        """Return a record, stored or built in.
+
         Raises:
-            InvalidRole: no id.
-            What says that there is none.
+            InvalidRole: the id breaks a rule.
+            NotFound: of the type `unknown`: there is none.
         """
         if id_ in self._built_in:
             return msgspec.structs.replace(self._built_in[id_], created_ms=await self._accounts.installed_ms())
@@ -74,7 +78,7 @@ class Register(Generic[R]):
         return decode(self._kind, held.value)
 
     async def list(self, *, prefix: str, after: str, limit: int) -> tuple[Sequence[R], bool]:
-        """Ascending by id; and whether there are more."""
+        """List records, ascending by id, and return whether more follow."""
         installed_ms = await self._accounts.installed_ms()
         found = {
             id_: msgspec.structs.replace(record, created_ms=installed_ms) for id_, record in self._built_in.items()
@@ -85,11 +89,12 @@ class Register(Generic[R]):
         return page(found, prefix=prefix, after=after, limit=limit)
 
     async def change(self, id_: str, change: Callable[[R], R]) -> R:
-        """
+        """Replace a stored record.
+
         Raises:
             BuiltIn, InvalidRole.
-            What says that there is none.
-            PredicateFailed: somebody else changed it at the same time.
+            NotFound: of the type `unknown`: there is none.
+            PredicateFailed: another request changed it at the same time.
         """
         refuse_built_in(id_, self._built_in)
         key = self._key(id_)
@@ -101,17 +106,17 @@ class Register(Generic[R]):
         return record
 
     async def check_removable(self, id_: str) -> None:
-        """To be asked before what names it is removed.
+        """Refuse to remove a record that must stay. Call it before removing what names the record.
 
         Raises:
             BuiltIn.
-            What says that there is none.
+            NotFound: of the type `unknown`: there is none.
         """
         refuse_built_in(id_, self._built_in)
         await self.get(id_)
 
     async def remove(self, id_: str) -> None:
-        """Once nothing names it any more."""
+        """Remove a record that no other record names any more."""
         await self._store.delete(PARTITION, self._key(id_))
 
     def _key(self, id_: str) -> bytes:

@@ -1,8 +1,8 @@
-"""What policies say, and what that adds up to. Pure.
+"""Statements of policies, and the permissions they add up to. Pure.
 
-A statement allows or denies actions on resources. What no statement allows is forbidden, and one that denies wins over
-any number that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for what is no single
-thing; a statement names resources by pattern, in which `${user}` stands for the id of whoever asks.
+A statement allows or denies actions on resources. An action that no statement allows is forbidden, and one statement
+that denies wins over all that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for an
+action on no single thing. A statement names resources by pattern; `${user}` in it stands for the id of the caller.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 
 
 class InvalidPolicy(Invalid):
-    """Statements that say nothing, or that we could not carry out to the letter."""
+    """The statements are empty, or hold something that the server could not enforce exactly."""
 
 
 class NotPermitted(Denied):
-    """Who asks is known, and may not do this."""
+    """The caller is known, and may not do this."""
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """`actions` and `resource` are patterns (globs.py)."""
+    """Allow or deny. `actions` and `resource` are patterns (globs.py)."""
 
     effect: Effect
     actions: tuple[str, ...]
@@ -45,9 +45,10 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """
+    """Return statements that are valid.
+
     Raises:
-        InvalidPolicy, InvalidAction: they cannot be taken.
+        InvalidPolicy, InvalidAction: a statement is not valid.
     """
     if not statements:
         raise InvalidPolicy("a policy has at least one statement")
@@ -62,11 +63,12 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def _check_resource(resource: str, place: str) -> None:
-    """Refuse what other systems read as a wildcard or a variable: taken for letters, a deny would stop less than its
-    author believes.
+    """Refuse a text that is no resource, or that other systems read as a wildcard or a variable.
+
+    Taken literally, a deny with such a text would stop less than its author believes.
 
     Raises:
-        InvalidPolicy: see there, and where it is not a resource.
+        InvalidPolicy: the text is one of these.
     """
     if not _RESOURCE.fullmatch(resource):
         raise InvalidPolicy(
@@ -80,10 +82,10 @@ def _check_resource(resource: str, place: str) -> None:
 
 
 class Permissions:
-    """The permissions of one user, by all statements that hold for it, or the part of them that was delegated. Each
-    action is looked up once and then remembered.
+    """Decide what one user may do, by all their statements, or by the part of them that was delegated.
 
-    No statement denies an administrator (a member of Admins) the actions of `auth`, so users can always be managed.
+    Each action is looked up once and then remembered. No statement denies an administrator (a member of Admins) the
+    actions of `auth`, so an administrator can always manage users.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Permissions:
         self._verdicts: dict[str, _Verdict] = {}
 
     def within(self, delegation: Delegation) -> Permissions:
-        """Of these what the delegation covers."""
+        """Return the part of these permissions that the delegation covers."""
         return Permissions(
             self.user_id, self._statements, is_administrator=self._is_administrator, delegation=delegation
         )
@@ -117,13 +119,14 @@ class Permissions:
         return any(match(resource) for match in verdict.allowed)
 
     def allows_everywhere(self, action: str) -> bool:
-        """Whether the action is allowed on every resource there can be: then nobody need find out on which it is."""
+        """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
 
     def require(self, action: str, resource: str) -> None:
-        """
+        """Refuse an action that is not allowed.
+
         Raises:
-            NotPermitted: `allows` says no.
+            NotPermitted: `allows` returns False.
         """
         if not self.allows(action, resource):
             raise NotPermitted(
@@ -145,7 +148,7 @@ class Permissions:
         allowed = [one.resource for one in about if one.effect == "allow"]
         denied = [one.resource for one in about if one.effect == "deny"]
         if self._is_administrator and action.startswith("auth:"):
-            # A deny that shuts the last administrator out could be taken back by no user.
+            # No user could take back a deny that shuts the last administrator out.
             denied = []
         return _Verdict(
             is_everywhere=EVERYTHING in allowed and not denied,
@@ -167,5 +170,5 @@ def _names_one(pattern: str, names: set[str]) -> bool:
 
 
 def _resource_matcher(pattern: str, user_id: str) -> Matcher:
-    """The stars are found before the user's id is put in: to be called `*` is not to be everybody."""
+    """Compile a resource pattern. Stars are found before the user's id is put in, so a user called `*` is one user."""
     return compile_pieces([piece.replace(_USER, user_id) for piece in pattern.split("*")])
