@@ -1,7 +1,7 @@
-"""Changes over entries, on sorted tables: overlay several layers of them, apply them, see what differs.
+"""Changes over entries, on sorted tables: overlay several layers of changes, apply them, find the rows that differ.
 
-Rows are compared by key and digest only (equal digests of one key mean the same entry); the other columns are moved,
-never looked at. All positions are found in one pass over keys and moved with one `take`.
+Rows are compared by key and digest only: equal digests of one key mean the same entry. The other columns are moved and
+never read. One pass over the keys finds all positions, and one `take` moves the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EACH_WITH_EACH: Final = 4096
 
 
 def overlay(layers: Sequence[pa.Table]) -> pa.Table:
-    """One table of changes from several, newest first: of each key the newest change. Tombstones stay."""
+    """Join tables of changes, newest first, into one that has the newest change of each key. Tombstones stay."""
     layers = [layer for layer in layers if layer.num_rows]
     if not layers:
         return CHANGES_SCHEMA.empty_table()
@@ -33,7 +33,7 @@ def overlay(layers: Sequence[pa.Table]) -> pa.Table:
         return layers[0]
     together = pa.concat_tables(layers).combine_chunks()
     keys = object_array(together.column("key"))
-    # Stable, so that of equal keys the newest stays in front.
+    # The sort is stable, so the newest of equal keys stays in front.
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     first = np.concatenate(([True], keys[1:] != keys[:-1]))
@@ -41,9 +41,9 @@ def overlay(layers: Sequence[pa.Table]) -> pa.Table:
 
 
 def find_keys(keys: ObjectArray, wanted: ObjectArray) -> tuple[Positions, Flags]:
-    """For each wanted key its position among the keys (or where it would stand), and whether it is there.
+    """Return, for each wanted key, its position among the keys (or where it would stand), and whether it is there.
 
-    Both ascend. Costs 0.2 µs a wanted key and some; where many are wanted, one merge of the two.
+    Both inputs ascend. Costs about 0.2 µs a wanted key; many wanted keys cost one merge of the two.
     """
     if len(wanted) * 16 < len(keys):
         positions, low = np.empty(len(wanted), dtype=np.int64), 0
@@ -51,8 +51,7 @@ def find_keys(keys: ObjectArray, wanted: ObjectArray) -> tuple[Positions, Flags]
             positions[index] = low = bisect_left(keys, key, low)
     else:
         order = np.argsort(np.concatenate((wanted, keys)), kind="stable")
-        # Standing before its equal, a wanted key has as many keys before it as all that stands before it, less the
-        # wanted ones.
+        # A wanted key stands before its equal. So the keys before it are all rows before it, less the wanted ones.
         positions = np.flatnonzero(order < len(wanted)) - np.arange(len(wanted))
     inside = positions < len(keys)
     found = np.zeros(len(wanted), dtype=np.bool_)
@@ -62,8 +61,10 @@ def find_keys(keys: ObjectArray, wanted: ObjectArray) -> tuple[Positions, Flags]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What changes did to entries. `entries` is the very table that was given where nothing changed; `fresh` are the
-    positions in it of keys that were not there before."""
+    """Hold the entries after changes.
+
+    `entries` is the same table object as the input where nothing changed. `fresh` are its positions of new keys.
+    """
 
     entries: pa.Table
     fresh: Positions
@@ -77,7 +78,7 @@ class Change:
 
 
 def apply_changes(entries: pa.Table, changes: pa.Table) -> Change:
-    """The entries after the changes. To put what is there, or remove what is not, is no change."""
+    """Apply changes to entries. Putting an entry that is there, or removing one that is not, is no change."""
     if not entries.num_rows:
         return _from_nothing(entries, changes)
     positions, found = find_keys(object_array(entries.column("key")), object_array(changes.column("key")))
@@ -108,7 +109,7 @@ def apply_changes(entries: pa.Table, changes: pa.Table) -> Change:
 
 
 def _from_nothing(entries: pa.Table, changes: pa.Table) -> Change:
-    """Changes without entries: a first commit, or a bulk load between two keys. Nothing is found, moved or copied."""
+    """Apply changes to no entries: a first commit, or a bulk load between two keys. Moves and copies nothing."""
     puts = changes.select(ENTRIES_SCHEMA.names)
     if pc.any(changes["tombstone"]).as_py():
         puts = puts.filter(pc.invert(changes["tombstone"]))
@@ -118,17 +119,17 @@ def _from_nothing(entries: pa.Table, changes: pa.Table) -> Change:
 
 
 def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tuple[Positions, Positions]:
-    """Positions of the rows, known by their digests, that the other side does not have.
+    """Return, for each side, the positions of the digests that the other side does not have.
 
-    Digests are taken over key and value, so neither needs to be read to compare two stretches of entries. What the
-    sides have in common at their two ends is skipped before anything is sorted.
+    A digest covers key and value, so neither must be read to compare two stretches of entries. Rows that both sides
+    share at their two ends are skipped before the sort.
     """
     size = min(len(left), len(right))
     unlike = np.flatnonzero(left[:size] != right[:size])
     if not len(unlike) and len(left) == len(right):
         return unlike, unlike
     if len(left) == len(right) and not _is_among(left[unlike], right[unlike]).any():
-        # Rows were only replaced in place.
+        # The changes only replaced rows in place.
         return unlike, unlike
     head = int(unlike[0]) if len(unlike) else size
     unlike_behind = np.flatnonzero(left[::-1][: size - head] != right[::-1][: size - head])
@@ -141,8 +142,11 @@ def differing(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tupl
 
 
 def _is_among(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> Flags:
-    """Arrow's hash table: several times faster here than numpy's sort. A few are compared each with each: calling
-    Arrow takes a tenth of a millisecond, and a diff of scattered changes asks for each range."""
+    """Return, for each value, whether the others hold it.
+
+    Arrow's hash table is several times faster here than numpy's sort. But a call of Arrow takes a tenth of a
+    millisecond, and a diff of scattered changes calls this for each range. So a few values are compared one by one.
+    """
     if len(values) * len(others) <= _EACH_WITH_EACH:
         equal: Flags = (values[:, None] == others).any(axis=1)
         return equal

@@ -1,13 +1,13 @@
 """A range: some thousands of entries with neighbouring keys, in one immutable file (docs/formats/range.md).
 
-Its id is the digest of its logical columns; the file is Parquet, so that Spark, DuckDB and people read it as it is.
-What is checked when:
+Its id is the digest of its logical columns. The file is Parquet, so that Spark, DuckDB and people read it as it is.
+Each step checks what it reads:
 
 - Opening a file checks its footer: seal, format, id (`footer.py`).
 - Reading columns or row groups checks the sections that hold them, by the digests in the footer (`sealed.py`). A row
-  group has three: the keys, the digests, and the rest. What is not read is not checked.
-- Decoding with `verify` also computes the id anew from the columns. The cache does so on first load. The rewriting of
-  ranges and diffs rest on the sections: they read each file once, and a diff reads little of it.
+  group has three: the keys, the digests, and the rest. Sections that are not read are not checked.
+- Decoding with `verify` also computes the id anew from the columns. The cache does so on first load. Diffs and the
+  rewriting of ranges rely on the sections: they read each file once, and a diff reads little of it.
 - `summary_of` needs the footer alone, which `read_end` finds.
 """
 
@@ -35,27 +35,31 @@ from .view import KeyColumn
 
 RANGE_TITLE: Final = b"lakebed range 2\n"
 GROUP_ROWS: Final = 2048
-"""Rows of a row group: what a diff must read to show one entry. Against 4,096 and one group for the whole file that
-takes 0.6, 0.9 and 1.5 ms (8,192 entries); encoding takes 5.7, 5.5 and 5.0 ms, and 38.2, 37.7 and 37.3 bytes an
-entry."""
+"""Put this many rows into a row group, the least that a diff reads to show one entry. For 2,048, 4,096 and 8,192 rows
+that takes 0.6, 0.9 and 1.5 ms; encoding takes 5.7, 5.5 and 5.0 ms, and 38.2, 37.7 and 37.3 bytes an entry."""
 
 TAIL_BYTES: Final = 1 << 16
-"""How much of a range's end is asked for at first: more than the footer of nearly all."""
+"""Read this much of a range's end at first: more than nearly every footer takes."""
 
 _FEW: Final = 32
 _SUMMARY: Final = "lakebed.slices"
 
 
 class RangeCorrupt(FileCorrupt):
-    """A range file is missing, cut short, altered, of a later format, or not the range it is named as. The fact
-    `range_id` names it, `reason` says what is wrong, `namespace` (where known) where it lies."""
+    """The file of a range is missing, cut short, altered, of a later format, or another range's.
+
+    The fact `range_id` names it, `reason` says what is wrong, and `namespace` (where known) where it lies.
+    """
 
     kind = "range"
 
 
 class RangeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a metarange says of a range. `size_bytes` sums its entries' sizes; `file_bytes` is the size of the file as
-    this range's writer made it (another version of pyarrow may make another), for estimates only."""
+    """Describe a range as its metarange does. `size_bytes` sums the sizes of its entries.
+
+    `file_bytes` is the size of the file as its writer made it, for estimates only: another version of pyarrow may make
+    a file of another size.
+    """
 
     id: RangeId
     min_key: bytes
@@ -91,15 +95,15 @@ RANGE_KIND: Final = Kind(
 
 
 def range_key(id_: RangeId) -> str:
-    """Where the file lies in the storage namespace."""
+    """Return the key of the file in the storage namespace."""
     return f"_lakefs/ranges/{id_}.parquet"
 
 
 def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes]:
-    """The range of these entries (at least one, sorted, unique) and its file. About 0.6 µs an entry.
+    """Return the range of these entries (at least one, sorted, unique) and its file. Costs about 0.6 µs an entry.
 
-    A `salt` makes it another file with another id, for where the id of the bare content was given up for ever
-    (docs/design/protocols.md, "A collection of metadata").
+    A `salt` makes another file with another id. The writer needs it where the id of the bare content was retired for
+    ever (docs/design/protocols.md, "A collection of metadata").
     """
     entries = entries.combine_chunks()
     keys = chunk(entries, "key")
@@ -120,11 +124,12 @@ def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes
 
 
 def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None, verify: bool = True) -> pa.Table:
-    """The entries of a range, or some columns of them. What is read is checked always; with `verify` and all columns,
-    the id is also computed anew.
+    """Return the entries of a range, or some columns of them, after a check of all that is read.
+
+    With `verify` and all columns, the id is also computed anew.
 
     Raises:
-        RangeCorrupt: this is not the range of that id, whole and unaltered.
+        RangeCorrupt: the data are not the range of that id, whole and unaltered.
     """
     file = RangeFile(id_, data)
     table = file.table(columns)
@@ -136,7 +141,7 @@ def decode_range(id_: RangeId, data: bytes, columns: Sequence[str] | None = None
 
 
 class RangeFile:
-    """An open range file, for those who need parts of it. Opening and every read may raise RangeCorrupt."""
+    """Read parts of a range file. Opening and every read may raise RangeCorrupt."""
 
     def __init__(self, id_: RangeId, data: bytes) -> None:
         self._file = SealedFile(RANGE_KIND, id_, data)
@@ -147,7 +152,7 @@ class RangeFile:
         return int(self._ends[-1])
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All entries, each column in one chunk."""
+        """Return all entries, each column in one chunk."""
         return self._file.read(columns)
 
     @cached_property
@@ -159,12 +164,14 @@ class RangeFile:
         return KeyColumn(chunk(self.table(["key"]), "key"))
 
     def position_behind(self, key: bytes) -> int:
-        """How many keys are smaller or equal."""
+        """Count the keys that are smaller or equal."""
         return bisect_right(self.keys, key)
 
     def has_keys_of(self, other: RangeFile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether the key at each of these positions is known, without reading it, to be the other's at that position:
-        where nothing was added or removed before, the keys of a row group are the same bytes."""
+        """Return, for each position, whether both files are known to have the same key there, without reading keys.
+
+        Where no entry was added or removed before, the keys of a row group are the same bytes.
+        """
         size = min(len(self._ends), len(other._ends))
         is_same = np.zeros(len(self._ends) + 1, np.bool_)
         is_same[:size] = [mine == theirs for mine, theirs in zip(self._key_sections, other._key_sections, strict=False)]
@@ -177,14 +184,14 @@ class RangeFile:
         return self._file.section_digests("key")
 
     def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
-        """The entries at these ascending positions, or some columns. Reads only the row groups that hold them."""
+        """Return the entries at these ascending positions, or some columns. Reads only their row groups."""
         if len(rows) == len(self):
             return self.table(columns)
         groups, rows = self._in_groups(rows)
         return self._file.read(columns, groups, rows)
 
     def rows_at(self, rows: npt.NDArray[np.int64]) -> list[tuple[bytes, Row]]:
-        """(key, row) at these ascending positions; reads as `take` does."""
+        """Return (key, row) at these ascending positions. Reads as `take` does."""
         if len(rows) > _FEW:
             return rows_from_table(self.take(rows))
         if not len(rows):
@@ -194,7 +201,7 @@ class RangeFile:
         return list(zip(keys, zip(*columns, strict=True), strict=True))
 
     def _in_groups(self, rows: npt.NDArray[np.int64]) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """The row groups that hold these rows, and where the rows stand in what is read of those."""
+        """Return the row groups that hold these rows, and the positions of the rows in those groups joined."""
         group_of = np.searchsorted(self._ends, rows, side="right")
         groups = np.flatnonzero(np.bincount(group_of))
         sizes = np.array(self._file.group_rows)
@@ -204,10 +211,10 @@ class RangeFile:
 
 
 def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
-    """The slice summary, from the whole file or any end of it that holds all of the footer (`footer_size`).
+    """Return the slice summary, from the whole file or any end of it that holds the whole footer (`footer_size`).
 
     Raises:
-        RangeCorrupt: not the end of this range's file, or the summary was altered.
+        RangeCorrupt: the data are not the end of this range's file, or the summary was altered.
     """
     try:
         return decode_summary(fact_of(open_footer(RANGE_KIND, id_, data), _SUMMARY))
@@ -216,20 +223,21 @@ def summary_of(id_: RangeId, data: bytes) -> SliceSummary:
 
 
 def footer_size(id_: RangeId, end: bytes) -> int:
-    """How many bytes at the end of the file hold its footer; 8 of them are enough to tell.
+    """Return the size of the footer at the end of the file, from the last 8 bytes or more.
 
     Raises:
-        RangeCorrupt: this is not the end of a Parquet file.
+        RangeCorrupt: the bytes are not the end of a Parquet file.
     """
     return footer_bytes(RANGE_KIND, id_, end)
 
 
 async def read_end(id_: RangeId, file_bytes: int, read: Callable[[int], Awaitable[bytes]]) -> bytes:
-    """An end of a file that holds all of its footer. `read` gives the file from a byte on; nearly always one read is
-    enough. `file_bytes` is what the metarange says, and may be wrong.
+    """Return an end of a file that holds its whole footer. Nearly always costs one read.
+
+    `read` returns the file from a byte on. `file_bytes` is the size in the metarange, which may be wrong.
 
     Raises:
-        RangeCorrupt: not a Parquet file.
+        RangeCorrupt: the file is not Parquet.
     """
     start = max(0, file_bytes - TAIL_BYTES)
     end = await read(start)

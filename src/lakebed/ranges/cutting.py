@@ -1,18 +1,18 @@
-"""Where a sorted stream of entries is cut into ranges.
+"""Cut a sorted stream of entries into ranges.
 
-The cut is made by content: whatever history led to a set of entries, it is cut at the same places, so equal parts of
-two trees are equal files and are shared. Behind a row, with `n` rows since the last cut (itself counted), there is a
-cut where
+The content decides the cuts. Any history that leads to the same set of entries gives the same cuts, so equal parts of
+two trees are equal files, and both trees share them. There is a cut behind a row, with `n` rows since the last cut
+(the row included), where
 
     crc32(key) % 8192 == 0                   anywhere                              (a *strong* cut)
     crc32(key) % 1024 == 0                   and n >= 16,384                       (a *weak* cut)
     n == 32,768                                                                    (a *forced* cut)
 
-A strong cut depends on its key alone: a change between two strong cuts cannot move anything beyond them, and touches
-the range it falls into, and a neighbour where it removes or makes a cut. A stretch without a strong cut for twice the
-mean (one in seven) ends at the next weak one; that place again depends on the count only by whether the count has
-been reached, so a shift finds back within a range or two. The forced cut is for keys that somebody chose to defeat
-the hash. The mean is 7,300 rows: about 240 KB of file.
+A strong cut depends on its key alone, so a change between two strong cuts moves no cut beyond them. It rewrites the
+range it falls into, and a neighbour where it removes or makes a cut. A stretch without a strong cut for twice the
+mean (one in seven) ends at the next weak one. The count only says from where a weak cut counts, so after a shift the
+cuts are the same again within a range or two. The forced cut is for keys chosen to defeat the hash. The mean is 7,300
+rows: about 240 KB of file.
 
 (The idea is that of content-defined chunking with normalised sizes, applied to rows instead of bytes.)
 """
@@ -34,8 +34,8 @@ from .view import KeyColumn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRule:
-    """The numbers above. They are part of the format: a store cut by others shares nothing with ours. Tests take
-    small ones."""
+    """Set the numbers above. They are part of the format: trees cut by other numbers share no files. Tests use small
+    ones."""
 
     strong: int
     weak: int
@@ -43,7 +43,7 @@ class CutRule:
     rows_max: int
 
     def is_complete(self, max_key: bytes, count: int) -> bool:
-        """Whether a range of so many rows ends in a cut, rather than because the stream ended."""
+        """Return True where a range of `count` rows ends in a cut, and not because the stream ended."""
         hashed = crc32(max_key)
         return (
             hashed % self.strong == 0 or (count >= self.weak_from and hashed % self.weak == 0) or count == self.rows_max
@@ -54,7 +54,7 @@ CUT_RULE: Final = CutRule(strong=8192, weak=1024, weak_from=16_384, rows_max=32_
 
 
 class Cutter:
-    """Feed it a stream of entries, ascending; take away what lies between two cuts."""
+    """Take in a stream of ascending entries, and return the ranges between its cuts."""
 
     def __init__(self, rule: CutRule = CUT_RULE) -> None:
         self._rule = rule
@@ -63,18 +63,18 @@ class Cutter:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing is held: the stream stands at a cut, or at its start."""
+        """Return True where no entry is held back: the stream stands at a cut, or at its start."""
         return not self._held_rows
 
     def feed(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None = None) -> Iterator[pa.Table]:
-        """Take in more entries, and give back the ranges that they complete. Run it to its end.
+        """Take in more entries, and yield the ranges that they complete. The caller must run it to its end.
 
-        Only rows at the positions `fresh` are hashed in search of strong cuts (None: all of them). Of a stored range
-        all rows but the last are known not to be one.
+        Only rows at the positions `fresh` are hashed in search of strong cuts (None: all of them). In a stored range
+        only the last row can be one.
         """
         keys = KeyColumn(chunk(entries, "key"))
         rows = np.arange(len(keys)) if fresh is None else fresh
-        # Few keys are looked at one by one, many as an array of all of them.
+        # A few keys are read one by one, many as one array.
         hashed = (
             map(keys.__getitem__, rows.tolist()) if len(rows) * 16 < len(keys) else object_array(entries["key"])[rows]
         )
@@ -90,11 +90,11 @@ class Cutter:
             self._held_rows += len(keys) - start
 
     def finish(self) -> pa.Table | None:
-        """The rest, which ends because the stream does."""
+        """Return the last range, which ends because the stream does; None where no entry is held back."""
         return self._take() if self._held_rows else None
 
     def _ends(self, keys: KeyColumn, strong: list[int]) -> Iterator[int]:
-        """Positions behind the rows after which there is a cut, ascending."""
+        """Yield the positions behind the rows that end in a cut, ascending."""
         start = 0
         for end in [*strong, len(keys)]:
             while (weak := self._weak_end(keys, start, end)) is not None:
@@ -105,7 +105,7 @@ class Cutter:
                 yield end
 
     def _weak_end(self, keys: KeyColumn, start: int, end: int) -> int | None:
-        """The first weak or forced cut behind the rows from `start` to before `end`."""
+        """Return the first weak or forced cut behind the rows from `start` to before `end`."""
         rule, origin = self._rule, start - self._held_rows
         for row in range(max(start, origin + rule.weak_from - 1), min(end, origin + rule.rows_max)):
             if row + 1 - origin == rule.rows_max or crc32(keys[row]) % rule.weak == 0:
@@ -119,7 +119,7 @@ class Cutter:
 
 
 def cut(entries: pa.Table, rule: CutRule = CUT_RULE) -> list[pa.Table]:
-    """The ranges of a whole tree, in order."""
+    """Cut the entries of a whole tree into its ranges, in order."""
     cutter = Cutter(rule)
     pieces = list(cutter.feed(entries.select(ENTRIES_SCHEMA.names)))
     rest = cutter.finish()

@@ -1,8 +1,8 @@
 """Ids: SHA-256 over the canonical bytes of logical columns (docs/formats/range.md, docs/formats/metarange.md).
 
 Canonical bytes: a title line, the number of rows as u64, then each column in the schema's order. A fixed-width column
-is its values one behind the other; a column of strings or bytes is the length of each value as u32, and then all the
-values' bytes. Everything is little-endian. The row count comes first and each column says its own lengths, so no two
+is its values one behind the other. A column of strings or bytes is the length of each value as u32, then the bytes of
+all values. Everything is little-endian. The row count comes first and each column says its own lengths, so no two
 different tables have the same bytes.
 
 Never hash Parquet or Arrow IPC bytes instead: equal tables differ there by history and by library version.
@@ -23,7 +23,7 @@ assert sys.byteorder == "little"
 
 
 def digest_columns(title: bytes, table: pa.Table) -> str:
-    """64 hex digits. About 0.1 ms for a thousand entries of 140 bytes."""
+    """Digest a table into 64 hex digits. Costs about 0.1 ms for a thousand entries of 140 bytes."""
     digest = hashlib.sha256(title)
     digest.update(table.num_rows.to_bytes(8, "little"))
     for name in table.column_names:

@@ -7,9 +7,9 @@ Its key-value metadata holds facts, each a name and a text. The last of them is 
 
 A file may say `lakebed.salt`, which is then part of its id (docs/formats/range.md, "Salt").
 
-So the end of a file is enough to know what the file is, and what the digests of its other bytes must be (sealed.py).
-Facts are found by their bytes, and only after the seal was found to hold: a parser of Thrift may do anything with a
-footer that was altered, and is forty times as slow.
+So the end of a file is enough to know its kind and id, and the digests of its other bytes (sealed.py).
+A reader checks the seal first, and then finds facts by their bytes. A parser of Thrift is forty times as slow, and has
+no defined behaviour on an altered footer.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NO_SEAL: Final = "0" * _SEAL_DIGITS
 
 
 class Kind(NamedTuple):
-    """What tells our two files apart.
+    """Describe one of our two kinds of files.
 
-    `sections` are the columns with which the sections of a row group begin (sealed.py); `raw` is a column whose values
-    are the end of its section, as they lie in memory; `dictionaries` may hold few values, and `constants` may hold one.
+    `sections` are the columns with which the sections of a row group begin (sealed.py). `raw` is a column whose values
+    are the end of its section, as they lie in memory. `dictionaries` may hold few values, and `constants` may hold one.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Kind(NamedTuple):
 
 
 class FileCorrupt(Corrupt):
-    """A file of a tree is missing, cut short, altered, of a later format, or not the one it is named as."""
+    """A file of a tree is missing, cut short, altered, of a later format, or has another id than its name says."""
 
     kind = "file"
 
@@ -66,17 +66,17 @@ class FileCorrupt(Corrupt):
         self.reason = reason
 
     def in_namespace(self, uri: str) -> FileCorrupt:
-        """The same error, which names the storage namespace too."""
+        """Return the same error with the storage namespace among its facts."""
         named = type(self)(self.id, self.reason, **{**self.facts, "namespace": uri})
         named.args = (f"{self.args[0]} (in {uri})",)
         return named
 
 
 def footer_bytes(kind: Kind, id_: str, end: bytes) -> int:
-    """How many bytes at the end of the file its footer takes; 8 of them are enough to tell.
+    """Return the size of the footer at the end of the file, from the last 8 bytes or more.
 
     Raises:
-        FileCorrupt: this is not the end of a Parquet file.
+        FileCorrupt: the bytes are not the end of a Parquet file.
     """
     if len(end) < END_BYTES or end[-4:] != MAGIC:
         raise kind.error(id_, f"cut short or not Parquet ({len(end)} bytes)")
@@ -84,10 +84,10 @@ def footer_bytes(kind: Kind, id_: str, end: bytes) -> int:
 
 
 def open_footer(kind: Kind, id_: str, end: bytes) -> bytes:
-    """The footer, from the whole file or any end of it that holds all of it; its seal, format and id hold.
+    """Return the footer, from the whole file or any end that holds the footer, after a check of seal, format and id.
 
     Raises:
-        FileCorrupt: cut short, altered, another kind, a later version, or another file's id.
+        FileCorrupt: the file is cut short, altered, of another kind, of a later version, or has another id.
     """
     size = footer_bytes(kind, id_, end)
     if size > len(end):
@@ -104,17 +104,17 @@ def open_footer(kind: Kind, id_: str, end: bytes) -> bytes:
 
 
 def salted(title: bytes, salt: str) -> bytes:
-    """What an id's canonical bytes begin with. The same content under another salt is another file, with another id."""
+    """Return the title line of an id's canonical bytes. The same content with another salt has another id."""
     return title + f"salt {salt}\n".encode() if salt else title
 
 
 def salt_facts(salt: str) -> dict[str, str]:
-    """What the footer says of it."""
+    """Return the facts that a footer holds of a salt."""
     return {SALT: salt} if salt else {}
 
 
 def seal_of(footer: bytes | bytearray, at: int) -> bytes:
-    """What its seal must be, where the seal's digits begin at this byte."""
+    """Return the seal that a footer must have, where the seal's digits begin at the byte `at`."""
     view = memoryview(footer)
     digest = hashlib.sha256(view[:at])
     digest.update(NO_SEAL.encode())
@@ -123,9 +123,9 @@ def seal_of(footer: bytes | bytearray, at: int) -> bytes:
 
 
 def fact_of(footer: bytes, name: str) -> bytes:
-    """Empty where there is none."""
+    """Return the text of a fact; empty where the footer has none."""
     mark = name.encode() + b"\x18"
-    # The last one: key-value metadata stands behind the statistics, the only other place that could hold such bytes.
+    # Take the last one: only statistics could hold such bytes too, and key-value metadata stands behind them.
     at = footer.rfind(mark) + len(mark)
     if at < len(mark):
         return b""
@@ -140,8 +140,8 @@ def fact_of(footer: bytes, name: str) -> bytes:
 
 
 def fact_mark(name: str, length: int) -> bytes:
-    """What stands before the text of a fact, as Thrift's compact protocol has it: the name, then field 2 of type
-    binary, and its length."""
+    """Return the bytes before the text of a fact in Thrift's compact protocol: the name, then field 2 of type binary,
+    and its length."""
     digits = []
     while length > 127:
         digits.append(length & 127 | 128)

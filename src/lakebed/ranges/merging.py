@@ -1,10 +1,11 @@
 """The three-way merge of sorted tables of entries.
 
-Of each key: where both sides agree, that; where one side left what the base has, what the other did; else the two are
-in conflict, also when one changed what the other removed. The same change on both sides is none.
+For each key: if both sides agree, take that. If one side left the base's entry alone, take the other side's. Else the
+sides are in conflict, also where one changed an entry that the other removed. The same change on both sides is no
+conflict.
 
-So a merge is what the source did since the base, done to the destination, as far as the destination still has there
-what the base had.
+So a merge applies to the destination the changes that the source made since the base, at each key where the destination
+still has the base's entry.
 """
 
 from __future__ import annotations
@@ -20,20 +21,22 @@ from .changing import apply_changes, differing, find_keys, overlay
 from .schema import CHANGES_SCHEMA, ObjectArray, chunk, object_array
 
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
-"""Who wins a conflict; with "none" it stays one, and the destination is left as it is there."""
+"""Name the side that wins conflicts. With "none" a conflict stays one, and the destination keeps its entry there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTable:
-    """`conflicts` are keys, ascending; with a strategy that settles them there are none."""
+    """Hold the merged entries. `conflicts` are keys, ascending; a strategy that names a side leaves none."""
 
     entries: pa.Table
     conflicts: list[bytes]
 
 
 def merge_tables(*, base: pa.Table, source: pa.Table, destination: pa.Table, strategy: Strategy) -> MergedTable:
-    """What the merge holds. Of base and source, rows that they share may be left out. Costs what `apply_changes` does,
-    for as many changes as the source made."""
+    """Merge source into destination. The caller may leave out rows that base and source share.
+
+    Costs as much as `apply_changes` with the changes that the source made.
+    """
     of_base, of_source = differing(chunk(base, "digest").to_numpy(), chunk(source, "digest").to_numpy())
     base, source = base.take(pa.array(of_base)), source.take(pa.array(of_source))
     changes = overlay([_as_changes(source, tombstone=False), _as_changes(base, tombstone=True)])
@@ -56,7 +59,7 @@ def _as_changes(entries: pa.Table, *, tombstone: bool) -> pa.Table:
 
 
 def _digests_at(keys: ObjectArray, entries: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """For each key the digest of its entry, or 0; and whether there is one."""
+    """Return, for each key, the digest of its entry or 0, and whether there is an entry."""
     positions, found = find_keys(object_array(entries.column("key")), keys)
     digests = np.zeros(len(keys), dtype=np.int64)
     digests[found] = chunk(entries, "digest").to_numpy()[positions[found]]

@@ -1,11 +1,11 @@
-"""Entries as Arrow columns, and the way between columns and rows.
+"""Entries as Arrow columns, and the conversion between columns and rows.
 
 Entries move in bulk as tables of two shapes: ENTRIES_SCHEMA (a key, then `base.ROW_FIELDS`), and CHANGES_SCHEMA, the
-same with `tombstone` behind: true where the key is to go. Tables handed between functions of this part are sorted by
-key, bytewise, and name each key once, unless a function says that it takes less. No column holds nulls.
+same with `tombstone` behind, which is true for a key to remove. Tables between functions of this part are sorted by
+key, bytewise, and name each key once, unless a function says that it accepts other tables. No column holds nulls.
 
-An object for each row is made only at the edges, here. numpy object arrays are the bridge: pyarrow fills one with
-bytes in 15 ns an element, and its stable sort finds sorted runs, so that merging sorted keys costs one comparison each.
+Only this file makes an object for each row, at the edges. numpy object arrays are the bridge: pyarrow fills one with
+bytes in 15 ns an element. Their stable sort finds sorted runs, so that merging sorted keys costs one comparison each.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ assert tuple(ENTRIES_SCHEMA.names[1:]) == ROW_FIELDS
 CHANGES_SCHEMA: Final = ENTRIES_SCHEMA.append(pa.field("tombstone", pa.bool_(), nullable=False))
 
 TOMBSTONE_ROW: Final[Row] = (0, FOREIGN_SLICE, 0, "", 0, "", 0, "", b"")
-"""Fills the columns of a tombstone. Nobody reads it."""
+"""Fill the columns of a tombstone. No reader uses the values."""
 
 ObjectArray = npt.NDArray[np.object_]
 
 
 def table_from_rows(keys: Sequence[bytes], rows: Sequence[Row]) -> pa.Table:
-    """Entries of these keys, in the order given. About 1 µs a row."""
+    """Make entries of these keys, in the order given. Costs about 1 µs a row."""
     columns = zip(*rows, strict=True) if rows else [()] * len(ROW_FIELDS)
     return pa.Table.from_arrays(_arrays([keys, *columns], ENTRIES_SCHEMA), schema=ENTRIES_SCHEMA)
 
 
 def changes_from_rows(keys: Sequence[bytes], rows: Sequence[Row | None]) -> pa.Table:
-    """Changes of these keys, in the order given; None is a tombstone."""
+    """Make changes of these keys, in the order given; None is a tombstone."""
     columns = zip(*(row or TOMBSTONE_ROW for row in rows), strict=True) if rows else [()] * len(ROW_FIELDS)
     return changes_from_columns(keys, tuple(columns), [row is None for row in rows])
 
@@ -58,46 +58,52 @@ def changes_from_rows(keys: Sequence[bytes], rows: Sequence[Row | None]) -> pa.T
 def changes_from_columns(
     keys: Sequence[bytes], columns: Sequence[Sequence[Any]], tombstones: Sequence[bool]
 ) -> pa.Table:
-    """Changes from columns in the order of ROW_FIELDS, as `zip(*rows)` gives them. What a tombstone's row holds is
-    of no account, as long as it is of the columns' types (TOMBSTONE_ROW will do). About 30 ns a value."""
+    """Make changes from columns in the order of ROW_FIELDS, as `zip(*rows)` returns them. Costs about 30 ns a value.
+
+    The row of a tombstone may hold any values of the columns' types, such as TOMBSTONE_ROW.
+    """
     return pa.Table.from_arrays(_arrays([keys, *columns, tombstones], CHANGES_SCHEMA), schema=CHANGES_SCHEMA)
 
 
 def changes_from_entries(entries: pa.Table) -> pa.Table:
-    """The changes that would put every one of these entries."""
+    """Make the changes that put every one of these entries."""
     false = pa.array(np.zeros(entries.num_rows, dtype=np.bool_))
     return entries.append_column(CHANGES_SCHEMA.field("tombstone"), false)
 
 
 def rows_from_table(table: pa.Table) -> list[tuple[bytes, Row]]:
-    """(key, row) of every entry, in order; further columns are left out. 0.3 µs a row for a page, 1 µs where they
-    are too many for the processor's cache."""
+    """Return (key, row) of every entry, in order, without further columns.
+
+    Costs 0.3 µs a row for a page, and 1 µs where the rows are too many for the processor's cache.
+    """
     keys = object_array(table.column("key")).tolist()
     columns = [values_of(table.column(name)) for name in ROW_FIELDS]
     return list(zip(keys, zip(*columns, strict=True), strict=True))
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values as Python objects, many times faster than a scalar at a time."""
+    """Return a column's values as Python objects, many times faster than one scalar at a time."""
     values: list[Any] = column.to_numpy().tolist()
     return values
 
 
 def object_array(column: pa.ChunkedArray) -> ObjectArray:
-    """The values of a binary column, in an array of Python bytes: sortable, searchable, and cheap to index."""
+    """Return a binary column as an array of Python bytes: sortable, searchable, and cheap to index."""
     values: ObjectArray = column.to_numpy()
     return values
 
 
 def chunk(table: pa.Table, name: str) -> pa.Array:
-    """A column as one contiguous array, without a copy where it is one already."""
+    """Return a column as one contiguous array, without a copy where it is one already."""
     column = table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def text_buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """Of a column of strings or bytes, with at least one row: where each value starts (and the last one ends), counted
-    from wherever, and the bytes of all values."""
+    """Return offsets and bytes of a column of strings or bytes with at least one row.
+
+    The offsets say where each value starts, and where the last one ends. The first need not be 0.
+    """
     _, starts, data = array.buffers()
     offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + len(array) + 1]
     return offsets, memoryview(data if data is not None else b"")[int(offsets[0]) : int(offsets[-1])]

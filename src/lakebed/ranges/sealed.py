@@ -1,4 +1,4 @@
-"""Parquet files that say what they are and notice every flipped bit that is read.
+"""Parquet files that name their kind and id, and whose readers notice every flipped bit.
 
 Both files of a tree are Parquet: any tool reads them. The bytes before the footer are divided into *sections*, runs of
 column chunks of one row group, without a gap between them; the footer carries, besides kind, id and what the kind adds,
@@ -7,14 +7,13 @@ column chunks of one row group, without a gap between them; the footer carries, 
                        u32, and the SHA-256 of its bytes. Little-endian
     lakebed.constant   JSON object: columns that hold one value in all rows, and that value
 
-and seals all of it (footer.py). So whoever reads a part of a file hashes the footer and that part, and nothing else: a
-diff reads the digests of a range and one row group. Every byte is either in a section or in the footer. Parquet's own
-page checksums are written too, for other readers; but they leave out page headers and the footer, where a flipped bit
-may turn one value into another without a word. That the columns really are those of the id is the content digest's
-affair.
+and seals all of it (footer.py). So a reader of a part hashes the footer and that part only: a diff reads the digests of
+a range and one row group. Every byte is either in a section or in the footer. The writer adds Parquet's page checksums
+for other readers. Those leave out page headers and the footer, where a flipped bit may change a value unnoticed. The
+content digest, and not the seal, proves that the columns are those of the id.
 
 A constant column (addresses where none is foreign, metadata where there is none, one content type) is made from the
-footer, in a tenth of the time that decoding it takes.
+footer, in a tenth of the time of decoding it.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _decode_constant = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class _Group(NamedTuple):
-    """A row group: its rows, and of each of its sections where it starts, its length and its digest."""
+    """Describe a row group: its rows, and the start, length and digest of each of its sections."""
 
     rows: int
     sections: list[tuple[int, int, bytes]]
 
 
 def write_sealed(kind: Kind, id_: str, table: pa.Table, facts: Mapping[str, str]) -> bytes:
-    """The file. Its bytes depend on the version of pyarrow; its id does not."""
+    """Write the file. Its bytes depend on the version of pyarrow, its id does not."""
     constant = {name: value for name in kind.constants if (value := _only_value(chunk(table, name))) is not None}
     groups = range(0, table.num_rows, kind.group_rows)
     no_sections = "0" * (-(-len(groups) * _group_layout(kind).size // 3) * 4)
@@ -80,12 +79,12 @@ def write_sealed(kind: Kind, id_: str, table: pa.Table, facts: Mapping[str, str]
 
 
 def _sealed(kind: Kind, id_: str, data: memoryview, metadata: pq.FileMetaData, table: pa.Table) -> bytes:
-    """The file with its sections and its seal filled in."""
+    """Fill in the sections and the seal of a file."""
     body_bytes = len(data) - footer_bytes(kind, id_, data[-8:].tobytes())
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     begin = [kind.schema.get_field_index(name) for name in kind.sections]
     starts = [_start_of(group.column(column)) for group in groups for column in begin]
-    # The first section takes what stands before the first page: the magic.
+    # The first section includes the magic, which stands before the first page.
     bounds = [0, *starts[1:], body_bytes] if starts else [body_bytes]
     facts: list[int | bytes] = []
     for number, group in enumerate(groups):
@@ -105,20 +104,23 @@ def _sealed(kind: Kind, id_: str, data: memoryview, metadata: pq.FileMetaData, t
 def _check_raw(
     kind: Kind, data: memoryview, ends: Sequence[int], table: pa.Table, groups: Sequence[pq.RowGroupMetaData]
 ) -> None:
-    """What `SealedFile.raw` will give is what is in the column: it does not ask Parquet where the values lie."""
+    """Check that `SealedFile.raw` will return the column. It does not ask Parquet for the place of the values."""
     if kind.raw is None:
         return
     values, position, row = chunk(table, kind.raw).to_numpy(), kind.sections.index(kind.raw), 0
     for end, group in zip(ends[position :: len(kind.sections)], groups, strict=True):
         expected = values[row : row + group.num_rows].tobytes()
-        # Views are compared element by element, a hundred times slower.
+        # Comparing views goes element by element, a hundred times slower.
         assert data[end - len(expected) : end].tobytes() == expected, "a column that is not plain"
         row += group.num_rows
 
 
 class SealedFile:
-    """An open file: its footer holds, and each section is checked when it is first read. Any read may raise the kind's
-    error; so may opening it, which costs 20 µs, as the decoder is opened only when it is asked for something."""
+    """Read a file whose footer holds, and check each section on its first read.
+
+    Opening costs 20 µs, because the decoder opens only when a read needs it. Opening and any read may raise the kind's
+    error.
+    """
 
     def __init__(self, kind: Kind, id_: str, data: bytes) -> None:
         self._kind = kind
@@ -132,12 +134,12 @@ class SealedFile:
         self.group_rows = [group.rows for group in self._groups]
 
     def section_digests(self, first_column: str) -> list[bytes]:
-        """Of the sections that begin with this column, in every row group: equal digests, equal columns."""
+        """Return the digests of the sections that begin with this column, one a row group: equal ones mean equal columns."""
         number = self._kind.sections.index(first_column)
         return [group.sections[number][2] for group in self._groups]
 
     def raw(self) -> npt.NDArray[np.int64]:
-        """All values of the kind's raw column, without the decoder: it takes no more than hashing them."""
+        """Return all values of the kind's raw column without the decoder. Costs no more than hashing them."""
         assert self._kind.raw is not None
         number = self._kind.sections.index(self._kind.raw)
         parts = [self._section(group, number)[-8 * rows :] for group, rows in enumerate(self.group_rows)]
@@ -149,8 +151,10 @@ class SealedFile:
         groups: Sequence[int] | None = None,
         rows: npt.NDArray[np.int64] | None = None,
     ) -> pa.Table:
-        """These columns (None: all) of these row groups (None: all), in the order asked for, each in one chunk. With
-        `rows`, of what that gives the rows at these positions."""
+        """Read columns of row groups (None: all of them), in the order asked for, each in one chunk.
+
+        With `rows`, return only the rows at these positions of the joined groups.
+        """
         schema = self._kind.schema if columns is None else _schema_of(self._kind.schema, tuple(columns))
         found = self._decode(columns, range(len(self._groups)) if groups is None else groups)
         if rows is not None:
@@ -164,8 +168,10 @@ class SealedFile:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def values(self, groups: Sequence[int], rows: Sequence[int]) -> list[list[Any]]:
-        """Of every column, in order, the values at these positions in these row groups: for few, in half the time that
-        a table of them takes."""
+        """Return, for every column in order, the values at these positions in these row groups.
+
+        For a few values this takes half the time of a table.
+        """
         found = self._decode(None, groups)
         columns: list[list[Any]] = []
         for name in self._kind.schema.names:
@@ -179,7 +185,7 @@ class SealedFile:
         return columns
 
     def _decode(self, columns: Sequence[str] | None, groups: Sequence[int]) -> pa.Table:
-        """The columns that are stored, in the file's order."""
+        """Decode the stored columns, in the file's order."""
         needed = range(len(self._kind.sections)) if columns is None else {_section_of(self._kind, n) for n in columns}
         for group in groups:
             for number in needed:
@@ -196,7 +202,7 @@ class SealedFile:
         return found
 
     def _section(self, group: int, number: int) -> memoryview:
-        """A section's bytes, which are those that were written."""
+        """Return a section's bytes after a check that they are those that were written."""
         start, length, digest = self._groups[group].sections[number]
         section = memoryview(self._data)[start : start + length]
         if (group, number) not in self._checked:
@@ -239,7 +245,7 @@ def _repeated(value: str, type_: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(16)
 def _some(value: str, type_: pa.DataType) -> pa.Array:
-    """Most of what is read is small, and of the same few values."""
+    """Return `_SOME` times this value as an array, cached: most reads are small, and of the same few values."""
     return _repeat(value, type_, _SOME)
 
 
@@ -248,7 +254,7 @@ def _repeat(value: str, type_: pa.DataType, count: int) -> pa.Array:
 
 
 def _section_of(kind: Kind, column: str) -> int:
-    """Which section of a row group holds a column."""
+    """Return the number of the section that holds a column."""
     names: list[str] = kind.schema.names
     return sum([names.index(first) <= names.index(column) for first in kind.sections]) - 1
 
@@ -258,7 +264,7 @@ def _group_layout(kind: Kind) -> struct.Struct:
 
 
 def _fill(footer: bytearray, name: str, text: bytes) -> None:
-    """Put the text of a fact where one of the same length stands."""
+    """Replace the text of a fact by one of the same length."""
     mark = fact_mark(name, len(text))
     at = footer.rindex(mark) + len(mark)
     footer[at : at + len(text)] = text
@@ -270,7 +276,7 @@ def _start_of(column: pq.ColumnChunkMetaData) -> int:
 
 
 def _only_value(array: pa.Array) -> str | None:
-    """The value that every row holds, if it is one that may stand in the footer: not too long, and text."""
+    """Return the value that every row holds, or None. It must be text that is short enough for the footer."""
     offsets, data = text_buffers(array)
     length = int(offsets[1] - offsets[0])
     if length * len(array) != offsets[-1] - offsets[0] or length > _CONSTANT_BYTES_MAX:
@@ -278,14 +284,14 @@ def _only_value(array: pa.Array) -> str | None:
     if not length:
         return ""
     values = np.frombuffer(data, np.uint8).reshape(len(array), length)
-    # Most columns that hold several values hold two different ones at their ends.
+    # Most columns with several values have different ones at their two ends.
     if (values[0] != values[-1]).any() or (np.diff(offsets) != length).any() or (values != values[0]).any():
         return None
     return bytes(values[0]).decode() if pa.types.is_string(array.type) else None
 
 
 def _with_dictionaries(table: pa.Table, constant: Mapping[str, str]) -> pa.Table:
-    """The table with its constant columns as dictionaries of one value: then the writer need not look for it."""
+    """Return the table with its constant columns as dictionaries of one value, which spares the writer the search."""
     for name in constant:
         place, value = table.schema.get_field_index(name), chunk(table, name).slice(0, 1)
         column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(table.num_rows, np.int8)), value)

@@ -1,8 +1,8 @@
-"""The slice summary of a range: which numbers of which slices its entries name, as one bitmap a slice.
+"""The slice summary of a range: the numbers of each slice that its entries name, as one bitmap a slice.
 
 Collectors mark with it: they OR bitmaps instead of reading rows (docs/design/0006-addresses-and-ranges.md). It stands
-in the footer of a range file, so that the end of the file is enough to read it. Entries whose address is foreign are
-only counted: where `foreign` is not zero, the address column must be read too.
+in the footer of a range file, so the end of the file is enough to read it. The summary only counts entries with a
+foreign address: where `foreign` is not zero, the collector must read the address column too.
 
 A bitmap has two forms, and takes the smaller: *dense*, 64-bit words from the first that is not zero to the last; or
 *sparse*, the numbers themselves, ascending. Bit b of word w stands for the number 64 * w + b.
@@ -44,8 +44,10 @@ Numbers = npt.NDArray[np.uint32]
 
 
 class SliceBitmap(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The numbers of one slice that a range names: `words` from `first_word` on, or the ascending `numbers`; the other
-    is None."""
+    """Hold the numbers of one slice that a range names.
+
+    Either `words` has them, from `first_word` on, or the ascending `numbers`. The other one is None.
+    """
 
     slice: int
     first_word: int
@@ -53,7 +55,7 @@ class SliceBitmap(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     numbers: Numbers | None
 
     def sequences(self) -> Numbers:
-        """The numbers, ascending, each once."""
+        """Return the numbers, ascending, each once."""
         if self.numbers is not None:
             return self.numbers
         assert self.words is not None
@@ -62,7 +64,7 @@ class SliceBitmap(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def words_needed(self) -> int:
-        """How many words a bitmap from word 0 must have to take this one in."""
+        """Return the number of words that a bitmap from word 0 needs to take this one in."""
         if self.words is not None:
             return self.first_word + len(self.words)
         assert self.numbers is not None
@@ -80,14 +82,14 @@ class SliceBitmap(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SliceSummary:
-    """Bitmaps in ascending order of slice, and how many entries have a foreign address."""
+    """Hold bitmaps in ascending order of slice, and the number of entries with a foreign address."""
 
     bitmaps: tuple[SliceBitmap, ...]
     foreign: int
 
 
 def summarise(entries: pa.Table) -> SliceSummary:
-    """The summary of a table with the columns `slice` and `sequence`."""
+    """Summarise a table with the columns `slice` and `sequence`."""
     encoded = chunk(entries, "slice").dictionary_encode()
     slices, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
     sequences = chunk(entries, "sequence").to_numpy()
@@ -122,9 +124,10 @@ def encode_summary(summary: SliceSummary) -> str:
 
 
 def decode_summary(text: bytes) -> SliceSummary:
-    """
+    """Decode a summary. The caller names the file in its error.
+
     Raises:
-        ValueError: no summary, or of a later version. The caller knows the file.
+        ValueError: the text is no summary, or one of a later version.
     """
     payload = base64.b64decode(text)
     if len(payload) < _HEAD.size:
@@ -133,7 +136,7 @@ def decode_summary(text: bytes) -> SliceSummary:
     if version != VERSION:
         raise ValueError(f"slice summary of version {version}, and this release reads {VERSION}")
     bitmaps, start = [], _HEAD.size + count * _SLICE.size
-    # Sliced from one array of all items: half of what an array of its own takes for each of them.
+    # Slices of one array of all items take half the time of an array for each bitmap.
     halves, at = np.frombuffer(payload, dtype="<u4", offset=start), 0
     for slice_, form, first_word, items, _ in _SLICE.iter_unpack(payload[_HEAD.size : start]):
         end = at + (2 * items if form == _DENSE else items)
@@ -159,5 +162,5 @@ def _bitmap(slice_: int, numbers: Numbers) -> SliceBitmap:
 
 
 def _unique(numbers: Numbers) -> Numbers:
-    """Two entries may share an object (a shallow copy)."""
+    """Drop repeated numbers: two entries may share an object (a shallow copy)."""
     return numbers[np.concatenate(([True], numbers[1:] != numbers[:-1]))]
