@@ -1,4 +1,4 @@
-"""A typed, synchronous HTTP client: what the command line and the collectors speak to a server with."""
+"""A typed, synchronous HTTP client, through which the command line and the collectors call a server."""
 
 from .client import Client
 from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, path_to

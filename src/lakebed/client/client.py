@@ -1,4 +1,4 @@
-"""The client: one connection, and what can be done over it, by noun."""
+"""The client: one connection, and the operations over it, by noun."""
 
 from __future__ import annotations
 

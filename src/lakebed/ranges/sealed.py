@@ -134,7 +134,7 @@ class SealedFile:
         self.group_rows = [group.rows for group in self._groups]
 
     def section_digests(self, first_column: str) -> list[bytes]:
-        """Return the digests of the sections that begin with this column, one a row group: equal ones mean equal columns."""
+        """Return, for each row group, the digest of the section that begins with this column."""
         number = self._kind.sections.index(first_column)
         return [group.sections[number][2] for group in self._groups]
 

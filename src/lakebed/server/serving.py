@@ -282,7 +282,7 @@ def _to_path(kind: type, value: object) -> object:
 
 
 class _Parent:
-    """The workers: those that serve, and those that were told to go and drain."""
+    """Watch the workers: those that serve, and those that drain after a signal to stop."""
 
     def __init__(
         self,

@@ -26,30 +26,30 @@ Step: TypeAlias = Callable[[AppState], Awaitable[None]]
 
 
 async def clean_catalog(state: AppState) -> None:
-    """Deletions of repositories that a crash left half done."""
+    """Finish deletions of repositories that a crash left half done."""
     await state.catalog.clean()
 
 
 async def clean_versions(state: AppState) -> None:
-    """Retired tokens, finished records, refs half made."""
+    """Clean up retired tokens, finished records, and refs half made."""
     async for repository in every_repository(state):
         await repository.versions.cleanup.clean()
 
 
 async def abandon_dead_runs(state: AppState) -> None:
-    """Collections that were left marking: while they seem to run, finished records of uploads and copies stay."""
+    """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
     async for repository in every_repository(state):
         await CollectionService(repository.versions).abandon_dead_runs()
 
 
 async def close_slices_for_runs(state: AppState) -> None:
-    """A collection looks only into slices that have ended; another process may have answered it."""
+    """Close slices that runs wait for: a collection reads only closed ones, and any process may get its request."""
     async for repository in every_repository(state):
         await CollectionService(repository.versions).close_slices_for_runs()
 
 
 async def say_alive(state: AppState) -> None:
-    """A copy of this key-value store, brought up elsewhere, must not collect here: it learns of us by this."""
+    """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
     async for repository in every_repository(state):
         try:
             await CollectionService(repository.versions).say_alive()

@@ -1,4 +1,4 @@
-"""One of several worker processes: `python -m lakebed.server.worker`, started by serving.py and by nobody else.
+"""One of several worker processes: `python -m lakebed.server.worker`. Only serving.py starts it.
 
 Standard input brings the orders as its first line, and its end is the order to stop. Standard output says `ready` once,
 and then a byte each BEAT_S for as long as the event loop runs.

@@ -23,7 +23,7 @@ class Teller:
 
     @contextmanager
     def chapter(self, title: str) -> Iterator[None]:
-        """Show a heading, what is said inside, and how long it took."""
+        """Show a heading, the sentences inside, and the time that they took."""
         begun_at = time.perf_counter()
         self.heading(title)
         yield
