@@ -205,12 +205,15 @@ async def test_branches_and_tags_are_listed_in_pages(repo: Versions) -> None:
 
     first, more = await repo.refs.list_branches(limit=2)
     rest, end = await repo.refs.list_branches(after="b2", limit=2)
-    tags, _ = await repo.refs.list_tags(prefix="b")
+    tags, more_tags = await repo.refs.list_tags(prefix="b", limit=2)
+    page, cut = await repo.refs.list_tags(limit=1)
 
     assert [b.name for b in first] == ["b1", "b2"]
     assert [b.name for b in rest] == ["c", "main"]
     assert (more, end) == (True, False)
     assert [t.name for t in tags] == ["b1", "b2"]
+    assert [t.name for t in page] == ["b1"]
+    assert (more_tags, cut) == (False, True)
 
 
 async def test_a_deleted_branch_is_gone_with_what_was_staged(repo: Versions, store: Store) -> None:
