@@ -21,11 +21,12 @@ import pytest
 
 from bench.http import Answer, Connection, Peer, objects_url, started
 from lakebed.base import from_row
-from lakebed.gc.service import CollectionService, Collector, ServiceOptions
+from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.kv import scan_prefix
 from lakebed.objectstore import Deleter, ObjectStoreOptions, open_deleter
 from lakebed.server import ServerOptions, opened
 from lakebed.versions import Commit, Versions, decode_record, keys
+from tests.gc.shipped import Collector
 
 ROUNDS = 50
 WRITERS = 6

@@ -14,10 +14,9 @@ from lakebed.gc import Mode, PlanMissing
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.gc.service.collecting_metadata import MetadataCollector
-from lakebed.objectstore import open_deleter
 from lakebed.versions import Condemned, keys
 from lakebed.versions.commits.committer import Note
+from tests.gc.specified import MetadataSpecification
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
 
@@ -353,9 +352,7 @@ def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     lakeside.collector.apply(spark, lakeside.collector.plan(spark, RunKind.COMMITTED).run_id)
     planned = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
 
-    plain = MetadataCollector(
-        lakeside.versions, lakeside.service, open_deleter(lakeside.objectstore.uri, lakeside.options).delete, ALL
-    )
+    plain = MetadataSpecification(lakeside.versions, lakeside.service, ALL)
     expected = lakeside.wait(plain.plan())
 
     doomed = collector(lakeside).taken(planned.run_id)

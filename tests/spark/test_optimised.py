@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,10 +34,9 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.service import CollectionService
-from lakebed.gc.service import Collector as PlainCollector
 from lakebed.gc.tables import CANDIDATES, LIVE
-from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Options, Versions
+from tests.gc.specified import Specification
 from tests.spark.lakeside import URI, Lakeside
 
 if TYPE_CHECKING:
@@ -147,11 +146,8 @@ class Both:
         self._saved: Saved = NOTHING_SAVED
 
     def collect(self, mode: Mode) -> None:
-        async def spare(_: Sequence[str]) -> Sequence[DeleteFailure]:
-            return ()
-
         lakeside = self._lakeside
-        plain = PlainCollector(lakeside.versions, lakeside.service, spare)
+        plain = Specification(lakeside.versions, lakeside.service)
         specified = lakeside.wait(plain.collect_uncommitted(self._saved))
         there = lakeside.addresses()
         plan = lakeside.collector.plan(self._spark, RunKind.UNCOMMITTED, mode=mode)

@@ -8,13 +8,14 @@ import pytest
 
 from lakebed.base import Entry, Ports, RepositoryUid, Row, from_row
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.service import CollectionService, Collector, ServiceOptions
+from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.kv import Store
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.runtime import live_ports
 from lakebed.versions import Commit, Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
+from tests.gc.shipped import Collector
 
 
 class Lake:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Entry, RunId
+from lakebed.gc.kinds.committed import NoRules
 from lakebed.gc.protocol import (
     CONDEMNED,
     DOOMED,
@@ -28,7 +29,6 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import DAY_MS, Rules, days_rules
 from lakebed.gc.service import (
     BadContinuation,
-    Collector,
     Reader,
     RulesChanged,
     RulesNotFound,
@@ -37,7 +37,6 @@ from lakebed.gc.service import (
     ServiceOptions,
     StalePlan,
 )
-from lakebed.gc.service.collector import plan_of
 from lakebed.gc.service.continuing import Continuations
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Cursor, Phase
@@ -57,6 +56,8 @@ from lakebed.versions import (
     keys,
 )
 from lakebed.versions.commits.committer import Note
+from tests.gc.shipped import Collector
+from tests.gc.specified import plan_of
 
 from .conftest import Lake
 
@@ -299,7 +300,7 @@ async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lak
 async def test_without_rules_nothing_is_collected(lake: Lake, story: Story) -> None:
     await lake.service.rules.write(None)
 
-    with pytest.raises(RulesNotFound):
+    with pytest.raises(NoRules):
         await lake.collector().collect_committed()
     assert await lake.objects() == {story.old, story.middle, story.new}
 

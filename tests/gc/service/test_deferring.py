@@ -34,11 +34,11 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.gc.service import BadContinuation, RunMoved, ServiceOptions, StalePlan, WindowOpen, WrongKind
-from lakebed.gc.service.collector import plan_of
 from lakebed.gc.service.inputs import Inputs
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from tests.clocks import TurnableClock
+from tests.gc.specified import plan_of
 
 from .conftest import Lake
 

@@ -28,8 +28,6 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import MetadataRule, days_rules
 from lakebed.gc.service import RunMoved, RunNotFound, ServiceOptions, StalePlan, WrongKind
-from lakebed.gc.service.collecting_metadata import MetadataCollector
-from lakebed.gc.service.collector import plan_of
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
@@ -37,6 +35,8 @@ from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key
 from lakebed.versions import Applied, Commit, Condemned, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
+from tests.gc.shipped import MetadataCollector
+from tests.gc.specified import plan_of
 
 NOW = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10**13))
 """Everything is old enough, by whatever clock."""
@@ -439,7 +439,7 @@ async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None
 
     with pytest.raises(RunMoved):
         await planned.apply(plan)
-    assert (await lake.service.run(plan.run_id)).state is RunState.ABANDONED
+    assert await planned.context.service.run(plan.run_id) is None, "refused before a record was written"
 
 
 # Bad input and bad order

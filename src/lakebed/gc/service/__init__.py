@@ -1,7 +1,6 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
 from .collection_service import CollectionService, rules_version
-from .collector import Collected, Collector, Delete, history_of
 from .continuing import Reader
 from .deferring import WindowOpen
 from .errors import (
@@ -28,10 +27,7 @@ from .why import NoQuestion
 
 __all__ = [
     "BadContinuation",
-    "Collected",
     "CollectionService",
-    "Collector",
-    "Delete",
     "Installation",
     "InstallationRecord",
     "JobBook",
@@ -61,6 +57,5 @@ __all__ = [
     "TooManySearches",
     "WindowOpen",
     "WrongKind",
-    "history_of",
     "rules_version",
 ]

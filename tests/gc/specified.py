@@ -1,16 +1,14 @@
-"""Both collections, whole, in plain Python: for tests, for the simulator, and to be read.
+"""What collections must take by the specification (`lakebed.gc.rules`), over a real service: for tests to compare with.
 
-The same calls in the same order as the collectors on Spark make over HTTP, the same files in the run's folder, and
-`lakebed.gc.rules` to decide. Everything is held in memory, so it is for small repositories. It deletes through a
-callable that is handed in: this file cannot delete by itself.
+Everything is held in memory, and nothing is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,70 +16,56 @@ import pyarrow as pa
 from lakebed.base import FOREIGN_SLICE, CommitId, MetarangeId, NotFound, RangeId, RunId, format_address, parse_address
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
     DOOMED,
     REFS,
     UNCOMMITTED,
-    Condemn,
-    Condemnation,
     End,
     Manifest,
     Mark,
+    PrepareCommits,
     ReadUncommitted,
     RunKind,
     StartRun,
-    Sweep,
     arrow_schema,
+    run_folder,
 )
 from lakebed.gc.rules import (
     NOTHING_SAVED,
     CommitFacts,
     History,
+    MetadataRule,
     Namespace,
+    RunFacts,
     Saved,
     Trees,
-    Verdict,
     check_live,
-    doomed_addresses,
-    judge_commits,
+    named_files,
     new_addresses,
+    old_runs,
     optimised_run,
+    unnamed_files,
 )
-from lakebed.objectstore import DeleteFailure
+from lakebed.gc.service import CollectionService
+from lakebed.gc.service.inputs import Inputs
+from lakebed.objectstore import ObjectStat
 from lakebed.ranges import decode_range, range_key
 from lakebed.versions import RefState, Versions
 
-from .collection_service import CollectionService
-from .errors import RulesNotFound
-from .inputs import Inputs
-
-Delete = Callable[[Sequence[str]], Awaitable[Sequence[DeleteFailure]]]
-
-BATCH_KEYS = 1_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """`failed` are doomed keys that could not be deleted. `strays` were found below `data/` and are none of ours.
-    `saved` is what a run of uncommitted data leaves for the next.
-    """
+class Specified:
+    """`saved` is what a run of uncommitted data leaves for the next."""
 
-    run_id: str
-    doomed: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
-    strays: frozenset[str] = frozenset()
-    swept: frozenset[CommitId] = frozenset()
-    taken_out: int = 0
+    doomed: frozenset[str]
     saved: Saved = NOTHING_SAVED
 
 
-class Collector:
-    def __init__(self, versions: Versions, service: CollectionService, delete: Delete) -> None:
+class Specification:
+    def __init__(self, versions: Versions, service: CollectionService) -> None:
         self._versions = versions
         self._service = service
-        self._delete = delete
 
-    async def collect_uncommitted(self, base: Saved = NOTHING_SAVED) -> Collected:
+    async def collect_uncommitted(self, base: Saved = NOTHING_SAVED) -> Specified:
         """A run to its end: a clean one (docs/design/0001-uncommitted-gc.md, "Flow 1"), or with a base an optimised one
         ("Flow 2"). `Collected.saved` is the base of the next.
 
@@ -115,15 +99,8 @@ class Collector:
         )
         plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(found.doomed, reason="unreferenced"))
         await self._service.mark(started.run_id, Mark(plan=plan))
-        failed = await self._sweep(found.doomed)
         await self._service.end(started.run_id, End(plan=plan.digest()))
-        return Collected(
-            run_id=started.run_id,
-            doomed=found.doomed,
-            failed=failed,
-            strays=found.strays,
-            saved=replace(saved, kept=saved.kept | failed),
-        )
+        return Specified(doomed=found.doomed, saved=saved)
 
     async def _listing(self, namespace: Namespace, base: Saved) -> dict[str, int]:
         """When each object was written: of all below `data/`, or of closed slices that the base has not."""
@@ -146,67 +123,6 @@ class Collector:
                 found[key] = (await self._versions.objectstore.stat(key)).modified_ms
         return found
 
-    async def collect_committed(self) -> Collected:
-        """Plan by the rules as they are, condemn, recheck, sweep (docs/design/0004-committed-retention.md).
-
-        Raises:
-            RulesNotFound: no rules are set.
-            RulesChanged: they were changed while it ran; nothing was deleted.
-            BadInput, EmptyLiveSet, …: something could not be read; nothing was deleted.
-        """
-        started = await self._service.start(StartRun(kind=RunKind.COMMITTED))
-        inputs = Inputs(self._versions.objectstore, RunKind.COMMITTED, RunId(started.run_id))
-        prepared = await self._service.prepare_commits(started.run_id)
-        if prepared.rules is None:
-            raise RulesNotFound("no retention rules are set for this repository")
-        history = await self._history(inputs, prepared.commits, prepared.refs)
-        verdict = judge_commits(history, prepared.rules, now_ms=started.now_ms)
-        condemned = await inputs.write_table(
-            CONDEMNED, CONDEMNED.name, pa.table({"id": pa.array(sorted(verdict.expired), pa.string())})
-        )
-        answer = await self._condemn(started.run_id, Condemn(commits=condemned, rules_version=prepared.rules_version))
-        return await self._sweep_committed(started.run_id, inputs, answer, namespace=started.namespace)
-
-    async def _condemn(self, run_id: str, body: Condemn) -> Condemnation:
-        answer = await self._service.condemn(run_id, body)
-        while answer.continuation_token is not None:
-            again = Condemn(
-                commits=body.commits,
-                rules_version=body.rules_version,
-                continuation_token=answer.continuation_token,
-            )
-            answer = await self._service.condemn(run_id, again)
-        return answer
-
-    async def _sweep_committed(self, run_id: str, inputs: Inputs, answer: Condemnation, *, namespace: str) -> Collected:
-        assert answer.commits is not None
-        assert answer.refs is not None
-        assert answer.uncommitted is not None
-        history = await self._history(inputs, answer.commits, answer.refs)
-        expired = await self._condemned(inputs, answer.commits)
-        there = {commit.id for commit in history.commits.values() if not commit.swept}
-        doomed = doomed_addresses(
-            history,
-            Verdict(kept=frozenset(there - expired), expired=expired),
-            await self._trees(history),
-            uncommitted=await self._addresses(inputs, answer.uncommitted),
-            namespace=Namespace(uri=namespace, closed=frozenset(answer.closed_slices)),
-        )
-        plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
-        await self._service.sweep(run_id, Sweep(plan=plan, commits=answer.commits))
-        failed = await self._sweep(frozenset(doomed))
-        await self._service.end(run_id, End(plan=plan.digest()))
-        return Collected(
-            run_id=run_id, doomed=frozenset(doomed), failed=failed, swept=expired, taken_out=answer.taken_out
-        )
-
-    async def _sweep(self, doomed: frozenset[str]) -> frozenset[str]:
-        failed: set[str] = set()
-        keys = sorted(doomed)
-        for start in range(0, len(keys), BATCH_KEYS):
-            failed |= {failure.key for failure in await self._delete(keys[start : start + BATCH_KEYS])}
-        return frozenset(failed)
-
     # Reading what the live side wrote
 
     async def _read_uncommitted(self, run_id: str) -> Manifest:
@@ -223,10 +139,6 @@ class Collector:
 
     async def _history(self, inputs: Inputs, commits: Manifest, refs: Manifest) -> History:
         return history_of(await inputs.read_table(COMMITS, commits), await inputs.read_table(REFS, refs))
-
-    async def _condemned(self, inputs: Inputs, commits: Manifest) -> frozenset[CommitId]:
-        rows = (await inputs.read_table(COMMITS, commits)).select(["id", "condemned"]).to_pylist()
-        return frozenset(CommitId(row["id"]) for row in rows if row["condemned"])
 
     async def _trees(self, history: History) -> Trees:
         """Contents of every commit that was not swept. A file that cannot be read stops the run."""
@@ -291,3 +203,61 @@ def plan_of(doomed: frozenset[str], *, reason: str) -> pa.Table:
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+_TREES = ("_lakefs/ranges/", "_lakefs/metaranges/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMetadata:
+    """What a run wants: files by id with their keys, runs with the keys in their folders. `named` is what commits that
+    were not swept named."""
+
+    run_id: str
+    files: dict[str, str]
+    runs: dict[str, list[str]]
+    named: frozenset[str]
+
+
+class MetadataSpecification:
+    def __init__(self, versions: Versions, service: CollectionService, rule: MetadataRule) -> None:
+        self._versions = versions
+        self._service = service
+        self._rule = rule
+
+    async def plan(self) -> PlannedMetadata:
+        """List, then read what names. Publishes nothing."""
+        started = await self._service.start(StartRun(kind=RunKind.METADATA))
+        listed = {stat.key: stat for prefix in _TREES for stat in await self._list(prefix)}
+        runs = await self._runs()
+        folders = {run.id: await self._list(run_folder(RunKind(run.kind), RunId(run.id))) for run in runs}
+        prepared = await self._service.prepare_commits(started.run_id, PrepareCommits(kind=RunKind.METADATA))
+        named = await self._named(self._inputs(started.run_id), prepared.commits, prepared.refs)
+        keys = {key.rpartition("/")[2].removesuffix(".parquet"): key for key in listed}
+        written_ms = {id_: listed[key].modified_ms for id_, key in keys.items()}
+        gone = unnamed_files(written_ms, named, rule=self._rule, now_ms=started.now_ms)
+        old = old_runs(runs, rule=self._rule, now_ms=started.now_ms)
+        return PlannedMetadata(
+            run_id=started.run_id,
+            files={id_: keys[id_] for id_ in sorted(gone)},
+            runs={run_id: [stat.key for stat in folders[run_id]] for run_id in sorted(old)},
+            named=frozenset(named),
+        )
+
+    def _inputs(self, run_id: str) -> Inputs:
+        return Inputs(self._versions.objectstore, RunKind.METADATA, RunId(run_id))
+
+    async def _list(self, prefix: str) -> Sequence[ObjectStat]:
+        return [stat async for page in self._versions.objectstore.list(prefix) for stat in page]
+
+    async def _runs(self) -> list[RunFacts]:
+        return [
+            RunFacts(id=view.run_id, kind=view.kind.value, state=view.state.value, touched_ms=view.started_ms)
+            for view in (await self._service.runs()).runs
+        ]
+
+    async def _named(self, inputs: Inputs, commits: Manifest, refs: Manifest) -> set[str]:
+        history = history_of(await inputs.read_table(COMMITS, commits), await inputs.read_table(REFS, refs))
+        trees = {commit.metarange_id for commit in history.commits.values() if not commit.swept} - {MetarangeId("")}
+        ranges = {tree: [info.id for info in await self._versions.trees.ranges(tree)] for tree in sorted(trees)}
+        return named_files(history, Trees(ranges=ranges, addresses={}))
