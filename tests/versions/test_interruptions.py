@@ -403,3 +403,24 @@ async def test_a_branch_whose_deletion_was_done_without_an_answer_is_deleted(
 
     store.before("delete_if", b"branch/dev", do_and_lose)
     await repo.refs.delete_branch("dev")
+
+
+async def test_cells_of_a_committer_that_slept_longer_than_claims_are_kept_are_cleaned_all_the_same(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, clock: TurnableClock
+) -> None:
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    [token] = (await repo.context.branches.fresh("main")).record.tokens()
+
+    async def sleep() -> None:
+        clock.ms += repo.context.options.claim_age_ms_max
+        assert (await another().cleanup.clean()).claims == 0
+
+    async def sleep_before_publishing() -> None:
+        store.before("set_if", b"branch/main", sleep)
+
+    store.before("set", b"claim/", sleep_before_publishing)
+    await repo.commits.commit("main", message="m", committer="c")
+    cleaned = await another().cleanup.clean()
+
+    assert (cleaned.cells, cleaned.claims) == (1, 1)
+    assert not (await store.scan(repo.context.token_partition(token), b"", 1)).keys

@@ -6,9 +6,9 @@ claimed before it leaves; so a token that is claimed and not held is retired, ho
 exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
 bumped, which makes a freeze that sleeps fail.
 
-A claim is kept until it is older than the branch cache and the longest request, because a writer with an old record
-may still put a cell into a retired token; its tokens are cleaned once more before it goes. That clock bounds garbage,
-never safety.
+A claim is kept while the branch holds one of its tokens, and until it is older than the branch cache and the longest
+request: a writer with an old record may still put a cell into a retired token. Its tokens are cleaned once more before
+it goes. That clock bounds garbage, never safety.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Cleanup:
                 retired = [token for token in retired if token not in now_held]
             for token in retired:
                 cells += await self._wipe(token)
-            if is_old:
+            # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
+            # without the claim no cleaner would find its cells.
+            if is_old and len(retired) == len(claim.tokens):
                 await self._context.delete(key)
                 dropped += 1
         return cells, dropped
