@@ -10,6 +10,7 @@ is that of this process, the JVM and the Python workers together, from when the 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -155,6 +156,8 @@ def link_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
     """Let the listing of slices lie in each run's own folder."""
     for run_id in run_ids:
         into = root / protocol.input_folder(RunKind.UNCOMMITTED, RunId(run_id), "listed")
+        # What an earlier repetition left.
+        shutil.rmtree(into.parent, ignore_errors=True)
         into.mkdir(parents=True)
         for part in inputs.listed.parts:
             (into / part.name).hardlink_to(root / inputs.listed.folder / part.name)

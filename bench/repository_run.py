@@ -39,6 +39,7 @@ from lakebed.versions import Options, TreeCache, Trees, Versions
 from .http import family, peak_mib
 from .listing import s3_options
 from .mark_session import TICK_S, family_cpu_s
+from .waiting import Waiting
 
 T = TypeVar("T")
 CORES = 2
@@ -145,7 +146,7 @@ class Lake:
 
     def __init__(self, given: Given) -> None:
         ports = live_ports()
-        self.uri, self._runner = given.uri, asyncio.Runner()
+        self.uri, self._runner = given.uri, Waiting()
         self.objectstore = open_objectstore(given.uri, given.objectstore)
         self.versions = Versions(
             uid=RepositoryUid("bench"),
@@ -166,6 +167,8 @@ class Lake:
         words = path.split("/")[5:]
         if not words:
             return {"id": "bench", "storage_namespace": self.uri}
+        if words == ["gc", "planning"]:
+            return {"has_rules": False}
         return msgspec.to_builtins(self.wait(self._answer(method, words[2:], msgspec.to_builtins(json))))
 
     async def _answer(self, method: str, words: list[str], body: Any) -> object:
