@@ -267,12 +267,15 @@ def test_equal_seeds_give_equal_traces_in_a_process_with_another_hash_seed() -> 
 
 
 def test_every_kind_of_fault_happens_in_swarms() -> None:
-    seen = set()
-    for seed in range(200):
+    wanted = {"done", "lost answer", "lost request", "refused", "crashed", "done, and done again later"}
+    seen: set[str] = set()
+    for seed in range(600):  # deletes of objects, which alone are done again, are rare
         run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS, traced=True)
         seen |= {step[3].value for step in run.trace}
+        if seen >= wanted:
+            break
 
-    assert seen >= {"done", "lost answer", "lost request", "refused", "crashed", "done, and done again later"}
+    assert seen >= wanted
 
 
 def test_a_failing_seed_reports_seed_and_trace(counting: Counting) -> None:
