@@ -1,7 +1,7 @@
 """Commits whose trees are read although their data may be gone: merges, cherry-picks and reverts compare with them.
 
 A merge takes entries from its two sides only; of the merge base it needs the tree, to tell what each side changed. So
-as long as two refs live, the tree of their merge base stays, also when the commit has expired and its objects are
+as long as two commits are kept, the tree of their merge base stays, also when that has expired and its objects are
 deleted. A cherry-pick compares a commit with its parent: the tree of each parent of a commit that is not swept stays,
 too. This keeps no bytes of users; a tree has some 26 bytes an entry, and shares most files with its neighbours.
 """

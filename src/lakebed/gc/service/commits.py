@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakebed.base import CommitId, MetarangeId
 from lakebed.gc.protocol import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, first_parent_indices, kept_indices, merge_bases, rows_of
-from lakebed.ranges import MetarangeCorrupt
+from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key
 from lakebed.versions import (
     BranchRecord,
     IntentRecord,
@@ -33,7 +33,7 @@ from lakebed.versions import (
 )
 
 from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
-from .orphaned import find_orphaned
+from .orphaned import find_orphaned, is_missing
 
 PART_ROWS: Final = 1 << 17
 
@@ -88,10 +88,10 @@ class Snapshot:
         return set(ids.filter(pa.array(kept)).to_pylist())
 
     def swept_bases(self) -> list[tuple[CommitId, MetarangeId]]:
-        """Return each swept commit, with its tree, that a merge of two refs or a cherry-pick would compare with.
+        """Return each swept commit, with its tree, that merges and cherry-picks of commits that are there compare with.
 
-        Raises:
-            BrokenHistory: a commit that something names was not among those read.
+        Of two of these the base, if it was swept, is one of two *edge* commits, which have a swept parent, by a way of
+        swept commits alone: else the two had met before. So only swept commits are walked.
         """
         if not self.swept:
             return []
@@ -99,13 +99,15 @@ class Snapshot:
         starts = column.offsets.to_numpy().astype(np.int64)
         names = column.values.slice(starts[0], starts[-1] - starts[0])
         rows = pc.fill_null(pc.index_in(names, value_set=self.commits.column("id")), -1).to_numpy().astype(np.int64)
-        parents = _Lists(starts - starts[0], rows)
-        named = [*self._rows(ids, "branch").values(), *self._rows(ids, "tag").values()]
         there = self.there().to_numpy(zero_copy_only=False)
-        wanted = merge_bases(parents, self.commits.numbers("generation").tolist(), named)
-        wanted |= {*rows[np.repeat(there, np.diff(starts))].tolist()}
+        is_swept = (rows >= 0) & ~there[rows]
+        counts = np.add.reduceat(np.append(is_swept, False), starts[:-1] - starts[0]) * (np.diff(starts) > 0)
+        swept_parents = _Lists(np.append(0, np.cumsum(counts)), rows[is_swept])
+        edge = np.flatnonzero(there & (counts > 0))
+        wanted = merge_bases(swept_parents, self.commits.numbers("generation").tolist(), edge.tolist())
+        wanted |= {parent for row in edge.tolist() for parent in swept_parents[row]}
         trees = self.commits.column("metarange_id")
-        swept = sorted(row for row in wanted if row >= 0 and not there[row])
+        swept = sorted(row for row in wanted if not there[row] and texts(trees.slice(row, 1))[0].as_py())
         return [(CommitId(ids[row].as_py()), MetarangeId(texts(trees.slice(row, 1))[0].as_py())) for row in swept]
 
     def there(self) -> pa.Array:
@@ -171,13 +173,15 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
     """
     found: set[str] = set()
     for id_, metarange in snapshot.swept_bases():
-        if any(await versions.retired.retired_by([metarange])):
-            continue
         try:
             ranges = await versions.context.trees.ranges(metarange)
         except MetarangeCorrupt:
             continue
-        if not any(await versions.retired.retired_by([info.id for info in ranges])):
+        # A retired id does not mean that its file is gone: this very run retires what it lists, and then looks again.
+        taken = await versions.retired.retired_by([metarange, *(info.id for info in ranges)])
+        names = [metarange_key(metarange), *(range_key(info.id) for info in ranges)]
+        retired = [name for name, by in zip(names, taken, strict=True) if by]
+        if not any([await is_missing(versions, name) for name in retired]):
             found.add(id_)
     return found
 

@@ -50,7 +50,7 @@ async def find_orphaned(
     broken = set()
     for tree, taken_by in zip(suspects, await versions.retired.retired_by(suspects), strict=True):
         # A tree that is there may still lack a range: its writer slept between the two, and put it after the deletes.
-        is_gone = bool(taken_by) and await _is_missing(versions, metarange_key(MetarangeId(tree)))
+        is_gone = bool(taken_by) and await is_missing(versions, metarange_key(MetarangeId(tree)))
         if is_gone or await _lacks_ranges(versions, MetarangeId(tree)):
             broken.add(tree)
     is_orphaned = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
@@ -66,12 +66,12 @@ async def _lacks_ranges(versions: Versions, tree: MetarangeId) -> bool:
         return False
     taken = [range_ for range_, by in zip(ranges, await versions.retired.retired_by(ranges), strict=True) if by]
     for range_ in taken:
-        if await _is_missing(versions, range_key(RangeId(range_))):
+        if await is_missing(versions, range_key(RangeId(range_))):
             return True
     return False
 
 
-async def _is_missing(versions: Versions, key: str) -> bool:
+async def is_missing(versions: Versions, key: str) -> bool:
     try:
         await versions.objectstore.stat(key)
     except ObjectMissing:
