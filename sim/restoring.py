@@ -185,7 +185,7 @@ async def _restore_that_stages_first(
     async def store_body(address: str) -> Entry:
         return Entry(address=address, size_bytes=len(content), checksum=shown(content), modified_ms=0)
 
-    entry: Entry = await self._versions.upload(branch, target.encode(), store_body)
+    entry: Entry = await self._versions.staging.upload(branch, target.encode(), store_body)
     await self._objectstore.copy(source, entry.address)
     return entry
 

@@ -55,7 +55,7 @@ from .worlds_metadata import metadata_worlds
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
-ALONE: Final = Budget(alone_max=60)
+ALONE: Final = Budget(alone_max=70)
 WHOLE: Final = Budget(alone_max=160)
 """A plan and an apply by the shipped flow, alone."""
 

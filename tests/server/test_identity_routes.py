@@ -105,6 +105,13 @@ async def test_a_page_of_another_origin_changes_nothing_with_the_cookie(
     assert (await stranger.post("/auth/users", json={"id": "own"})).status_code == 201
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "", "http://localhost:80:80"])
+async def test_an_origin_that_is_none_is_another_one(stranger: httpx.AsyncClient, origin: str) -> None:
+    answer = await stranger.post("/auth/users", json={"id": "mallory"}, headers={"origin": origin})
+
+    assert answer.status_code in {401, 403}
+
+
 async def test_the_cookie_is_secure_behind_tls_only(stranger: httpx.AsyncClient, key_pair: dict[str, str]) -> None:
     plain = await stranger.post("/auth/login", json=key_pair)
     behind_tls = await stranger.post("https://localhost/api/v1/auth/login", json=key_pair)

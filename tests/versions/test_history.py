@@ -383,7 +383,7 @@ async def test_a_change_behind_what_an_object_reset_put_back_is_minded(repo: Ver
     if change == "deleted":
         await repo.staging.delete("main", b"z")
     else:
-        await write(repo, "main", "y" if change == "written" else "b")
+        await write(repo, "main", "y" if change == "written" else "b", data=b"otherwise")
     shown = [await repo.staging.get("main", path.encode()) for path in await paths(repo, "main")]
 
     with pytest.raises(UncommittedChanges):
@@ -547,3 +547,15 @@ async def test_cleaning_removes_committed_cells_and_old_claims(repo: Versions, c
     assert (first.cells, first.claims) == (2, 0)
     assert (second.cells, second.claims) == (0, 1)
     assert await paths(repo, "main") == ["a", "b"]
+
+
+async def test_a_hard_reset_takes_the_same_content_uploaded_again_for_no_change(repo: Versions) -> None:
+    await write(repo, "main", "a")
+    first = await commit(repo)
+    await write(repo, "main", "b")
+    await commit(repo)
+    await write(repo, "main", "a")
+
+    await repo.resets.hard_reset("main", first)
+
+    assert await paths(repo, "main") == ["a"]

@@ -68,6 +68,7 @@ class Authenticator:
         self._ports = ports
         self._slowdown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
+        self._forgotten = 0
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
         """Return the sender of a request with this Authorization header and session cookie. The header goes first.
@@ -85,13 +86,16 @@ class Authenticator:
         now_ms = self._ports.clock.now_ms()
         if known is not None and now_ms < known[1]:
             return known[0]
+        # A look-up that was under way when a key pair was deleted is not remembered.
+        forgotten = self._forgotten
         if authorization is None:
             identity = await self._from_token(proof)
         else:
             identity = await self._from_header(proof)
-        if len(self._known) >= CACHE_ENTRIES_MAX:
-            self._known.clear()
-        self._known[fingerprint] = (identity, now_ms + CACHE_MS)
+        if self._forgotten == forgotten:
+            if len(self._known) >= CACHE_ENTRIES_MAX:
+                self._known.clear()
+            self._known[fingerprint] = (identity, now_ms + CACHE_MS)
         return identity
 
     async def check_key_pair(self, access_key_id: str, secret_access_key: str) -> Identity:
@@ -151,6 +155,7 @@ class Authenticator:
 
     def forget_all(self) -> None:
         """Forget every remembered proof, because credentials or a user were deleted."""
+        self._forgotten += 1
         self._known.clear()
 
     async def _from_header(self, header: bytes) -> Identity:

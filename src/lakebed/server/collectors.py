@@ -57,7 +57,13 @@ LAST_WORDS_S: Final = 1.0
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
 SECRETS: Final = frozenset(
-    {"LAKEBED_SERVER_SECRET", "LAKEBED_STORE_URI", "LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"}
+    {
+        "LAKEBED_SERVER_SECRET",
+        "LAKEBED_SETUP_SECRET",
+        "LAKEBED_STORE_URI",
+        "LAKEBED_ACCESS_KEY_ID",
+        "LAKEBED_SECRET_ACCESS_KEY",
+    }
 )
 """Variables of this process that no collector gets."""
 

@@ -47,7 +47,13 @@ def check_origin(request: RestRequest) -> None:
         NotPermitted: a browser sent this from a page of another origin.
     """
     origin = request.header(b"origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != (request.header(b"host") or "").lower():
+    if origin is None:
+        return
+    try:
+        sender = urlsplit(origin).netloc.lower()
+    except ValueError:
+        sender = ""
+    if sender != (request.header(b"host") or "").lower():
         raise NotPermitted("a page of another origin sent this request", origin=origin)
 
 
