@@ -171,3 +171,4 @@ def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSes
 
     assert (report.objects_deleted, report.objects_failed, report.state) == (40, 0, RunState.ENDED)
     assert served.files() == {kept}
+    assert not served.files() & garbage
