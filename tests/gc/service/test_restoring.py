@@ -79,10 +79,11 @@ async def test_objects_return_to_their_paths_under_fresh_addresses(lake: Lake) -
 
 
 async def test_a_restored_object_is_committed_like_any_other(lake: Lake) -> None:
-    await defer(lake.versions, ["data/abcd"])
+    doomed = await defer(lake.versions, ["data/abcd"])
     await restored(lake)
 
     await lake.commit("main")
+    await purge(lake.versions, lake.deleter, doomed)
     await lake.collector().collect_uncommitted()
 
     assert await paths(lake) == {"events/0": "abcd"}
