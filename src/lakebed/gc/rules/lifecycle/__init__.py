@@ -1,0 +1,77 @@
+"""Lifecycle: objects go by path, branch and age although commits, even heads, still name them. Pure."""
+
+from .document import (
+    ALL_BRANCHES,
+    CurrentRule,
+    PolicyRow,
+    current_rules,
+    earliest_by_branch,
+    policy_table,
+    potential_commits,
+    potential_since_ms,
+)
+from .due import (
+    NO_BRANCH,
+    Due,
+    Entry,
+    Going,
+    LifecycleVerdict,
+    Occurrences,
+    branches_of,
+    due_by_rule,
+    judge_objects,
+    pinned_commits,
+)
+from .paths import PathPattern
+from .periods import NEVER_MS, Period, parse_period
+from .policy import (
+    POLICY_BYTES_MAX,
+    RULES_MAX,
+    InvalidPolicy,
+    LifecycleRule,
+    Pins,
+    Policy,
+    Problem,
+    check_policy,
+    read_policy,
+)
+from .reach import BranchClasses, Reach, bits_of, classes_of, reach
+
+__all__ = [
+    "ALL_BRANCHES",
+    "NEVER_MS",
+    "NO_BRANCH",
+    "POLICY_BYTES_MAX",
+    "RULES_MAX",
+    "BranchClasses",
+    "CurrentRule",
+    "Due",
+    "Entry",
+    "Going",
+    "InvalidPolicy",
+    "LifecycleRule",
+    "LifecycleVerdict",
+    "Occurrences",
+    "PathPattern",
+    "Period",
+    "Pins",
+    "Policy",
+    "PolicyRow",
+    "Problem",
+    "Reach",
+    "bits_of",
+    "branches_of",
+    "check_policy",
+    "classes_of",
+    "current_rules",
+    "due_by_rule",
+    "earliest_by_branch",
+    "judge_objects",
+    "parse_period",
+    "pinned_commits",
+    "policy_table",
+    "potential_commits",
+    "potential_since_ms",
+    "reach",
+    "read_policy",
+]

@@ -1,0 +1,198 @@
+"""Which objects go by a policy, in plain Python: the specification that the planner must agree with. Pure.
+
+An *occurrence* is a path and an object in a commit that was not swept, with every branch that reaches the commit by any
+parent. The policy gives each occurrence an instant from which it is *due*, or never. The one law:
+
+    An object goes when every occurrence of its address is due, and no cell, upload or copy names it.
+
+- The most specific rule that matches path, size and metadata counts for an entry. None: never.
+- The rule's period for a branch counts from the date of the entry. Of several branches the latest counts. A branch that
+  the rule does not cover keeps the object for ever.
+- A commit that no branch reaches may come to be on any branch. It counts as if it were on all that the rule names and
+  on one that it does not name.
+- Pinned commits and paths are never due, nor the newest versions of a path where a rule keeps some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import msgspec
+
+from lakebed.base import CommitId, MetarangeId
+from lakebed.gc.rules.committed import EmptyLiveSet, Namespace
+from lakebed.gc.rules.history import History
+
+from .periods import NEVER_MS, parse_period
+from .policy import LifecycleRule, Policy
+
+NO_BRANCH = ""
+"""Stands for the branches of a commit that no branch reaches, and that an operation may be about to name."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit says of one path. `address` is as entries have it, relative or absolute."""
+
+    path: str
+    address: str
+    modified_ms: int
+    size_bytes: int = 0
+    metadata: dict[str, str] = {}
+
+
+class Due(NamedTuple):
+    """From when an occurrence is due, NEVER_MS for never, and by which rule, None where no rule matches."""
+
+    due_ms: int
+    rule: int | None
+
+
+class Going(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that goes: the paths that name it, and the ids of the rules that let it go."""
+
+    paths: tuple[str, ...]
+    rules: tuple[str, ...]
+    due_ms: int
+
+
+class LifecycleVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects by key. `spared` are due by some occurrence and kept by another, or by something in no commit."""
+
+    goes: dict[str, Going]
+    spared: frozenset[str]
+
+
+def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
+    """Return for each commit the branches that reach it by any parent. NO_BRANCH: none does, or an intent names it.
+
+    Raises:
+        BrokenHistory: a commit that something names is missing.
+    """
+    history.check()
+    found: dict[CommitId, set[str]] = {commit: set() for commit in history.commits}
+    roots = [*history.heads.items(), *((NO_BRANCH, commit) for commit in history.held)]
+    for branch, head in roots:
+        todo = [head]
+        while todo:
+            commit = todo.pop()
+            if branch not in found[commit]:
+                found[commit].add(branch)
+                todo += history.commits[commit].parents
+    return {commit: frozenset(branches or {NO_BRANCH}) for commit, branches in found.items()}
+
+
+def due_by_rule(rule: LifecycleRule, branches: Iterable[str], written_ms: int) -> int:
+    """Return from when an entry with this date is due by the rule on all these branches."""
+    periods: set[str | None] = set()
+    for branch in branches:
+        periods |= {rule.period, *rule.periods()} if branch == NO_BRANCH else {rule.period_of(branch)}
+    return max(NEVER_MS if period is None else parse_period(period).due_ms(written_ms) for period in periods)
+
+
+def pinned_commits(history: History, policy: Policy) -> frozenset[CommitId]:
+    tagged = {commit for tag, commit in history.tags.items() if policy.pins_tag(tag)}
+    return frozenset(tagged | {CommitId(commit) for commit in policy.pins.commits})
+
+
+class Occurrences:
+    """Every occurrence of a history, each with its due instant."""
+
+    def __init__(
+        self,
+        history: History,
+        contents: Mapping[MetarangeId, Sequence[Entry]],
+        policy: Policy,
+        *,
+        namespace: Namespace,
+    ) -> None:
+        """`contents` has the entries of every tree. KeyError where one was not read: doubt stops the run."""
+        self._policy = policy
+        self._namespace = namespace
+        self._pinned = pinned_commits(history, policy)
+        reached = branches_of(history)
+        self._all = [
+            (commit.id, reached[commit.id], entry)
+            for commit in history.commits.values()
+            if not commit.swept and commit.metarange_id
+            for entry in contents[commit.metarange_id]
+        ]
+        self._newest = self._newest_versions()
+
+    def __iter__(self) -> Iterator[tuple[Entry, Due]]:
+        for commit, branches, entry in self._all:
+            yield entry, self._due(commit, branches, entry)
+
+    def _due(self, commit: CommitId, branches: frozenset[str], entry: Entry) -> Due:
+        number = self._policy.rule_of(entry.path, entry.size_bytes, entry.metadata)
+        if number is None:
+            return Due(NEVER_MS, None)
+        rule = self._policy.rules[number]
+        if commit in self._pinned or self._keeps_version(rule, branches, entry):
+            return Due(NEVER_MS, number)
+        return Due(due_by_rule(rule, branches, entry.modified_ms), number)
+
+    def _keeps_version(self, rule: LifecycleRule, branches: frozenset[str], entry: Entry) -> bool:
+        if not rule.keep_versions:
+            return False
+        # Where a commit is on no branch yet, which versions are newer there is not known.
+        if NO_BRANCH in branches:
+            return True
+        object_ = self._object_of(entry)
+        return any(object_ in self._newest[branch, entry.path][: rule.keep_versions] for branch in branches)
+
+    def _object_of(self, entry: Entry) -> str:
+        """Both spellings of one address are one version."""
+        return self._namespace.key_of(entry.address) or entry.address
+
+    def _newest_versions(self) -> dict[tuple[str, str], list[str]]:
+        """For each branch and path the objects that commits on it have, the latest first."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for _, branches, entry in self._all:
+            for branch in branches:
+                dates = found.setdefault((branch, entry.path), {})
+                object_ = self._object_of(entry)
+                dates[object_] = max(entry.modified_ms, dates.get(object_, entry.modified_ms))
+        return {place: sorted(dates, key=lambda object_: (-dates[object_], object_)) for place, dates in found.items()}
+
+
+def judge_objects(
+    history: History,
+    contents: Mapping[MetarangeId, Sequence[Entry]],
+    policy: Policy,
+    *,
+    now_ms: int,
+    uncommitted: Collection[str],
+    namespace: Namespace,
+    taken: AbstractSet[str] = frozenset(),
+) -> LifecycleVerdict:
+    """Apply the one law. `uncommitted` are addresses that cells, uploads and copies name; `taken` went earlier, by key.
+
+    Raises:
+        BrokenHistory: a commit that something names is missing.
+        EmptyLiveSet: there are commits with entries, and yet no entry was read.
+    """
+    occurrences: dict[str, list[tuple[Entry, Due]]] = {}
+    for entry, due in Occurrences(history, contents, policy, namespace=namespace):
+        key = namespace.key_of(entry.address)
+        if key is not None:
+            occurrences.setdefault(key, []).append((entry, due))
+    if not occurrences and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
+        raise EmptyLiveSet("there are commits with entries, but they name no address at all")
+    named = namespace.keys_of(uncommitted)
+    goes: dict[str, Going] = {}
+    spared: set[str] = set()
+    for key, found in occurrences.items():
+        if key in taken or not namespace.may_take(key):
+            continue
+        is_due = [due.due_ms <= now_ms for _, due in found]
+        if all(is_due) and key not in named:
+            goes[key] = Going(
+                paths=tuple(sorted({entry.path for entry, _ in found})),
+                rules=tuple(sorted({policy.rules[due.rule].id for _, due in found if due.rule is not None})),
+                due_ms=max(due.due_ms for _, due in found),
+            )
+        elif any(is_due):
+            spared.add(key)
+    return LifecycleVerdict(goes=goes, spared=frozenset(spared))

@@ -1,0 +1,62 @@
+"""How long an object stays by a rule: `10d`, `36h`, `2w`, `6mo`, `forever`, counted to a full day or hour in UTC.
+
+Periods in days, weeks and months count back from the midnight before now, those in hours from the full hour before it.
+So rounding never makes anything due early.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lakebed.gc.rules.durations import DAY_MS, HOUR_MS, Duration, parse_duration
+
+NEVER_MS = (1 << 62) - 1
+"""After every date."""
+
+Instants = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    duration: Duration
+
+    def cutoff_ms(self, now_ms: int) -> int:
+        """Return the instant before which an object was written that is due now."""
+        return self.duration.before_ms(now_ms - now_ms % self._step_ms)
+
+    def due_ms(self, written_ms: int) -> int:
+        """Return the first instant at which `cutoff_ms` is later than `written_ms`, or NEVER_MS."""
+        if not self.duration.unit:
+            return NEVER_MS
+        # Before a full day or hour began, it is the one before that counts.
+        over_ms = self.duration.over_ms(written_ms, written_ms)
+        assert over_ms is not None, "only `forever` has no end"
+        due_ms = -(-over_ms // self._step_ms) * self._step_ms
+        # At the end of a month several days have one date so many months before, so the next midnight may be too early.
+        while self.cutoff_ms(due_ms) <= written_ms:
+            due_ms += self._step_ms
+        return due_ms
+
+    def due_all(self, written_ms: Instants) -> Instants:
+        """Return `due_ms` of each."""
+        # Cut-offs lie on full days or hours, so all instants of one day or hour are due together.
+        steps, places = np.unique(written_ms // self._step_ms, return_inverse=True)
+        due = [self.due_ms(step * self._step_ms) for step in steps.tolist()]
+        return np.array(due, np.int64)[places]
+
+    @property
+    def _step_ms(self) -> int:
+        return HOUR_MS if self.duration.unit == "h" else DAY_MS
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_period(text: str) -> Period:
+    """
+    Raises:
+        InvalidDuration: see `parse_duration`.
+    """
+    return Period(parse_duration(text))

@@ -1,0 +1,390 @@
+"""The policy: which objects go by path, branch and age although commits still name them.
+
+Two forms of JSON mean the same kind of policy. That of the design document maps rule ids to `prefix`, `days`, `enabled`
+and `branch_days`; rules that overlap are refused there. The wide form is `{"rules": {…}, "pins": {…}}`, whose rules
+may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata` and `keep_versions`. There the most specific
+rule that matches an entry wins, and no other counts.
+
+A policy is checked as a whole: `read_policy` returns every problem, with the rule's id and the place in the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from lakebed.base import Invalid, InvalidName, check_branch, check_tag
+from lakebed.gc.rules.durations import DAYS_MAX, InvalidDuration, parse_duration
+from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, specificity
+
+from .paths import PathPattern, wrong_in_glob
+
+POLICY_BYTES_MAX: Final = 100_000
+"""A policy is one value of the key-value store, and each version is kept."""
+RULES_MAX: Final = 1_000
+BRANCHES_MAX: Final = 1_000
+VERSIONS_MAX: Final = 1_000
+ID_MAX: Final = 128
+PREFIX_BYTES_MAX: Final = 1_024
+PROBLEMS_MAX: Final = 100
+
+_OF_DOCUMENT: Final = frozenset({"prefix", "days", "enabled", "branch_days"})
+_OF_WIDE: Final = _OF_DOCUMENT | {"path", "period", "branches", "min_size", "metadata", "keep_versions"}
+_PINS: Final = ("tags", "commits", "prefixes")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """`place` is the way into the JSON (`rule1.branch_days.b2`). A warning does not refuse the policy."""
+
+    rule: str
+    place: str
+    message: str
+    is_warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class InvalidPolicy(Invalid):
+    """The policy is refused. Facts: `problems`, each with `rule`, `place` and `message`."""
+
+
+class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Covers the entries that match path, least size and metadata. `period` None: only `branches` are covered.
+
+    `branches` are (pattern, period), the most specific first. A branch's own period replaces `period`, also when it is
+    longer. Of each path, the newest `keep_versions` objects of a branch stay.
+    """
+
+    id: str
+    pattern: PathPattern
+    period: str | None = None
+    branches: tuple[tuple[str, str], ...] = ()
+    min_size: int = 0
+    metadata: tuple[tuple[str, str], ...] = ()
+    keep_versions: int = 0
+
+    def period_of(self, branch: str) -> str | None:
+        """Return the period of a branch, None where the rule does not cover it."""
+        return next((period for pattern, period in self.branches if matches(pattern, branch)), self.period)
+
+    def periods(self) -> tuple[str, ...]:
+        """Return every period that counts for some branch, each once."""
+        own = () if self.period is None else (self.period,)
+        return tuple(dict.fromkeys((*own, *(period for _, period in self.branches))))
+
+    def matches(self, path: str, size_bytes: int, metadata: Mapping[str, str]) -> bool:
+        return (
+            size_bytes >= self.min_size
+            and self.pattern.matches(path)
+            and all(metadata.get(key) == value for key, value in self.metadata)
+        )
+
+    def order(self) -> tuple[Any, ...]:
+        """Sort the most specific first: by path, then by more conditions on metadata, then by the larger size."""
+        return (*self.pattern.specificity(), -len(self.metadata), -self.min_size, self.id)
+
+    def text(self) -> str:
+        """Return the rule in one line for people: `rule1: foo/bar 10d`."""
+        others = [f"{branch} {period}" for branch, period in self.branches]
+        own = [] if self.period is None else [self.period]
+        return f"{self.id}: {self.pattern.text} {', '.join((*own, *others))}"
+
+
+class Pins(msgspec.Struct, frozen=True, kw_only=True):
+    """Name what is never due: in commits that these tags name, in these commits, and below these prefixes."""
+
+    tags: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The enabled rules, the most specific first."""
+
+    rules: tuple[LifecycleRule, ...] = ()
+    pins: Pins = Pins()
+
+    def rule_of(self, path: str, size_bytes: int = 0, metadata: Mapping[str, str] | None = None) -> int | None:
+        """Return the number of the rule that counts for an entry. None: the entry is never due."""
+        if any(path.startswith(prefix) for prefix in self.pins.prefixes):
+            return None
+        found = (n for n, rule in enumerate(self.rules) if rule.matches(path, size_bytes, metadata or {}))
+        return next(found, None)
+
+    def pins_tag(self, tag: str) -> bool:
+        return any(matches(pattern, tag) if is_glob(pattern) else pattern == tag for pattern in self.pins.tags)
+
+
+def check_policy(data: bytes, *, branches: Iterable[str] | None = None) -> Policy:
+    """Return the policy that the JSON means.
+
+    Raises:
+        InvalidPolicy: see `read_policy`.
+    """
+    policy, problems = read_policy(data, branches=branches)
+    errors = [problem for problem in problems if not problem.is_warning]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise InvalidPolicy(f"{errors[0]}{more}", problems=msgspec.to_builtins(errors))
+    return policy
+
+
+def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[Policy, list[Problem]]:
+    """Return the policy and all problems, errors first. With an error the policy means nothing.
+
+    With `branches`, the names that there are, a period for another branch is an error.
+    """
+    reader = _Reader(None if branches is None else frozenset(branches))
+    policy = Policy()
+    if len(data) > POLICY_BYTES_MAX:
+        reader.refuse("", "", f"the policy has {len(data):,} bytes, at most {POLICY_BYTES_MAX:,}")
+    else:
+        try:
+            policy = reader.read(json.loads(data, object_pairs_hook=_once, parse_constant=_refuse_constant))
+        except (ValueError, RecursionError) as error:
+            reader.refuse("", "", f"not a policy in JSON: {error}")
+    problems = sorted(reader.problems, key=lambda problem: problem.is_warning)
+    return policy, problems[:PROBLEMS_MAX]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return found
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number here")
+
+
+class _Reader:
+    """Reads one policy and gathers what is wrong with it."""
+
+    def __init__(self, branches: frozenset[str] | None) -> None:
+        self.problems: list[Problem] = []
+        self._branches = branches
+
+    def refuse(self, rule: str, place: str, message: str) -> None:
+        self.problems.append(Problem(rule=rule, place=place, message=message))
+
+    def warn(self, rule: str, place: str, message: str) -> None:
+        self.problems.append(Problem(rule=rule, place=place, message=message, is_warning=True))
+
+    def read(self, policy: Any) -> Policy:
+        if not isinstance(policy, dict):
+            self.refuse("", "", "a policy is a JSON object: rule ids with their rules")
+            return Policy()
+        # A rule of the document may be called `rules`; but then its `prefix` is a text, and here it would be a rule.
+        rules = policy.get("rules")
+        is_wide = isinstance(rules, dict) and all(isinstance(one, dict) for one in rules.values())
+        if not is_wide:
+            return Policy(rules=self._rules(policy, "", allowed=_OF_DOCUMENT))
+        assert isinstance(rules, dict)
+        for name in sorted(policy.keys() - {"rules", "pins"}):
+            self.refuse("", name, "unknown field; a policy has rules and pins")
+        return Policy(rules=self._rules(rules, "rules.", allowed=_OF_WIDE), pins=self._pins(policy.get("pins", {})))
+
+    def _rules(self, found: Mapping[str, Any], at: str, *, allowed: frozenset[str]) -> tuple[LifecycleRule, ...]:
+        if len(found) > RULES_MAX:
+            self.refuse("", at.rstrip("."), f"{len(found):,} rules, at most {RULES_MAX:,}")
+            return ()
+        rules = [rule for name, one in found.items() if (rule := self._rule(name, one, f"{at}{name}", allowed))]
+        ordered = tuple(sorted(rules, key=LifecycleRule.order))
+        if allowed is _OF_DOCUMENT:
+            self._refuse_overlaps(ordered)
+        else:
+            self._refuse_equal(ordered, at)
+        return ordered
+
+    def _rule(self, id_: str, found: Any, at: str, allowed: frozenset[str]) -> LifecycleRule | None:
+        if not id_ or len(id_) > ID_MAX or not id_.isprintable():
+            self.refuse(id_[:ID_MAX], at[:ID_MAX], f"a rule's id has 1 to {ID_MAX} printable characters")
+            return None
+        if not isinstance(found, dict):
+            self.refuse(id_, at, "a rule is a JSON object")
+            return None
+        for name in sorted(found.keys() - allowed):
+            self.refuse(id_, f"{at}.{name}", f"unknown field; a rule has {', '.join(sorted(allowed))}")
+        pattern = self._pattern(id_, found, at)
+        rule = LifecycleRule(
+            id=id_,
+            pattern=pattern or PathPattern("", True),
+            period=self._own_period(id_, found, at),
+            branches=self._branch_periods(id_, found, at),
+            min_size=self._number(id_, found, at, "min_size", least=0, most=1 << 53),
+            metadata=self._metadata(id_, found, at),
+            keep_versions=self._number(id_, found, at, "keep_versions", least=0, most=VERSIONS_MAX),
+        )
+        if not any(found.get(name) not in (None, {}) for name in ("days", "period", "branch_days", "branches")):
+            self.refuse(id_, at, "the rule names no period: give days or branch_days")
+        elif not found.keys() & {"days", "period"}:
+            self.warn(id_, at, "without days, other branches keep their objects for ever, and so does what they share")
+        is_enabled = found.get("enabled", True)
+        if not isinstance(is_enabled, bool):
+            self.refuse(id_, f"{at}.enabled", "enabled is true or false")
+        elif not is_enabled:
+            self.warn(id_, f"{at}.enabled", "the rule is disabled")
+        return rule if pattern is not None and is_enabled is True else None
+
+    def _pattern(self, id_: str, found: Mapping[str, Any], at: str) -> PathPattern | None:
+        names = [name for name in ("prefix", "path") if name in found]
+        if len(names) != 1:
+            self.refuse(id_, at, "a rule has a prefix or a path" + (", not both" if names else ""))
+            return None
+        name, text = names[0], found[names[0]]
+        place = f"{at}.{name}"
+        wrong = _wrong_with_path(text) or (wrong_in_glob(text) if name == "path" else None)
+        if wrong:
+            self.refuse(id_, place, wrong)
+            return None
+        if text in ("", "*", "**"):
+            self.warn(id_, place, "the rule is for every path")
+        elif name == "prefix" and not text.endswith("/"):
+            self.warn(id_, place, f"{text!r} is a prefix of texts, not a folder: it also covers {text + '-x'!r}")
+        if name == "path" and not text:
+            self.refuse(id_, place, "an empty path matches nothing; write **")
+            return None
+        return PathPattern(text, name == "prefix")
+
+    def _own_period(self, id_: str, found: Mapping[str, Any], at: str) -> str | None:
+        if "days" in found and "period" in found:
+            self.refuse(id_, f"{at}.period", "a rule has days or a period, not both")
+        if "days" in found:
+            return self._days(id_, found["days"], f"{at}.days")
+        return self._period(id_, found["period"], f"{at}.period") if "period" in found else None
+
+    def _branch_periods(self, id_: str, found: Mapping[str, Any], at: str) -> tuple[tuple[str, str], ...]:
+        periods: dict[str, str] = {}
+        for name, read, check in (
+            ("branch_days", self._days, check_branch),
+            ("branches", self._period, check_pattern),
+        ):
+            rules = found.get(name, {})
+            place = f"{at}.{name}"
+            if not isinstance(rules, dict) or len(rules) > BRANCHES_MAX:
+                self.refuse(id_, place, f"{name} is a JSON object of at most {BRANCHES_MAX:,} branches")
+                continue
+            for branch, value in rules.items():
+                self._check_branch(id_, branch, f"{place}.{branch}", check)
+                if branch in periods:
+                    self.refuse(id_, f"{place}.{branch}", "two periods for one branch")
+                period = read(id_, value, f"{place}.{branch}")
+                if period is not None:
+                    periods[branch] = period
+        return tuple(sorted(periods.items(), key=lambda item: specificity(item[0])))
+
+    def _check_branch(self, id_: str, branch: str, place: str, check: Any) -> None:
+        try:
+            check(branch)
+        except (InvalidName, InvalidPattern) as error:
+            self.refuse(id_, place, str(error))
+            return
+        if self._branches is None:
+            return
+        if is_glob(branch):
+            if not any(matches(branch, name) for name in self._branches):
+                self.warn(id_, place, f"{branch} matches no branch")
+        elif branch not in self._branches:
+            self.refuse(id_, place, f"there is no branch {branch}")
+
+    def _days(self, id_: str, value: Any, place: str) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAYS_MAX:
+            self.refuse(id_, place, f"{value!r} is not a whole number of days, 1 to {DAYS_MAX:,}")
+            return None
+        return f"{value}d"
+
+    def _period(self, id_: str, value: Any, place: str) -> str | None:
+        if not isinstance(value, str):
+            self.refuse(id_, place, f"{value!r} is no text, such as 10d")
+            return None
+        try:
+            parse_duration(value)
+        except InvalidDuration as error:
+            self.refuse(id_, place, str(error))
+            return None
+        return value
+
+    def _number(self, id_: str, found: Mapping[str, Any], at: str, name: str, *, least: int, most: int) -> int:
+        value = found.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self.refuse(id_, f"{at}.{name}", f"{value!r} is not a whole number, {least} to {most:,}")
+            return 0
+        return value
+
+    def _metadata(self, id_: str, found: Mapping[str, Any], at: str) -> tuple[tuple[str, str], ...]:
+        wanted = found.get("metadata", {})
+        if not isinstance(wanted, dict) or not all(isinstance(value, str) for value in wanted.values()):
+            self.refuse(id_, f"{at}.metadata", "metadata is a JSON object of texts")
+            return ()
+        return tuple(sorted(wanted.items()))
+
+    def _pins(self, found: Any) -> Pins:
+        if not isinstance(found, dict):
+            self.refuse("", "pins", f"pins are a JSON object with {', '.join(_PINS)}")
+            return Pins()
+        for name in sorted(found.keys() - set(_PINS)):
+            self.refuse("", f"pins.{name}", f"unknown field; pins have {', '.join(_PINS)}")
+        texts = {name: self._texts(found.get(name, []), f"pins.{name}") for name in _PINS}
+        for number, tag in enumerate(texts["tags"]):
+            try:
+                # A glob matches tags only if it is one with something in place of its wildcards.
+                check_tag(tag.replace("*", "x").replace("?", "x"))
+            except InvalidName as error:
+                self.refuse("", f"pins.tags[{number}]", str(error))
+        for number, commit in enumerate(texts["commits"]):
+            if len(commit) != 64 or set(commit) - set("0123456789abcdef"):
+                self.refuse("", f"pins.commits[{number}]", "a commit is named by its whole id, 64 hexadecimal digits")
+        for number, prefix in enumerate(texts["prefixes"]):
+            if wrong := _wrong_with_path(prefix):
+                self.refuse("", f"pins.prefixes[{number}]", wrong)
+        return Pins(**texts)
+
+    def _texts(self, found: Any, place: str) -> tuple[str, ...]:
+        if not isinstance(found, list) or len(found) > RULES_MAX or not all(isinstance(one, str) for one in found):
+            self.refuse("", place, f"a list of at most {RULES_MAX:,} texts")
+            return ()
+        return tuple(found)
+
+    def _refuse_overlaps(self, rules: Sequence[LifecycleRule]) -> None:
+        """Refuse two prefixes of which one begins with the other: the document does not say which of them counts."""
+        ordered = sorted(rules, key=lambda rule: (rule.pattern.text, rule.id))
+        outer: list[LifecycleRule] = []
+        for rule in ordered:
+            while outer and not rule.pattern.text.startswith(outer[-1].pattern.text):
+                outer.pop()
+            if outer:
+                first = outer[-1]
+                other = f"{first.pattern.text!r} ({first.id}.prefix)"
+                self.refuse(rule.id, f"{rule.id}.prefix", f"{rule.pattern.text!r} overlaps with {other}")
+            outer.append(rule)
+
+    def _refuse_equal(self, rules: Sequence[LifecycleRule], at: str) -> None:
+        seen: dict[tuple[Any, ...], str] = {}
+        for rule in rules:
+            key = (rule.pattern, rule.metadata, rule.min_size)
+            if key in seen:
+                self.refuse(rule.id, f"{at}{rule.id}", f"covers the same entries as rule {seen[key]}")
+            seen.setdefault(key, rule.id)
+
+
+def _wrong_with_path(text: Any) -> str | None:
+    if not isinstance(text, str):
+        return "a path is a text"
+    try:
+        if len(text.encode()) > PREFIX_BYTES_MAX:
+            return f"a path has at most {PREFIX_BYTES_MAX:,} bytes"
+    except UnicodeEncodeError:
+        return "the path is not valid Unicode"
+    if ".." in text.split("/"):
+        return "paths have no .."
+    if text.startswith("/"):
+        return "paths begin without a slash"
+    if "\0" in text:
+        return "a path has no zero bytes"
+    return None

@@ -1,0 +1,104 @@
+"""Which branches, or classes of branches, reach each commit: for histories of millions, columns in, columns out.
+
+A set of classes is a number whose bits are the classes. Histories have few different sets, so each gets a small number
+of its own, and a row of a table names that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.gc.rules.history import BrokenHistory
+from lakebed.gc.rules.ids import find_ids
+
+from .due import NO_BRANCH
+from .policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """For each commit the number of its set; `sets` are the sets as bits."""
+
+    set_of: npt.NDArray[np.int32]
+    sets: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchClasses:
+    """Branches with equal periods under all rules are one class: `of` has its bit. `periods` has those of each class
+    by rule; None stands for no branch at all, whose periods are all that a rule has."""
+
+    of: dict[str, int]
+    periods: list[tuple[frozenset[str | None], ...]]
+
+
+def classes_of(policy: Policy, branches: Sequence[str], *, each_alone: bool = False) -> BranchClasses:
+    """Return the classes; class 0 is NO_BRANCH. With `each_alone` no two branches share one."""
+    of = {NO_BRANCH: 0}
+    periods = [tuple(frozenset((rule.period, *rule.periods())) for rule in policy.rules)]
+    known: dict[tuple[frozenset[str | None], ...], int] = {}
+    for branch in branches:
+        own = tuple(frozenset({rule.period_of(branch)}) for rule in policy.rules)
+        if each_alone or own not in known:
+            known[own] = len(periods)
+            periods.append(own)
+        of[branch] = known[own]
+    return BranchClasses(of=of, periods=periods)
+
+
+def bits_of(set_: int) -> list[int]:
+    """Return the numbers of the bits that are set, ascending."""
+    found = []
+    while set_:
+        lowest = set_ & -set_
+        found.append(lowest.bit_length() - 1)
+        set_ ^= lowest
+    return found
+
+
+def reach(
+    ids: pa.Array,
+    parents: pa.Array,
+    generations: npt.NDArray[np.int64],
+    roots: Mapping[str, Sequence[int]],
+    *,
+    nowhere: int,
+) -> Reach:
+    """Return what reaches each commit. `roots` are commits with the bits of what names them; `nowhere` is the set of
+    what nothing reaches.
+
+    Raises:
+        BrokenHistory: a parent or a root is not among `ids`.
+    """
+    offsets = parents.offsets.to_numpy()
+    values = parents.values.slice(offsets[0], offsets[-1] - offsets[0])
+    names = pa.concat_arrays([values.cast(pa.string()), pa.array(list(roots), pa.string())])
+    rows = find_ids(ids, names)
+    if rows.null_count:
+        missing = next(at for at in range(len(rows)) if not rows[at].is_valid)
+        raise BrokenHistory(f"something names commit {names[missing]}, which has no record", commit=str(names[missing]))
+    found = rows.to_numpy().astype(np.int64)
+    above: list[int] = found[: len(values)].tolist()
+    starts: list[int] = (offsets - offsets[0]).tolist()
+    masks = [0] * len(ids)
+    for row, bits in zip(found[len(values) :].tolist(), roots.values(), strict=True):
+        for bit in bits:
+            masks[row] |= 1 << bit
+    # A commit's generation is higher than those of its parents, so by falling generation each has its whole set first.
+    for row in np.argsort(-generations, kind="stable").tolist():
+        mask = masks[row]
+        if not mask:
+            continue
+        for at in range(starts[row], starts[row + 1]):
+            parent = above[at]
+            have = masks[parent]
+            # Most parents have one child: then both hold one number, and no new one is made.
+            masks[parent] = mask if not have else have if have is mask else have | mask
+    numbers: dict[int, int] = {}
+    set_of = np.array([numbers.setdefault(mask or nowhere, len(numbers)) for mask in masks], np.int32)
+    return Reach(set_of=set_of, sets=list(numbers))
