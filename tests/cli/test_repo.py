@@ -47,6 +47,14 @@ def test_a_namespace_in_use_is_refused(shell: Shell, lake: str) -> None:
     assert "storage namespace already in use" in outcome.err
 
 
+def test_a_namespace_inside_another_one_is_refused_and_the_other_one_named(shell: Shell, lake: str) -> None:
+    name = lake.removeprefix("lakefs://")
+
+    outcome = shell("repo", "create", "lakefs://nested", f"local://{name}/below")
+
+    assert (outcome.code, f"namespace local://{name}/below lies inside local://{name}:" in outcome.err) == (1, True)
+
+
 def test_nothing_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, lake: str) -> None:
     outcome = shell("repo", "delete", lake)
 

@@ -17,6 +17,10 @@ class NamespaceInUse(Invalid):
     """The storage namespace is a repository's, lies inside another one, or contains one. Facts: `namespace`."""
 
 
+class NamespaceNested(NamespaceInUse):
+    """The storage namespace lies inside another one, or around it."""
+
+
 class NamespaceUnclear(Unavailable):
     """The store refuses to show whether a namespace is in use, so it counts as in use. Facts: `namespace`."""
 

@@ -26,7 +26,7 @@ from lakebed.objectstore import (
     ObjectStoreDenied,
 )
 
-from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, NamespaceUnclear
+from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, NamespaceNested, NamespaceUnclear
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], ObjectStore]
@@ -90,7 +90,8 @@ class Namespaces:
         """Put the marker, which stays for ever. A marker of our own that is there already is kept.
 
         Raises:
-            NamespaceInUse: another marker is there, or in a namespace around this one, or was found in one inside it.
+            NamespaceInUse: another marker is there.
+            NamespaceNested: one is in a namespace around this one, or was found in one inside it.
             NamespaceUnclear: the store refuses to show whether one is there.
         """
         for around in _around(objectstore.uri):
@@ -99,13 +100,13 @@ class Namespaces:
             except InvalidNamespace:
                 continue
             if await self._is_marked(outer):
-                raise NamespaceInUse(f"namespace {objectstore.uri} lies inside {around}", namespace=around)
+                raise NamespaceNested(f"namespace {objectstore.uri} lies inside {around}", namespace=around)
         # Look before and after: a store that ignores the condition would let our put replace another marker.
         if not await self._is_marked(objectstore):
             inner = await self._find_inside(objectstore)
             if inner is not None:
                 inner = f"{objectstore.uri}/{inner}"
-                raise NamespaceInUse(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
+                raise NamespaceNested(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
             with suppress(ObjectExists):
                 await objectstore.put(MARKER_KEY, marker.encode(), if_absent=True)
         if await objectstore.get(MARKER_KEY) != marker.encode():

@@ -32,6 +32,7 @@ from lakebed.base import (
     Unavailable,
     check_branch,
     check_repository,
+    is_inside,
 )
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.objectstore import BucketMissing, ObjectStore
@@ -44,7 +45,15 @@ from lakebed.versions import (
     keys,
 )
 
-from .errors import NamespaceInUse, ReadOnly, RepositoryExists, RepositoryNotFound, StorageMissing, TooMuchMetadata
+from .errors import (
+    NamespaceInUse,
+    NamespaceNested,
+    ReadOnly,
+    RepositoryExists,
+    RepositoryNotFound,
+    StorageMissing,
+    TooMuchMetadata,
+)
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
 from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState, deleted_partition
@@ -225,7 +234,11 @@ class Catalog:
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             other = decode_record(RepositoryRecord, value)
             if key != name.encode() and overlap(uri, other.namespace_uri):
-                raise NamespaceInUse(f"namespace {uri} overlaps {other.namespace_uri}", namespace=other.namespace_uri)
+                where = {"namespace": other.namespace_uri}
+                if uri == other.namespace_uri:
+                    raise NamespaceInUse(f"namespace {uri} is in use", **where)
+                side = "inside" if is_inside(uri, other.namespace_uri) else "around"
+                raise NamespaceNested(f"namespace {uri} lies {side} {other.namespace_uri}", **where)
 
     async def _withdraw(self, name: RepositoryId, held: Held) -> None:
         try:

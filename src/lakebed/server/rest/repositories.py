@@ -7,7 +7,7 @@ import builtins
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.catalog import MARKER_KEY, NamespaceInUse, RepositoryRecord
+from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord
 from lakebed.operations import repositories
 from lakebed.server.errors import Answer
 from lakebed.server.requests import RestRequest
@@ -45,6 +45,9 @@ class Repositories:
                 default_branch=body.default_branch or "main",
                 read_only=bool(body.read_only),
             )
+        except NamespaceNested as error:
+            message = f"failed to create repository: {error}: a storage namespace holds one repository and no other"
+            raise Answer(400, message) from error
         except NamespaceInUse as error:
             where = f"(:{error.facts['namespace']}) key({MARKER_KEY})"
             raise Answer(
