@@ -144,8 +144,8 @@ def test_a_kind_or_mode_that_there_is_not_is_told_with_those_there_are(spark: Sp
 def test_the_guides_example_runs_as_it_stands(
     spark: SparkSession, lakeside: Lakeside, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lakeside.upload("logs/a", b"one")
-    lakeside.upload("logs/a", b"two")
+    lakeside.upload("logs/a.parquet", b"one")
+    lakeside.upload("logs/a.parquet", b"two")
     lakeside.commit()
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "explaining.md").read_text()
     preparation, example = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

@@ -43,21 +43,35 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan with its tables.
-
-    `objects` are DOOMED: address, size_bytes, reason, rule, last_seen_at, path. `commits` has the `id` of each commit
-    that would be given up. `totals` counts the objects in every `way` (reason, rule, branch, prefix, slice, age) by
-    `name`: objects, size_bytes.
-    """
+    """A plan. Its tables need a session, and only when they are asked for."""
 
     plan: Plan
-    objects: DataFrame
-    commits: DataFrame
-    totals: DataFrame
+    collector: Collector
 
     @property
     def run_id(self) -> str:
         return self.plan.run_id
+
+    @property
+    def objects(self) -> DataFrame:
+        """DOOMED: address, size_bytes, reason, rule, last_seen_at, path."""
+        return self.collector.doomed(self.run_id)
+
+    @property
+    def commits(self) -> DataFrame:
+        """The `id` of each commit that would be given up."""
+        return self.collector.condemned(self.run_id)
+
+    @property
+    def totals(self) -> DataFrame:
+        """Objects and bytes in every `way` (reason, rule, branch, prefix, slice, age), by `name`."""
+        rows = [
+            (way, name, total.objects, total.size_bytes)
+            for way in WAYS
+            for name, total in getattr(self.plan.totals, f"by_{way}").items()
+        ]
+        columns = "way string, name string, objects long, size_bytes long"
+        return self.collector.session().createDataFrame(rows, columns)
 
 
 def plan(
@@ -73,13 +87,13 @@ def plan(
     """
     collector = _collector(repository, where)
     request = _asked("plan", where, kinds=[kind], mode=mode, rules=rules)
-    return _planned(collector, next(iter(collector.plan(request))))
+    return Planned(plan=next(iter(collector.plan(request))), collector=collector)
 
 
 def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
     """Return a plan that was made."""
     collector = _collector(repository, where)
-    return _planned(collector, collector.show(run_id))
+    return Planned(plan=collector.show(run_id), collector=collector)
 
 
 def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
@@ -165,18 +179,4 @@ def _collector(repository: str, where: Where) -> Collector:
         session=active_session if given is None else lambda: given,
         tasks=where.get("tasks", TASKS),
         progress=where.get("progress", silent),
-    )
-
-
-def _planned(collector: Collector, found: Plan) -> Planned:
-    totals = [
-        (way, name, total.objects, total.size_bytes)
-        for way in WAYS
-        for name, total in getattr(found.totals, f"by_{way}").items()
-    ]
-    return Planned(
-        plan=found,
-        objects=collector.doomed(found.run_id),
-        commits=collector.condemned(found.run_id),
-        totals=collector.session().createDataFrame(totals, "way string, name string, objects long, size_bytes long"),
     )
