@@ -18,7 +18,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     server = LocalServer(data=tmp_path / "data", log=tmp_path / "log", port=0)
     server.start()
     shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
-    shell.ok("setup", "--user", "ann", "--endpoint", server.endpoint)
+    made = shell.ok("setup", "--user", "ann", "--endpoint", server.endpoint)
+    assert made.out.startswith(f"Endpoint:           {server.endpoint}\n")
     shell.ok("repo", "create", "lakefs://lake", "local://lake")
     shell.ok("object", "upload", "-", "lakefs://lake/main/a", stdin="1")
     yield tmp_path / "data"
@@ -35,7 +36,7 @@ def test_a_backup_is_made_checked_and_restored(folder: Path, tmp_path: Path) -> 
     shell.ok("backup", "restore", backup, "--data", str(restored))
 
     assert (made["files"] > 0, made["checked"]["entries"], made["checked"]["missing_count"]) == (True, 1, 0)
-    assert "Files" in again.out
+    assert f"Shared:   {made['files']} file" in again.out
     assert "Repositories" in verified.out
     assert {file.name for file in restored.iterdir()} == {"audit", "lakebed.json", "metadata.db", "objects"}
 

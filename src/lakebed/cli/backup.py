@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakebed.base import count_of, human_size
+
 from .output import fields
 from .session import Session, command
 from .tree import noun
@@ -44,9 +46,11 @@ def create(
         like=None if like is None else like.absolute(),
         say=session.note if session.shows_progress else None,
     )
-    session.show(
-        made, lambda _: fields([("Backup", str(to)), ("Files", f"{made.files:,}"), ("Bytes", f"{made.size_bytes:,}")])
-    )
+    facts = [("Backup", str(to)), ("Objects", f"{count_of(made.files, 'file')}, {human_size(made.size_bytes)}")]
+    if like is not None:
+        shared = f"{count_of(made.files_shared, 'file')}, {human_size(made.bytes_shared)}, with {like}"
+        facts.append(("Shared", shared))
+    session.show_fields(made, facts)
 
 
 @app.command()

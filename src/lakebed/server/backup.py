@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, Corrupt, NotFound
+from lakebed.base import AlreadyExists, Conflict, Corrupt, NotFound, count_of, human_size
 from lakebed.gc.protocol import INSTALLATION_PREFIX
 from lakebed.kv import open_store, snapshot_store, sqlite_uri
 from lakebed.objectstore import ObjectStore, open_objectstore
@@ -62,7 +62,10 @@ class BackupOvertaken(Conflict):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe a backup in `backup.json`. `files` counts all files below `objects`, of deleted repositories too."""
+    """Describe a backup in `backup.json`. `files` counts all files below `objects`, of deleted repositories too.
+
+    `files_shared` and `bytes_shared` are those that an older backup has too, and that take no space of their own.
+    """
 
     format: int = FORMAT
     release: str
@@ -72,6 +75,8 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     metadata_sha256: str
     files: int
     size_bytes: int
+    files_shared: int = 0
+    bytes_shared: int = 0
     checked: Checked
 
 
@@ -102,10 +107,10 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
     for _ in range(SNAPSHOTS_MAX):
         (target / STORE_FILE).unlink(missing_ok=True)
         snapshot_store(options.metadata_uri, target / STORE_FILE)
-        say(f"copied the metadata: {(target / STORE_FILE).stat().st_size:,} bytes")
+        say(f"copied the metadata: {human_size((target / STORE_FILE).stat().st_size)}")
         if objects is not None:
             copier.copy_objects()
-            say(f"copied the objects: {copier.files:,} files, {copier.size_bytes:,} bytes")
+            say(f"copied the objects: {count_of(copier.files, 'file')}, {human_size(copier.size_bytes)}")
         checked = asyncio.run(_check(options, target))
         if not checked.missing_count:
             break
@@ -113,7 +118,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
             # It lay nowhere before this snapshot, and the snapshot names it: no collection took it in between.
             raise _damaged(source, checked)
         missing = set(checked.missing)
-        say(f"{checked.missing_count:,} objects went meanwhile: once more")
+        say(f"{count_of(checked.missing_count, 'object')} went meanwhile: once more")
     else:
         raise BackupOvertaken(
             "collections deleted objects faster than they were copied: try again while none runs", target=str(target)
@@ -128,6 +133,8 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         metadata_sha256=_sha256(target / STORE_FILE),
         files=copier.files,
         size_bytes=copier.size_bytes,
+        files_shared=copier.files_shared,
+        bytes_shared=copier.bytes_shared,
         checked=checked,
     )
     # All of it is on the disk before the file that says so.
@@ -181,8 +188,8 @@ class _Copier:
         self._source = source
         self._target = target
         self._like = like
-        self.files = 0
-        self.size_bytes = 0
+        self.files = self.files_shared = 0
+        self.size_bytes = self.bytes_shared = 0
         target.mkdir(mode=0o700)
 
     def copy_marks(self) -> None:
@@ -218,7 +225,10 @@ class _Copier:
                 return
             _make_folders(target.parent)
             target.unlink(missing_ok=True)
-            if not self._link(path, found):
+            if self._link(path, found):
+                self.files_shared += 1
+                self.bytes_shared += found.st_size
+            else:
                 shutil.copyfile(self._source / path, _private(target), follow_symlinks=False)
                 os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         except FileNotFoundError:
