@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -54,7 +55,7 @@ class Shell:
         """The same as a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "lakebed", *arguments],
-            env={"PATH": "/usr/bin:/bin", **self.environment},
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **self.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             **options,

@@ -183,6 +183,39 @@ def test_what_is_no_lakebed_server_is_told_apart(shell: Shell) -> None:
     assert shell("repo", "list", "--endpoint", "not a url").code == 2
 
 
+def test_an_endpoint_that_is_none_is_not_stored(tmp_path: Path) -> None:
+    outcome = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})("config", "set", "--endpoint", "foo")
+
+    assert (outcome.code, outcome.err) == (2, "error: endpoint 'foo' is not of the form http://host:port\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_in_place_of_a_value_is_refused(
+    shell: Shell, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    folder = shell("serve", "--data", "-h")
+    message = shell("commit", f"{lake}/main", "-m", "--allow-empty")
+
+    assert (folder.code, folder.err) == (
+        2,
+        "error: -h looks like an option: write ./-h for a file or folder of this name\n",
+    )
+    assert message.code == 2
+    assert message.err.startswith("error: --allow-empty is an option: the value before it is missing (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_cannot_listen_leaves_no_folder(shell: Shell, server: LocalServer, tmp_path: Path) -> None:
+    port = server.endpoint.rpartition(":")[2]
+
+    outcome = shell("serve", "--data", str(tmp_path / "new"), "--port", port)
+
+    assert (outcome.code, "is taken" in outcome.err) == (5, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_is_set_up_once(shell: Shell) -> None:
     outcome = shell("setup")
 
@@ -245,7 +278,12 @@ def on_terminal(shell: Shell, answer: bytes, *arguments: str) -> tuple[int, str]
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "lakebed", *arguments],
-        env={"PATH": "/usr/bin:/bin", "TERM": "xterm", **shell.environment},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "TERM": "xterm",
+            **shell.environment,
+        },
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -278,6 +316,14 @@ def test_what_destroys_asks_first(shell: Shell, lake: str, put: Put, answer: byt
     assert ended == code
     assert f"Delete {lake}/main/a? [y/N]" in said
     assert len(shell.ok("object", "ls", f"{lake}/main", "-o", "json").json) == left
+
+
+def test_an_answer_that_is_none_is_asked_for_again(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+
+    ended, said = on_terminal(shell, b"maybe\nyes\n", "object", "rm", f"{lake}/main/a")
+
+    assert (ended, said.count("[y/N]"), "answer y or n" in said) == (0, 2, True)
 
 
 def test_a_bar_is_shown_to_somebody_who_watches_and_not_in_a_pipe(shell: Shell, lake: str, tmp_path: Path) -> None:
@@ -413,7 +459,7 @@ def test_ctrl_c_at_a_question_is_an_interrupt_and_nothing_is_done(shell: Shell, 
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "lakebed", "repo", "delete", lake],
-        env={"PATH": "/usr/bin:/bin", **shell.environment},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **shell.environment},
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -225,6 +225,7 @@ def test_what_does_not_exist_is_named(shell: Shell, lake: str, command: list[str
     assert outcome.code == 3
     assert outcome.err.startswith("error: ")
     assert "not found" in outcome.err
+    assert f"{lake}/nowhere" in outcome.err
     assert outcome.err.count("\n") == 1
 
 

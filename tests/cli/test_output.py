@@ -106,6 +106,20 @@ def test_a_table_that_is_too_wide_is_wrapped_at_words(monkeypatch: pytest.Monkey
     ]
 
 
+def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    run, address = "06h046ar07abcdefghij", "data/1f0279h2rhpv0/00000007"
+
+    monkeypatch.setenv("COLUMNS", "62")
+    fits = list(table(("run", "object", "why"), [(run, address, "nothing names it")]))
+    monkeypatch.setenv("COLUMNS", "40")
+    wide = list(table(("run", "object", "why"), [(run, address, "nothing names it")]))
+
+    assert max(map(len, fits)) <= 62
+    assert (run in fits[1], address in fits[1]) == (True, True)
+    assert wide[1:] == [f"{run}  {address}  nothing names it"]
+
+
 def test_fields_are_aligned() -> None:
     assert list(fields([("A", "1"), ("Long", "2")])) == ["A:     1", "Long:  2"]
 

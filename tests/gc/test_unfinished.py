@@ -229,7 +229,7 @@ def test_a_command_ends_at_once_where_nobody_answers() -> None:
             RunState.SWEEPING,
             0,
             (
-                "stopped: 0 of 2 objects of run r1 are recorded as done; "
+                "stopped: 0 of 2 objects of run r1 recorded as done; "
                 "the next `gc run` goes on with it, or at once: go on"
             ),
         ),

@@ -194,7 +194,7 @@ def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
         replace(lakeside.collector, progress=interrupted).apply(spark, plan.run_id)
 
     assert said[-1] == (
-        f"stopped: 0 of 1 objects of run {plan.run_id} are recorded as done; "
+        f"stopped: 0 of 1 object of run {plan.run_id} recorded as done; "
         f"the next `gc run` goes on with it, or at once: lakebed gc apply lakefs://repo {plan.run_id}"
     )
 

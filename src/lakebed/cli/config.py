@@ -40,7 +40,7 @@ def set_config(
     path = settings_path(session.environment)
     old = read_settings(path)
     given = Settings(
-        endpoint=session.endpoint_given,
+        endpoint=_checked(session.endpoint_given),
         access_key_id=access_key_id,
         secret_access_key=_ask_secret() if secret_access_key == ASK else secret_access_key,
     )
@@ -55,10 +55,22 @@ def _ask_all(old: Settings) -> Settings:
     if not sys.stdin.isatty():
         raise Misuse("give --endpoint, --access-key-id or --secret-access-key: there is no terminal to ask at")
     return Settings(
-        endpoint=typer.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True),
+        endpoint=_checked(typer.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True)),
         access_key_id=typer.prompt("Access key id", default=old.access_key_id or None, err=True),
         secret_access_key=_ask_secret(),
     )
+
+
+def _checked(endpoint: str) -> str:
+    """
+    Raises:
+        BadEndpoint: it is not of the form http://host:port.
+    """
+    if endpoint:
+        from lakebed.client import checked_endpoint  # here, since loading it takes time that most commands save
+
+        checked_endpoint(endpoint)
+    return endpoint
 
 
 def _ask_secret() -> str:
@@ -131,4 +143,11 @@ def setup(
             ),
         )
         session.note(f"stored in {path}")
-    session.show_fields(made, [("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)])
+    session.show_fields(
+        made,
+        [
+            ("Endpoint", session.settings.endpoint),
+            ("Access key id", made.access_key_id),
+            ("Secret access key", made.secret_access_key),
+        ],
+    )

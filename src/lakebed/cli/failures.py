@@ -36,6 +36,8 @@ _UNNAMED: Final = {
     "policy not found",
     "user not found",
     "cannot write to protected branch",
+    "ref: not found",
+    "stop_at: not found",
 }
 
 

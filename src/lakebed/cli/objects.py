@@ -50,7 +50,7 @@ def upload(
     meta: MetaOption = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
 ) -> None:
-    """Upload a file, standard input, or a folder. A path that ends in / gets the file's name."""
+    """Upload a file, standard input, or a folder. Without a path, or where it ends in /, the file's name is added."""
     target = parse_prefix(destination)
     metadata = parse_meta(meta)
     if recursive:

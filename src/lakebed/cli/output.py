@@ -12,6 +12,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
+from textwrap import wrap
 from typing import TypeVar
 
 import msgspec
@@ -53,8 +55,9 @@ def _two(amount: int, unit: str, rest: int, rest_unit: str) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield lines with aligned columns, two spaces apart, the header first; nothing where there are no rows.
 
-    Amounts stand at the right, but for the first column, which has names. A table that is wider than the terminal is
-    wrapped at words, each cell within its column.
+    Amounts stand at the right, but for the first column, which has names. Where the terminal is narrower, cells are
+    wrapped at blanks. A word is never cut: ids and addresses are there to be copied. A table whose words need more room
+    than there is stays as wide as it is.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
@@ -64,30 +67,31 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     is_amount = [
         bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in range(len(header))
     ]
-    needed = sum(widths) + 2 * (len(widths) - 1)
-    if sys.stdout.isatty() and needed > (room := terminal_width()):
-        yield from _wrapped(lines, is_amount, room)
-        return
+    if sys.stdout.isatty():
+        widths = _narrowed(lines, widths, terminal_width())
     for line in lines:
-        cells = zip(line, widths, is_amount, strict=True)
-        yield "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+        cells = [_wrapped(cell, width) for cell, width in zip(line, widths, strict=True)]
+        for row in zip_longest(*cells, fillvalue=""):
+            aligned = zip(row, widths, is_amount, strict=True)
+            shown = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in aligned]
+            yield "  ".join(shown).rstrip()
 
 
-def _wrapped(lines: Sequence[Sequence[str]], is_amount: Sequence[bool], room: int) -> Iterator[str]:
-    # rich is imported only where its layout is needed: it takes longer than most commands.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else wrap(cell, width, break_long_words=False, break_on_hyphens=False)
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for right in is_amount:
-        grid.add_column(justify="right" if right else "left", overflow="fold")
-    for line in lines:
-        grid.add_row(*map(Text, line))
-    console = Console(width=room, color_system=None)
-    with console.capture() as captured:
-        console.print(grid)
-    yield from (line.rstrip() for line in captured.get().splitlines())
+
+def _narrowed(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> list[int]:
+    """Return widths that fit, taken from the widest columns first; the given ones where no words fit."""
+    columns = range(len(widths))
+    longest = [max(len(word) for line in lines for word in line[column].split() or [""]) for column in columns]
+    spare = sum(widths) + 2 * (len(widths) - 1) - room
+    if spare <= 0 or sum(widths) - sum(longest) < spare:
+        return widths
+    narrowed = [*widths]
+    for _ in range(spare):
+        narrowed[max((narrowed[column], column) for column in columns if narrowed[column] > longest[column])[1]] -= 1
+    return narrowed
 
 
 def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> Iterator[str]:

@@ -102,10 +102,11 @@ def reset(
         branches.hard_reset(branch.repository, branch.ref, ref=ref_in(branch.repository, to))
         session.done(f"moved {branch} to {to}", reset=str(branch), to=to)
         return
-    what = path or (f"{prefix}*" if prefix else "everything uncommitted")
-    session.confirm(f"Drop the uncommitted changes of {what} on {branch}?", yes=yes)
+    what = "the uncommitted change of" if path else "the uncommitted changes of"
+    of = f"{path or prefix + '*'} on {branch}" if path or prefix else str(branch)
+    session.confirm(f"Drop {what} {of}?", yes=yes)
     branches.reset(branch.repository, branch.ref, path=path, prefix=prefix)
-    session.done(f"reset {what} on {branch}", reset=str(branch), path=path or None, prefix=prefix or None)
+    session.done(f"dropped {what} {of}", reset=str(branch), path=path or None, prefix=prefix or None)
 
 
 @app.command("revert")

@@ -23,6 +23,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
@@ -156,8 +157,14 @@ class Session:
             Declined: the answer is no.
         """
         self.check_can_ask(question, yes=yes)
-        if not yes and not typer.confirm(question, err=True):
-            raise Declined("nothing was done")
+        while not yes:
+            # Not `typer.confirm`: it answers "Error: invalid input", which does not say what is valid.
+            answer = typer.prompt(f"{question} [y/N]", default="n", show_default=False, err=True).strip().lower()
+            if answer in {"n", "no"}:
+                raise Declined("nothing was done")
+            yes = answer in {"y", "yes"}
+            if not yes:
+                self.note("answer y or n")
 
 
 def connect(settings: Settings, *, attempts: int = 3, timeout_s: float = 60.0) -> Client:
@@ -184,6 +191,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
 
     def run(context: typer.Context, endpoint: str | None, output: Format, *args: P.args, **kwargs: P.kwargs) -> None:
         with ending_well([value for value in kwargs.values() if isinstance(value, str) and is_uri(value)]):
+            _check_values(context, kwargs)
             session = Session(context.obj or {}, endpoint=endpoint, output=output)
             try:
                 function(session, *args, **kwargs)
@@ -198,6 +206,19 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 session.close()
 
     return _with_signature(run, function)
+
+
+def _check_values(context: typer.Context, values: Mapping[str, object]) -> None:
+    """
+    Raises:
+        Misuse: a value is an option, so its own value was forgotten; or a file has a name like an option.
+    """
+    options = {name for one in context.command.params for name in one.opts if name.startswith("-")} | {"-h", "--help"}
+    for value in values.values():
+        if isinstance(value, Path) and str(value).startswith("-") and str(value) != "-":
+            raise Misuse(f"{value} looks like an option: write ./{value} for a file or folder of this name")
+        if isinstance(value, str) and value in options:
+            raise Misuse(f"{value} is an option: the value before it is missing ({context.command_path} -h)")
 
 
 def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> Callable[..., None]:

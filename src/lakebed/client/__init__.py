@@ -1,7 +1,7 @@
 """A typed, synchronous HTTP client, through which the command line and the collectors call a server."""
 
 from .client import Client
-from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, path_to
+from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, checked_endpoint, path_to
 from .errors import (
     AnswerLost,
     BadAnswer,
@@ -44,5 +44,6 @@ __all__ = [
     "Taken",
     "Token",
     "Unreachable",
+    "checked_endpoint",
     "path_to",
 ]

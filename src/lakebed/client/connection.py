@@ -122,7 +122,7 @@ class Connection:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.endpoint = _checked_endpoint(endpoint)
+        self.endpoint = checked_endpoint(endpoint)
         self._retries = retries
         self._sleep = sleep
         self._http = httpx.Client(
@@ -317,7 +317,7 @@ def retry_after_s(response: httpx.Response) -> float:
     return min(float(text), _RETRY_AFTER_MAX_S) if text.isascii() and text.isdigit() else 0.0
 
 
-def _checked_endpoint(endpoint: str) -> str:
+def checked_endpoint(endpoint: str) -> str:
     """Without trailing slash, and without `/api/v1`, which people copy from other clients' settings."""
     trimmed = endpoint.rstrip("/").removesuffix(API)
     try:

@@ -256,9 +256,10 @@ def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lakebed.gc", description="Collect the garbage of a repository.")
-    actions = parser.add_subparsers(dest="action", required=True)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, summary in _ACTIONS:
-        action = actions.add_parser(name, help=summary)
+        # A job is what a server starts: the help leaves it out.
+        action = actions.add_parser(name) if name == JOB else actions.add_parser(name, help=summary)
         if name == "why":
             action.add_argument("place", metavar="lakefs://REPOSITORY[/REF/PATH]")
             action.add_argument("address", nargs="?", default="", metavar="ADDRESS", help="in place of a path")

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Corrupt, Ports, RunId, Tasks, parse_slice_name
+from lakebed.base import Corrupt, Ports, RunId, Tasks, count_of, parse_slice_name
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     BadInput,
@@ -92,7 +92,7 @@ class RunContext:
                 gone = len(before) - pc.sum(pc.is_in(before, value_set=now), min_count=0).as_py()
                 if not gone:
                     raise
-                self.progress(f"{gone} commits went meanwhile, and files of theirs ({error}): reading again")
+                self.progress(f"{count_of(gone, 'commit')} went meanwhile, and files of theirs ({error}): again")
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable
+from lakebed.base import LakebedError, OutcomeUnknown, RunId, Tasks, Unavailable, count_of
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     LEDGER_PREFIX,
@@ -235,5 +235,5 @@ def left_off(found: Standing, command: str) -> str:
         return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
     done = f"what was done of run {found.run_id} is recorded"
     if found.objects is not None and found.objects_done is not None:
-        done = f"{found.objects_done:,} of {found.objects:,} objects of run {found.run_id} are recorded as done"
+        done = f"{found.objects_done:,} of {count_of(found.objects, 'object')} of run {found.run_id} recorded as done"
     return f"stopped: {done}; the next `gc run` goes on with it, or at once: {command}"

@@ -96,14 +96,15 @@ def serve(
     """
     if workers < 1:
         raise BadAddress(f"at least one worker is needed, not {workers}")
-    prepare_folder(options.data_dir)
-    if keep_reserve(options.data_dir):
-        logger.warning(
-            "the disk of %s is full: released the %d MiB kept for this. Collect garbage or free space, then restart",
-            options.data_dir,
-            RESERVE_BYTES >> 20,
-        )
+    # First of all: a port that is taken leaves no folder behind.
     with listen(host, port) as listener:
+        prepare_folder(options.data_dir)
+        if keep_reserve(options.data_dir):
+            logger.warning(
+                "the disk of %s is full: released the %d MiB kept for this. Collect or free space, then restart",
+                options.data_dir,
+                RESERVE_BYTES >> 20,
+            )
         bound_host, bound_port = listener.getsockname()[:2]
         if not is_loopback(bound_host) and options.setup_secret is None:
             options = replace(options, setup_secret=secrets.token_urlsafe(16))

@@ -59,6 +59,23 @@ def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell,
     assert shell("object", "cat", f"{held.lake}/main/events/1").code != 0
 
 
+def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it(
+    shell: Shell, held: Held, data: Path
+) -> None:
+    done = shell.ok("gc", "restore", held.lake, held.run[:12])
+    rows = shell.ok("gc", "ledger", held.lake, "--run", held.run[:12], "--data", str(data), "-o", "json").json
+
+    assert done.out == f"restored 2 objects, 8 B, from run {held.run}\n"
+    assert {row["run_id"] for row in rows} == {held.run}
+
+
+def test_a_deferred_run_is_not_abandoned_and_its_end_is_named(shell: Shell, held: Held) -> None:
+    refused = shell("gc", "abandon", held.lake, held.run, "--yes")
+
+    assert refused.code == 4
+    assert f"run {held.run} is deferred until 2" in refused.err
+
+
 def test_a_folder_is_restored_below_a_prefix_of_another_branch(shell: Shell, held: Held) -> None:
     shell.ok("branch", "create", f"{held.lake}/back", "--source", "main")
 

@@ -91,7 +91,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
         (["set", "{lake}", "10d"], "which branch or pattern?"),
         (["keep-last", "{lake}/main", "0"], "must be 1 to"),
         (["keep-last", "{lake}/main", "many"], "neither a number"),
-        (["keep-last", "{lake}/main", "off"], "has no such rule"),
+        (["keep-last", "{lake}/main", "off"], "has no keep-last"),
         (["pin-tags", "{lake}", "yes"], "neither on nor off"),
         (["uncommitted", "{lake}", "soon"], "no duration"),
     ],

@@ -75,7 +75,7 @@ def test_supposed_rules_say_nothing_of_metadata(shell: Shell, lake: str, tmp_pat
     assert "rules do not apply to metadata" in refused.err
 
 
-def write_plan(lake: str, data: Path) -> None:
+def write_plan(lake: str, data: Path, *, what_if: bool = False) -> None:
     """A finished plan of committed data, of which the server has no record before somebody applies it."""
     manifest = protocol.manifest_of(protocol.COMMITS, "_lakefs/x/", [])
     plan = Plan(
@@ -84,6 +84,7 @@ def write_plan(lake: str, data: Path) -> None:
         repository=lake.removeprefix("lakefs://"),
         namespace=lake.replace("lakefs:", "local:"),
         now_ms=1_790_000_000_000,
+        what_if=what_if,
         closed_slices=1,
         rules=None,
         rules_version=1,
@@ -197,14 +198,31 @@ def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_latest(shell: Shell
 
     for name in (PLANNED[:8], "latest", "latest-committed"):
         shown = shell.ok("gc", "show", lake, name, "--data", str(data))
-        assert (PLANNED in shown.out, shown.err) == (True, f"run {PLANNED}\n")
+        assert (PLANNED in shown.out, shown.err) == (True, f"run {PLANNED} (committed)\n")
     assert shell.ok("gc", "status", lake, PLANNED[:8], "--data", str(data)).code == 0
     started = start_run(shell, lake)
     assert started in shell.ok("gc", "status", lake, "latest-uncommitted", "--data", str(data)).out
     assert PLANNED in shell.ok("gc", "show", lake, "latest-committed", "--data", str(data)).out
+    latest = shell.ok("gc", "status", lake, "latest", "--data", str(data))
+    assert latest.err == f"run {started} (uncommitted); of other kinds: latest-committed\n"
     assert shell("gc", "abandon", lake, started[:12], "--yes").code == 0
     assert shell("gc", "show", lake, "0", "--data", str(data)).err.startswith("error: 2 runs begin with '0': ")
     assert shell("gc", "show", lake, "zz", "--data", str(data)).code == 3
+
+
+def test_a_plan_by_rules_that_are_not_saved_is_never_the_latest(shell: Shell, lake: str, data: Path) -> None:
+    write_plan(lake, data, what_if=True)
+
+    for name in ("latest", "latest-committed"):
+        assert shell("gc", "show", lake, name, "--data", str(data)).code == 3
+    shell.ok("gc", "show", lake, PLANNED, "--data", str(data))
+
+
+def test_the_folder_of_another_server_is_named_in_the_refusal(shell: Shell, lake: str, tmp_path: Path) -> None:
+    refused = shell("gc", "plan", lake, "--data", str(tmp_path))
+
+    assert refused.code == 3
+    assert refused.err.endswith(f"; is {tmp_path} the data folder of this repository's server?\n")
 
 
 def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:

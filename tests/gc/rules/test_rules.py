@@ -170,7 +170,7 @@ def test_an_explanation_names_the_winner_and_what_it_won_over() -> None:
 @pytest.mark.parametrize(
     ("patterns", "why"),
     [
-        (["main"], "no other pattern matches"),
+        (["main"], "the only pattern that matches"),
         (["main", "m*"], "an exact name goes before the glob m*"),
         (["m*n", "m*"], "it has 2 literal characters, m* has 1"),
         (["m???", "m*"], "it has 0 times *, m* has 1"),

@@ -190,7 +190,11 @@ async def test_explain_says_which_rule_wins(http: httpx.AsyncClient) -> None:
     found = (await http.get(f"{GC}/rules/explain", params={"branch": "feature-1"})).json()
     nothing = (await http.get(f"{GC}/rules/explain")).json()
 
-    assert (found["pattern"], found["period"], found["why"]) == ("feature-*", "2w", "no other pattern matches")
+    assert (found["pattern"], found["period"], found["why"]) == (
+        "feature-*",
+        "2w",
+        "the only pattern that matches",
+    )
     assert (nothing["branch"], nothing["pattern"], nothing["period"]) == (None, None, "36h")
     assert (await http.get(f"{GC}/rules/explain", params={"branch": "a b"})).status_code == 400
 

@@ -17,7 +17,7 @@ import typer
 from lakebed.base import Conflict, LakebedError
 from lakebed.cli.arguments import RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse
-from lakebed.cli.output import json_record
+from lakebed.cli.output import human_time, json_record
 from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 
@@ -87,7 +87,7 @@ RowsOption = Annotated[
 
 
 class NothingToAbandon(Conflict):
-    """No apply of this plan has begun: there is nothing to end."""
+    """No apply of this plan has begun, or its deletes are deferred: there is nothing to end."""
 
 
 @app.command("plan")
@@ -270,10 +270,16 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
     """End a run that was left behind before its deletes began."""
     collector = collector_of(session, uri)
     run = run_named(session, collector, run)
-    if collector.status(run) is None:
+    view = collector.status(run)
+    if view is None:
         if is_plan(session, collector, run):
             raise NothingToAbandon(f"{run} is a plan that was not applied: there is nothing to abandon", run_id=run)
         raise no_such_run(collector, run)
+    if view.until_ms is not None and not view.is_purging:
+        raise NothingToAbandon(
+            f"run {run} is deferred until {human_time(view.until_ms // 1000)}: `gc restore` takes its objects back",
+            run_id=run,
+        )
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
     session.show(collector.abandon(run), view_text)
 

@@ -20,7 +20,7 @@ from lakebed.cli.session import Session, connect
 from lakebed.cli.uris import ObjectUri, parse_prefix, parse_repository
 
 from .options import Working, asked
-from .session import RootOption, check, check_run, checked_collector, with_spark
+from .session import LATEST, RootOption, check, check_run, checked_collector, run_named, with_spark
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -38,6 +38,8 @@ LEDGER: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
     "why": lambda row: row["error"] or row["rule"] or row["reason"],
 }
 """The columns for people. JSON has every field."""
+PREFIX_MIN: Final = 8
+"""A shorter beginning of a run's id is taken for a path."""
 TIMEOUT_S: Final = 3600.0
 """How long the server may work on a page in silence. An object may be very large."""
 
@@ -82,7 +84,9 @@ def restore(
     target = _target(to, repository)
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
-        run_id, path = (run, what) if run or not _is_run(collector, what) else (what, "")
+        run_id, path = (run_named(session, collector, run) if run else "", what)
+        if not run and (found := _run_in(session, collector, what)):
+            run_id, path = found, ""
         report = _restored(
             collector,
             run_id=run_id,
@@ -129,8 +133,9 @@ def ledger(
 
     from lakebed.gc import LedgerQuery
 
-    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
     collector = checked_collector(session, uri, local_root)
+    run = run_named(session, collector, run) if run else ""
+    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
     rows = collector.ledger_rows(query, newest_first=True)
     found = list(islice(rows, limit + 1))
     if run and not found and next(collector.ledger_rows(LedgerQuery(run_id=run)), None) is None:
@@ -149,14 +154,17 @@ def _target(to: str, repository: str) -> ObjectUri:
     return target
 
 
-def _is_run(collector: Any, what: str) -> bool:
-    """Return whether the server knows a run of this name. A path may look like one."""
+def _run_in(session: Session, collector: Collector, what: str) -> str:
+    """Return the run that this names, or nothing. A path may look like one: a beginning needs PREFIX_MIN letters."""
     from lakebed.gc.protocol import InvalidRunId
 
+    if "/" in what or (len(what) < PREFIX_MIN and what != LATEST):
+        return ""
+    run_id = run_named(session, collector, what)
     try:
-        return collector.status(what) is not None
+        return run_id if collector.status(run_id) is not None else ""
     except InvalidRunId:
-        return False
+        return ""
 
 
 def _state(text: str) -> Any:

@@ -144,10 +144,10 @@ def keep_last(
         if commits != OFF:
             pins = (*pins, KeepLast(pattern=target.ref, commits=int(commits)))
         elif len(pins) == len(rules.keep_last):
-            raise Misuse(f"{target} has no such rule")
+            raise Misuse(f"{target} has no keep-last: nothing to take off")
         return replace(rules, keep_last=pins)
 
-    kept = "the period alone counts" if commits == OFF else f"the last {count_of(int(commits), 'commit')} stay"
+    kept = "removed its keep-last" if commits == OFF else f"keeps its newest {count_of(int(commits), 'commit')}"
     _change(session, target.repository, edit, f"{target}: {kept}")
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from lakebed.gc.rules import Rules
 
 LATEST: Final = "latest"
+SUPPOSED: Final = "supposed"
+"""The state of a plan by rules that are not saved."""
 LISTED_MAX: Final = 10_000
 """Look for names of runs among this many of the newest."""
 RUN_ID_LENGTH: Final = 20
@@ -62,7 +64,9 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
 
     Raises:
         Misuse: it is local://, and --data is missing.
+        NamespaceMissing: it is not where --data or the object store's settings say.
     """
+    from lakebed.gc import NamespaceMissing
     from lakebed.objectstore import InvalidNamespace
 
     collector = collector_of(session, uri, local_root)
@@ -72,6 +76,11 @@ def checked_collector(session: Session, uri: str, local_root: Path | None) -> Co
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
             raise Misuse("where do local:// repositories lie? Add --data with the server's data folder") from error
         raise
+    except NamespaceMissing as error:
+        if local_root is None:
+            raise
+        advice = f"is {local_root} the data folder of this repository's server?"
+        raise NamespaceMissing(f"{error}; {advice}", **error.facts) from error
     return collector
 
 
@@ -101,6 +110,8 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
     """Return the id of the run with this id, or with an id that begins so; or of the latest run, of any kind or, as
     `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is.
 
+    A plan by rules that are not saved is never the latest: it was made to be looked at, by its id.
+
     Raises:
         Misuse: several runs begin so.
     """
@@ -109,26 +120,35 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
     known = _known_runs(collector)
     if name in known:
         return name
-    if name == LATEST or name.removeprefix(f"{LATEST}-") in set(known.values()):
+    if name == LATEST or name.removeprefix(f"{LATEST}-") in {one.kind for one in known.values()}:
         kind = name.removeprefix(LATEST).removeprefix("-")
-        found = sorted(run for run, of in known.items() if of == kind or not kind)[-1:]
+        found = sorted(run for run, one in known.items() if kind in {"", one.kind} and not one.supposed)[-1:]
     else:
         found = sorted(run for run in known if run.startswith(name))
     if len(found) > 1:
         raise Misuse(f"{count_of(len(found), 'run')} begin with {name!r}: {', '.join(found[:3])}…")
     if not found:
         return name
-    session.note(f"run {found[0]}")
+    kind = known[found[0]].kind
+    others = sorted({f"{LATEST}-{one.kind}" for one in known.values() if one.kind != kind})
+    hint = f"; of other kinds: {', '.join(others)}" if name == LATEST and others else ""
+    session.note(f"run {found[0]} ({kind}){hint}")
     return found[0]
 
 
-def _known_runs(collector: Collector) -> dict[str, str]:
-    """Return the kind of each run: those that the server knows, and plans where the namespace is within reach."""
+class _Known(NamedTuple):
+    kind: str
+    supposed: bool = False
+
+
+def _known_runs(collector: Collector) -> dict[str, _Known]:
+    """Return the runs that the server knows, and plans where the namespace is within reach."""
     from lakebed.objectstore import InvalidNamespace
 
-    known = {view.run_id: view.kind.value for view in collector.runs()}
+    known = {view.run_id: _Known(view.kind.value) for view in collector.runs()}
     try:
-        return {**{run.run_id: run.kind.value for run in collector.listed(limit=LISTED_MAX)}, **known}
+        listed = collector.listed(limit=LISTED_MAX)
+        return {**{run.run_id: _Known(run.kind.value, run.state == SUPPOSED) for run in listed}, **known}
     except InvalidNamespace:
         return known
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lakebed.base import count_of
+
 from .durations import FOREVER
 from .patterns import matches, specificity, why_before
 from .rules import BranchRule, KeepLast, Rules
@@ -54,7 +56,7 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
 def explain(rules: Rules, branch: str | None, *, now_ms: int) -> Explanation:
     """Which rule counts for a branch, there or not, and why it and no other."""
     periods = _considered([(rule.pattern, rule.period) for rule in rules.branches], branch)
-    pins = _considered([(pin.pattern, f"{pin.commits} commits") for pin in rules.keep_last], branch)
+    pins = _considered([(pin.pattern, count_of(pin.commits, "commit")) for pin in rules.keep_last], branch)
     period = rules.period_of(branch)
     return Explanation(
         branch=branch,
@@ -87,7 +89,7 @@ def _why(found: Sequence[tuple[str, str]], place: int) -> str:
     if place:
         return f"{found[0][0]} is more specific"
     if len(found) == 1:
-        return "no other pattern matches"
+        return "the only pattern that matches"
     return why_before(found[0][0], found[1][0])
 
 
