@@ -13,18 +13,26 @@ from .tree import noun
 
 app = noun("The metadata of a data folder: its size, and its free space.")
 
+MetadataUri = Annotated[
+    str | None,
+    typer.Option(
+        "--kv",
+        metavar="URI",
+        help="The database of the metadata, instead of LAKEBED_STORE_URI. Without both: a file in the data folder.",
+    ),
+]
 DataFolder = Annotated[Path, typer.Option("--data", metavar="DIR", help="The server's data folder.", exists=True)]
 
 
 @app.command()
 @command
-def stats(session: Session, data: DataFolder) -> None:
+def stats(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
     """Show how large the metadata is on disk, and how much of it is free."""
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
     from lakebed.kv import store_size
     from lakebed.server import options_of
 
-    size = store_size(options_of(data.absolute(), session.environment).metadata_uri)
+    size = store_size(options_of(data.absolute(), session.environment, kv).metadata_uri)
     session.show(
         size,
         lambda _: fields(
@@ -39,7 +47,7 @@ def stats(session: Session, data: DataFolder) -> None:
 
 @app.command()
 @command
-def compact(session: Session, data: DataFolder) -> None:
+def compact(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
     """Give free space of the metadata back to the disk.
 
     Servers may run and read, but their writes wait until it is done, and fail after 10 seconds. It
@@ -48,7 +56,7 @@ def compact(session: Session, data: DataFolder) -> None:
     from lakebed.kv import compact_store, store_size
     from lakebed.server import options_of
 
-    uri = options_of(data.absolute(), session.environment).metadata_uri
+    uri = options_of(data.absolute(), session.environment, kv).metadata_uri
     before = store_size(uri).size_bytes
     compact_store(uri)
     after = store_size(uri).size_bytes

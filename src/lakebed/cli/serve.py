@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from .kv import MetadataUri
 from .session import Session, command
 from .tree import noun
 
@@ -35,6 +36,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
+    kv: MetadataUri = None,
     drain: Annotated[
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
@@ -43,7 +45,7 @@ def serve(
         LogFormat, typer.Option("--log-format", help="Lines for people, or a JSON object a line.")
     ] = LogFormat.TEXT,
 ) -> None:
-    """Run a server until Ctrl-C. Metadata and, unless configured otherwise, objects lie in its folder.
+    """Run a server until Ctrl-C. Unless configured otherwise, metadata and objects lie in its folder.
 
     What else can be set is in environment variables: docs/guide/server.md.
     """
@@ -51,7 +53,7 @@ def serve(
     from lakebed.server import LogOptions, options_of
     from lakebed.server import serve as serve_until_stopped
 
-    options = options_of(data.absolute(), session.environment)
+    options = options_of(data.absolute(), session.environment, kv)
 
     def ready(url: str) -> None:
         session.done(f"serving {data} at {url}", endpoint=url, data=str(data.absolute()))
@@ -69,6 +71,7 @@ def recover(
     user: Annotated[
         str, typer.Option("--user", "-u", help="Name of the user; made if it does not exist.")
     ] = "recovered-admin",
+    kv: MetadataUri = None,
 ) -> None:
     """Make a user an administrator with a new key pair, at the data folder.
 
@@ -78,7 +81,7 @@ def recover(
     from lakebed.server import options_of
     from lakebed.server import recover as recover_at
 
-    made = asyncio.run(recover_at(options_of(data.absolute(), session.environment), user))
+    made = asyncio.run(recover_at(options_of(data.absolute(), session.environment, kv), user))
     session.show_fields(
         made,
         [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)],

@@ -25,6 +25,8 @@ T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
     "mem": "lakebed.kv.drivers.memory",
+    "postgres": "lakebed.kv.drivers.postgres",
+    "postgresql": "lakebed.kv.drivers.postgres",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
 
@@ -62,6 +64,19 @@ class StoreUri:
                 f"{self.scheme}: {name} is one of {', '.join((default, *others))}, not {value!r}", scheme=self.scheme
             )
         return value
+
+    def text(self, name: str, default: str) -> str:
+        """The option's value, whatever it is."""
+        return self._take(name, default)
+
+    def count(self, name: str, default: int) -> int:
+        """The option's value: a whole number, at least 1."""
+        value = self._take(name, str(default))
+        if not value.isascii() or not value.isdecimal() or not 0 < len(value) < 10 or int(value) < 1:
+            raise InvalidStoreUri(
+                f"{self.scheme}: {name} is a whole number from 1 on, not {value!r}", scheme=self.scheme
+            )
+        return int(value)
 
     def seconds(self, name: str, default: float) -> float:
         """The option's value: a number of seconds, not negative."""

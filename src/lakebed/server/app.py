@@ -148,8 +148,10 @@ class ServerOptions:
         return self.store_uri or sqlite_uri(self.data_dir / STORE_FILE)
 
 
-def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
-    """LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
+def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
+    """Read the settings of a server. `store_uri` goes before LAKEBED_STORE_URI.
+
+    LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS, and those
     of the object stores.
 
@@ -164,7 +166,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str]) -> ServerOptions:
     return ServerOptions(
         data_dir=data_dir,
         blockstore=blockstore,
-        store_uri=environment.get("LAKEBED_STORE_URI") or None,
+        store_uri=store_uri or environment.get("LAKEBED_STORE_URI") or None,
         server_secret=secret.encode() if secret else None,
         setup_secret=environment.get("LAKEBED_SETUP_SECRET") or None,
         objectstore=options_from_environment(environment),

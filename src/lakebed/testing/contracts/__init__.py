@@ -9,11 +9,13 @@ import pytest
 pytest.register_assert_rewrite(
     "lakebed.testing.contracts.objectstore",
     "lakebed.testing.contracts.durable_store",
+    "lakebed.testing.contracts.remote_store",
     "lakebed.testing.contracts.store",
 )
 
 from .durable_store import DurableStoreContract  # noqa: E402 - see above
 from .objectstore import ObjectStoreContract  # noqa: E402 - see above
+from .remote_store import RemoteStoreContract  # noqa: E402 - see above
 from .store import StoreContract  # noqa: E402 - see above
 
-__all__ = ["DurableStoreContract", "ObjectStoreContract", "StoreContract"]
+__all__ = ["DurableStoreContract", "ObjectStoreContract", "RemoteStoreContract", "StoreContract"]

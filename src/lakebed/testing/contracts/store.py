@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
 import pytest
 
@@ -90,6 +90,69 @@ async def held(store: Store, partition: bytes, key: bytes) -> Held:
     found = await store.get(partition, key)
     assert found is not None
     return found
+
+
+class Program:
+    """Operations on a store, each also carried out on a dictionary, with the answers compared."""
+
+    KEYS = (b"a", b"b", b"b\x00", b"\xff")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.cells: dict[bytes, bytes] = {}
+        self.seen: dict[bytes, Held | None] = {}
+        self.changed_since: set[bytes] = set()
+        """Keys that were written since they were read, perhaps back to the value that was read."""
+
+    async def step(self, rng: random.Random) -> None:
+        key, value = rng.choice(self.KEYS), rng.choice([b"", b"1", b"2", bytes(5000)])
+        match rng.choice(["read", "read", "set", "set_if", "set_if", "delete", "delete_if", "set_many", "delete_many"]):
+            case "read":
+                self.seen[key] = await self.store.get(P, key)
+                self.changed_since.discard(key)
+                assert await value_of(self.store, P, key) == self.cells.get(key)
+            case "set":
+                await self.store.set(P, key, value)
+                self._change({key: value})
+            case "set_if":
+                before = self.seen.get(key)
+                predicate = None if before is None else before.predicate
+                if await self._succeeds(key, self.store.set_if(P, key, value, predicate)):
+                    self._change({key: value})
+            case "delete":
+                await self.store.delete(P, key)
+                self._change({key: None})
+            case "delete_if" if (before := self.seen.get(key)) is not None:
+                if await self._succeeds(key, self.store.delete_if(P, key, before.predicate)):
+                    self._change({key: None})
+            case "set_many":
+                items = [(rng.choice(self.KEYS), rng.choice([b"", b"3"])) for _ in range(rng.randrange(5))]
+                await self.store.set_many(P, items)
+                self._change(dict(items))
+            case "delete_many":
+                keys = rng.sample(self.KEYS, rng.randrange(3))
+                await self.store.delete_many(P, keys)
+                self._change(dict.fromkeys(keys))
+
+    async def _succeeds(self, key: bytes, attempt: Awaitable[object]) -> bool:
+        """Carry out a conditional write, and check that it had to succeed or fail, where the port says which."""
+        before = self.seen.get(key)
+        is_as_read = self.cells.get(key) == (before and before.value)
+        try:
+            await attempt
+        except PredicateFailed:
+            # A driver with versions notices that a value was away and came back. Absence has no version.
+            assert not is_as_read or (before is not None and key in self.changed_since)
+            return False
+        assert is_as_read
+        return True
+
+    def _change(self, cells: Mapping[bytes, bytes | None]) -> None:
+        for key, value in cells.items():
+            self.changed_since.add(key)
+            self.cells.pop(key, None)
+            if value is not None:
+                self.cells[key] = value
 
 
 class StoreContract:
@@ -344,6 +407,15 @@ class StoreContract:
 
         assert successes(outcomes) == successes(outcomes[20:]) == 20
         assert await read_all(store, P) == {b"taken": b"", **dict(items)}
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_a_random_program_gets_the_answers_of_a_dictionary(self, store: Store, seed: int) -> None:
+        """The same programs for every driver, so every driver gives the same answers."""
+        rng, program = random.Random(seed), Program(store)
+        for _ in range(120):
+            await program.step(rng)
+
+            assert await read_all(store, P, page_size=3) == program.cells
 
     # Partitions
 

@@ -1,0 +1,298 @@
+"""`postgres://user:password@host:5432/database`: a Store in PostgreSQL, for servers on any number of machines.
+
+One table has all pairs; its primary key (partition, key) is a B-tree in byte order. Each operation is one statement and
+one transaction at READ COMMITTED, whose conditional updates look again at a row that another writer changed meanwhile.
+
+Predicates are the values themselves: no counter to share between connections. They allow A-B-A: a value that was
+replaced and then put back counts as never having changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import asyncpg
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database, run_apart
+
+FORMAT: Final = 1
+CONNECTIONS: Final = 16
+IDENTIFIER_BYTES_MAX: Final = 63
+SAFE: Final = {"fsync": "on", "full_page_writes": "on"}
+"""Without these a crash of the database takes answered writes back, or the whole table."""
+
+GET: Final = "SELECT value FROM kv WHERE partition = $1 AND key = $2"
+GET_MANY: Final = "SELECT key, value FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
+SCAN: Final = "SELECT key, value FROM kv WHERE partition = $1 AND key >= $2 ORDER BY key LIMIT $3"
+SET: Final = """
+    INSERT INTO kv VALUES ($1, $2, $3) ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value
+"""
+SET_MANY: Final = """
+    INSERT INTO kv SELECT $1, k, v FROM unnest($2::bytea[], $3::bytea[]) AS pairs(k, v)
+    ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value
+"""
+CREATE: Final = "INSERT INTO kv VALUES ($1, $2, $3) ON CONFLICT (partition, key) DO NOTHING"
+REPLACE: Final = "UPDATE kv SET value = $3 WHERE partition = $1 AND key = $2 AND value = $4"
+DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
+DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
+MAKE_TABLES: Final = """
+    CREATE TABLE format (format integer NOT NULL);
+    INSERT INTO format VALUES (1);
+    CREATE TABLE kv (partition bytea NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (partition, key))
+"""
+
+OF_THE_CLIENT: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs")
+
+_PASSING: Final = (
+    asyncpg.TransactionRollbackError,  # deadlocks, and servers of the same wire that want a repetition
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # a primary that has just become a replica
+    asyncpg.CannotConnectNowError,
+    asyncpg.LockNotAvailableError,
+)
+_ENDED: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # ended by an operator: perhaps while it committed
+    asyncpg.PostgresIOError,
+    asyncpg.InternalClientError,  # the connection broke at a moment that the client did not expect
+    OSError,
+    TimeoutError,
+)
+_BROKEN: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
+
+    Several hosts may be given, with `target_session_attrs=read-write`: the one that is the primary is taken. Options of
+    libpq for TLS are passed on. A password may also come from PGPASSWORD or a password file.
+    """
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    database = _from(uri, wait_s)
+    return open_database(uri, database, wait_s=wait_s)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    """Ask for the size of the table with its index. What is free in it, only the database's own tools can tell."""
+    database = _from(uri, uri.seconds("wait_s", WAIT_S))
+    return run_apart(database.size)
+
+
+def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
+    schema = uri.text("schema", "lakebed")
+    if not schema or '"' in schema or "\0" in schema or len(schema.encode()) > IDENTIFIER_BYTES_MAX:
+        raise InvalidStoreUri(f"{uri.scheme}: schema is the name of one, not {schema!r}", scheme=uri.scheme)
+    connections = uri.count("connections", CONNECTIONS)
+    passed = {name: value for name in OF_THE_CLIENT if (value := uri.text(name, ""))}
+    uri.check_all_taken()
+    dsn = f"postgresql://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
+    return PostgresDatabase(dsn, schema=schema, connections=connections, timeout_s=max(wait_s, 1))
+
+
+class PostgresDatabase:
+    """Statements over a pool of connections, which begins with the first operation."""
+
+    batch_keys_max = 1000
+    batch_bytes_max = 4 << 20
+    batches_at_once = 2
+
+    def __init__(self, dsn: str, *, schema: str, connections: int, timeout_s: float) -> None:
+        self._dsn = dsn
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._opening = asyncio.Lock()
+        self._schema = f'"{schema}"'
+
+    async def prepare(self) -> None:
+        async with self._alone() as connection:
+            await self._check_settings(connection)
+            # Two that create at the same moment would collide in the catalogue of the database.
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakebed'))")
+                await self._prepare_tables(connection)
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        async with self._connection() as connection:
+            if len(keys) > 1:
+                rows = await connection.fetch(GET_MANY, partition, list(keys))
+                return {key: Held(value, value) for key, value in rows}
+            value = await connection.fetchval(GET, partition, keys[0])
+            return {} if value is None else {keys[0]: Held(value, value)}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        async with self._connection() as connection:
+            return [(key, value) for key, value in await connection.fetch(SCAN, partition, start, limit)]
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        async with self._connection() as connection:
+            if len(items) > 1:
+                keys, values = [key for key, _ in items], [value for _, value in items]
+                await connection.execute(SET_MANY, partition, keys, values)
+            else:
+                await connection.execute(SET, partition, *items[0])
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        async with self._connection() as connection:
+            if expected is None:
+                done = await connection.execute(CREATE, partition, key, value)
+            else:
+                done = await connection.execute(REPLACE, partition, key, value, expected)
+        return value if _rows_of(done) else None
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        async with self._connection() as connection:
+            await connection.execute(DELETE, partition, list(keys))
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        async with self._connection() as connection:
+            return _rows_of(await connection.execute(DELETE_IF, partition, key, expected)) == 1
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), self._timeout_s)
+            except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                pool.terminate()
+
+    async def size(self) -> StoreSize:
+        async with self._alone() as connection:
+            size = await connection.fetchval("SELECT pg_total_relation_size(to_regclass('kv'))")
+        if size is None:
+            raise StoreFormat(f"postgres: the schema {self._schema} holds no store")
+        return StoreSize(size_bytes=size, log_bytes=0, free_bytes=0)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """Lend a connection of the pool. What fails before it is lent is `Passing`, for nothing was sent."""
+        pool = self._pool or await self._open_pool()
+        async with _nothing_sent():
+            connection = await pool.acquire(timeout=self._timeout_s)
+        try:
+            async with _one_statement():
+                yield connection
+        except OutcomeUnknown:
+            with suppress(asyncpg.InterfaceError):  # the pool was faster
+                connection.terminate()  # a late answer must not meet the next statement
+            raise
+        finally:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # it is broken, and closed by now
+                await pool.release(connection)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[Any]:
+        """Open a connection for one use."""
+        async with _nothing_sent():
+            connection = await asyncpg.connect(self._dsn, **self._options())
+        try:
+            async with _one_statement():
+                yield connection
+        finally:
+            await connection.close(timeout=self._timeout_s)
+
+    async def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
+        async with self._opening:
+            if self._pool is None:
+                async with _nothing_sent():
+                    self._pool = await asyncpg.create_pool(
+                        self._dsn, min_size=0, max_size=self._connections, reset=_leave_as_it_is, **self._options()
+                    )
+            return self._pool
+
+    def _options(self) -> dict[str, Any]:
+        # The database's own defaults might be weaker (asynchronous) or stronger (serializable, which refuses more).
+        settings = {
+            "application_name": "lakebed",
+            "search_path": self._schema,
+            "default_transaction_isolation": "read committed",
+            "default_transaction_read_only": "off",
+        }
+        return {"timeout": self._timeout_s, "command_timeout": self._timeout_s, "server_settings": settings}
+
+    async def _check_settings(self, connection: Any) -> None:
+        rows = await connection.fetch(
+            "SELECT name, setting FROM pg_settings WHERE name = ANY($1)", [*SAFE, "synchronous_commit"]
+        )
+        found = dict(rows)
+        for name, safe in SAFE.items():
+            if found.get(name, safe) != safe:
+                raise StoreUnavailable(
+                    f"postgres: {name} is {found[name]}: a crash would take back answered writes. Set {name} = {safe}",
+                    setting=name,
+                )
+        if found.get("synchronous_commit") == "off":
+            raise StoreUnavailable(
+                "postgres: synchronous_commit is off: a crash would take back answered writes. "
+                "Set it for this user: ALTER ROLE … SET synchronous_commit = on",
+                setting="synchronous_commit",
+            )
+        if await connection.fetchval("SELECT pg_is_in_recovery()"):
+            raise Passing("postgres: this is a replica, which takes no writes. Name the primary", setting="host")
+
+    async def _prepare_tables(self, connection: Any) -> None:
+        if await connection.fetchval("SELECT to_regclass('format')") is None:
+            if await connection.fetchval("SELECT to_regclass('kv')") is not None:
+                raise StoreFormat(f"postgres: the schema {self._schema} has a table of another program")
+            if await connection.fetchval("SELECT to_regnamespace($1)", self._schema) is None:
+                await connection.execute(f"CREATE SCHEMA {self._schema}")
+            await connection.execute(MAKE_TABLES)
+        found = await connection.fetchval("SELECT max(format) FROM format")
+        if found != FORMAT:
+            raise StoreFormat(
+                f"postgres: written in format {found} by another release; this one reads format {FORMAT}",
+                format=found,
+            )
+
+
+async def _leave_as_it_is(_: object) -> None:
+    """Save the pool's round trip after each use: our statements leave nothing in a connection."""
+
+
+def _rows_of(status: str) -> int:
+    """Read the count from a status such as `INSERT 0 1`."""
+    return int(status.rpartition(" ")[2])
+
+
+@asynccontextmanager
+async def _nothing_sent() -> AsyncIterator[None]:
+    """Translate what fails while a connection is made or awaited."""
+    try:
+        yield
+    except ValueError as error:  # its message may have the password
+        raise InvalidStoreUri("postgres: the client library does not understand the URI", scheme="postgres") from error
+    except (*_PASSING, *_ENDED, asyncpg.InterfaceError) as error:
+        raise Passing(f"postgres: no connection: {_shown(error)}") from error
+    except asyncpg.PostgresError as error:  # a wrong password, or no such database
+        raise StoreUnavailable(f"postgres: no connection: {_shown(error)}") from error
+
+
+@asynccontextmanager
+async def _one_statement() -> AsyncIterator[None]:
+    """Translate what fails while a statement runs. A statement that the database refuses is rolled back whole."""
+    try:
+        yield
+    except _PASSING as error:
+        raise Passing(f"postgres: {_shown(error)}") from error
+    except _BROKEN as error:
+        raise StoreFormat(f"postgres: {_shown(error)}") from error
+    except _ENDED as error:
+        raise OutcomeUnknown(f"postgres: the answer was lost: {_shown(error)}") from error
+    except asyncpg.PostgresError as error:
+        raise StoreUnavailable(f"postgres: {_shown(error)}", sqlstate=error.sqlstate) from error
+    except asyncpg.InterfaceError as error:  # the client found the connection closed, before it sent anything
+        raise Passing(f"postgres: {_shown(error)}") from error
+
+
+def _shown(error: BaseException) -> str:
+    return str(error) or type(error).__name__

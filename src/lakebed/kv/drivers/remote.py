@@ -1,0 +1,271 @@
+"""Make a Store of a database on a network. Its drivers share what is here, by composition.
+
+- A driver writes a `Database`: one attempt of each operation, and a true account of what became of it.
+- `RemoteStore` does the rest: it checks keys, cuts batches into pieces, waits out short failures, and ends in order.
+- It repeats an attempt only where nothing happened (`Passing`). It never sends a write again whose answer was lost: the
+  second one might overwrite what another writer did since. The caller gets OutcomeUnknown, and reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, Protocol, TypeVar
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import StoreUri
+from lakebed.kv.store import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
+
+T = TypeVar("T")
+
+WAIT_S: Final = 10.0
+"""Wait this long for a database that restarts, fails over or throttles, unless the URI sets `wait_s`."""
+
+PAUSE_S: Final = 0.02
+PAUSE_S_MAX: Final = 1.0
+
+SCAN_ROWS_MAX: Final = 1024
+"""Rows of one attempt. A larger page is put together from several, so that no answer of the database is huge."""
+
+
+class Passing(StoreUnavailable):
+    """Nothing happened, and the cause may pass by itself: try again."""
+
+
+class Database(Protocol):
+    """One attempt of each operation. Keys are checked; no list is empty, longer than a batch, or has repeats.
+
+    Raises:
+        Passing: nothing happened, and the same call may succeed in a moment.
+        StoreUnavailable: nothing happened, and a repetition at once is of no use.
+        OutcomeUnknown: the answer was lost. A read that raises it is repeated.
+    """
+
+    batch_keys_max: int
+    batch_bytes_max: int
+    """Values of a batch may exceed this only where the batch has one key."""
+    batches_at_once: int
+
+    async def prepare(self) -> None:
+        """Refuse settings that would lose writes, and make what the store needs in the database.
+
+        Runs once, before everything else, on an event loop of its own. It leaves no connection open.
+        """
+        ...
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]: ...
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Read `limit` pairs from `start` on, in byte order. Fewer only at the end of the partition."""
+        ...
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None: ...
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        """Return the new predicate, or None where the stored value is not the expected one."""
+        ...
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None: ...
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        """Return False where the stored value is not the expected one."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> RemoteStore:
+    """Prepare the database and return its store. Blocks; an event loop may run in the calling thread.
+
+    Raises:
+        StoreUnavailable: it cannot be reached within `wait_s`, or one of its settings would lose writes.
+        StoreFormat: it holds something else, or a later format.
+    """
+
+    deadline = time.monotonic() + wait_s
+    run_apart(lambda: _repeated(_harmless(database.prepare), deadline))
+    return RemoteStore(database, name=uri.scheme, wait_s=wait_s)
+
+
+def run_apart(work: Callable[[], Awaitable[T]]) -> T:
+    """Run it on an event loop and in a thread of its own, and wait for it: the calling thread may run a loop too."""
+
+    async def run() -> T:
+        return await work()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
+
+
+async def _repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    """Repeat what is `Passing` until the deadline. The pauses double, and chance spreads the callers."""
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return await attempt()
+        except Passing:
+            if time.monotonic() + pause_s >= deadline:
+                raise
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - keeps no secret
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+def _harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+    """Let a lost answer count as nothing, for what changes nothing that another writer wrote."""
+
+    async def tried() -> T:
+        try:
+            return await attempt()
+        except OutcomeUnknown as error:
+            raise Passing(str(error), **error.facts) from error
+
+    return tried
+
+
+class RemoteStore:
+    """Made by `open_database`. Its connections belong to the event loop that first uses it."""
+
+    def __init__(self, database: Database, *, name: str, wait_s: float) -> None:
+        self._database = database
+        self._name = name
+        self._wait_s = wait_s
+        self._is_closed = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+
+    async def get(self, partition: bytes, key: bytes) -> Held | None:
+        return (await self._read(lambda: self._database.read(partition, (key,)))).get(key)
+
+    async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
+        found: dict[bytes, Held] = {}
+        distinct = list(dict.fromkeys(keys))
+        self._check_open()
+        for first in range(0, len(distinct), self._database.batch_keys_max):
+            batch = distinct[first : first + self._database.batch_keys_max]
+            found |= await self._read(lambda batch=batch: self._database.read(partition, batch))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        return [found.get(key) for key in keys]
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
+        """Read one row more than `limit`, to know whether there is another page and where it begins."""
+        assert limit >= 1
+        rows: list[tuple[bytes, bytes]] = []
+        while (wanted := min(limit + 1 - len(rows), SCAN_ROWS_MAX)) > 0:
+            begin = rows[-1][0] + b"\0" if rows else start
+            more = await self._read(lambda begin=begin, wanted=wanted: self._database.scan(partition, begin, wanted))  # type: ignore[misc]  # as above
+            rows += more
+            if len(more) < wanted:
+                break
+        next_start = rows.pop()[0] if len(rows) > limit else None
+        return Page([key for key, _ in rows], [value for _, value in rows], next_start)
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        check_key(partition, key)
+        await self._write(lambda: self._database.write(partition, ((key, value),)))
+
+    async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """In batches that the database takes at once. Other writes come between them."""
+        for key, _ in items:
+            check_key(partition, key)
+        latest = dict(items)
+        # Sorted, so that two batches that share keys lock them in the same order.
+        pieces = list(self._batches([(key, latest[key]) for key in sorted(latest)]))
+        await self._write_pieces([lambda piece=piece: self._database.write(partition, piece) for piece in pieces])  # type: ignore[misc]  # as above
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+        check_key(partition, key)
+        written = await self._write(lambda: self._database.write_if(partition, key, value, predicate))
+        if written is None:
+            raise PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
+        return written
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        check_key(partition, key)
+        await self._write(lambda: self._database.remove(partition, (key,)))
+
+    async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """As `set_many`."""
+        for key in keys:
+            check_key(partition, key)
+        ordered, size = sorted(set(keys)), self._database.batch_keys_max
+        pieces = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+        await self._write_pieces([lambda piece=piece: self._database.remove(partition, piece) for piece in pieces])  # type: ignore[misc]  # as above
+
+    async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        check_key(partition, key)
+        assert predicate is not None
+        if not await self._write(lambda: self._database.remove_if(partition, key, predicate)):
+            raise PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
+
+    async def close(self) -> None:
+        """Refuse what comes, let what is under way end, then close the connections. Twice is no error."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._under_way:
+            await self._idle.wait()
+        await self._database.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"{self._name}: this store is closed")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._check_open()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _read(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await self._write(_harmless(attempt))
+
+    async def _write(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        with self._counted():
+            return await _repeated(attempt, time.monotonic() + self._wait_s)
+
+    async def _write_pieces(self, pieces: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Carry all out, some at once. After a failure begin no more of them.
+
+        Raises:
+            OutcomeUnknown: a failure, and not every piece is known to have done nothing.
+        """
+        self._check_open()
+        ahead, failures, done = iter(pieces), list[Exception](), 0
+
+        async def work() -> None:
+            nonlocal done
+            for piece in ahead:
+                if failures:
+                    return
+                try:
+                    await self._write(piece)
+                    done += 1
+                except (StoreUnavailable, OutcomeUnknown) as error:
+                    failures.append(error)
+
+        await asyncio.gather(*(work() for _ in range(min(len(pieces), self._database.batches_at_once))))
+        for error in failures:
+            if done or not all(isinstance(each, StoreUnavailable) for each in failures):
+                raise OutcomeUnknown(f"only {done} of {len(pieces)} batches are known to be done: {error}") from error
+            raise error
+
+    def _batches(self, items: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        first = size_bytes = 0
+        for position, (_, value) in enumerate(items):
+            is_full = position - first == self._database.batch_keys_max
+            if position > first and (is_full or size_bytes + len(value) > self._database.batch_bytes_max):
+                yield items[first:position]
+                first, size_bytes = position, 0
+            size_bytes += len(value)
+        if items:
+            yield items[first:]

@@ -1,0 +1,125 @@
+"""Stand between a client and a server on loopback, and do to their connections what a network does.
+
+It runs in a thread of its own, so it goes on while the code under test blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+CHUNK = 1 << 16
+
+
+@dataclass
+class FaultyNetwork:
+    """Forward `port` to the server's port. Made by `faulty_network`. Faults count for what happens from then on."""
+
+    server_port: int
+    port: int = 0
+    delay_s: float = 0
+    """Hold back each answer for this long."""
+    _refuses: bool = False
+    _doomed: set[bytes] = field(default_factory=set)
+    _connections: set[asyncio.Task[None]] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+
+    def cut(self) -> None:
+        """Cut every connection. New ones are served."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result()
+
+    def refuse(self) -> None:
+        """Cut every connection and refuse new ones, until `heal`."""
+        self._refuses = True
+        self.cut()
+
+    def heal(self) -> None:
+        self._refuses = False
+        self.delay_s = 0
+
+    def lose_answer_to(self, value: bytes) -> None:
+        """Let the next request that has these bytes arrive, then cut its connection instead of answering."""
+        self._doomed = {value, base64.b64encode(value), value.hex().encode()}
+
+    async def _cut(self) -> None:
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if not self._refuses:
+                await self._forward(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the connection ends below, and so does this task
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, here = await asyncio.open_connection("127.0.0.1", self.server_port)
+        is_doomed = asyncio.Event()
+        try:
+            ways = [
+                asyncio.ensure_future(self._carry_requests(reader, here, is_doomed)),
+                asyncio.ensure_future(self._carry_answers(there, writer, is_doomed)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            here.transport.abort()
+
+    async def _carry_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_doomed: asyncio.Event
+    ) -> None:
+        while data := await reader.read(CHUNK):
+            if any(each in data for each in self._doomed):
+                self._doomed = set()
+                is_doomed.set()
+            writer.write(data)
+            await writer.drain()
+
+    async def _carry_answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_doomed: asyncio.Event
+    ) -> None:
+        while data := await reader.read(CHUNK):
+            if is_doomed.is_set():
+                return
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            writer.write(data)
+            await writer.drain()
+
+
+@contextmanager
+def faulty_network(server_port: int) -> Iterator[FaultyNetwork]:
+    """Forward a fresh port of this machine to the server's, until the block ends."""
+    network = FaultyNetwork(server_port)
+
+    async def listen() -> asyncio.Server:
+        return await asyncio.start_server(network._serve, "127.0.0.1", 0)  # noqa: SLF001 - its own maker
+
+    thread = threading.Thread(target=network._loop.run_forever)  # noqa: SLF001 - as above
+    thread.start()
+    loop = network._loop  # noqa: SLF001 - as above
+    try:
+        server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
+        network.port = server.sockets[0].getsockname()[1]
+        yield network
+        loop.call_soon_threadsafe(server.close)
+        network.refuse()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,125 @@
+"""Start real database servers for tests: on loopback, with a folder of their own, ended with the test run.
+
+A test skips with the name of what is missing. `.ci/run` installs all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+START_S = 60
+USER = 65534
+"""The user `nobody`: some servers refuse to run as root."""
+
+
+@dataclass
+class Server:
+    """A server that can be stopped, killed and started again over the same folder."""
+
+    command: Sequence[str]
+    folder: Path
+    port: int
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                as_user(self.command), stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **self.environment}
+            )
+        deadline = time.monotonic() + START_S
+        while not is_listening(self.port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{self.command[0]} did not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def restart(self) -> None:
+        """Kill it as a power cut would, and start it again."""
+        self.kill()
+        self.start()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+def as_user(command: Sequence[str]) -> list[str]:
+    """Run as an ordinary user, and end with us however we end."""
+    identity = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if os.geteuid() == 0 else []
+    return ["setpriv", *identity, "--pdeathsig=KILL", *command]
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def is_listening(port: int) -> bool:
+    with closing(socket.socket()) as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def program(name: str, package: str, *folders: str) -> str:
+    """Find a program of the distribution, or skip."""
+    found = shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"], "/usr/sbin"]))
+    if found is None:
+        pytest.skip(f"{name} is not installed: apt-get install {package}")
+    return found
+
+
+@contextmanager
+def folder_for(name: str) -> Iterator[Path]:
+    """Make a folder that the user of the servers may use. pytest's own are closed to it."""
+    with tempfile.TemporaryDirectory(prefix=f"lakebed-{name}-", ignore_cleanup_errors=True) as text:
+        folder = Path(text)
+        if os.geteuid() == 0:
+            os.chown(folder, USER, USER)
+        yield folder
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    try:
+        server.start()
+        yield server
+    finally:
+        if server.process is not None:
+            server.kill()
+
+
+@contextmanager
+def postgres(*settings: str) -> Iterator[Server]:
+    """Start PostgreSQL, with settings such as `fsync=off`. Its user and database are `lakebed`."""
+    binaries = [str(folder) for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    initdb, postgres = (program(name, "postgresql", *binaries) for name in ("initdb", "postgres"))
+    with folder_for("postgres") as folder:
+        data = folder / "data"
+        make = [initdb, "-D", str(data), "-U", "lakebed", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(as_user(make), check=True, capture_output=True, cwd=folder)
+        port = free_port()
+        options = [f"--{setting}" for setting in (f"port={port}", "listen_addresses=127.0.0.1", *settings)]
+        with running(Server([postgres, "-D", str(data), "-k", str(folder), *options], folder, port)) as server:
+            wait_until_it_answers(folder, port)
+            yield server
+
+
+def wait_until_it_answers(folder: Path, port: int) -> None:
+    """PostgreSQL listens before it takes connections."""
+    deadline = time.monotonic() + START_S
+    while subprocess.run(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode:
+        assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+        time.sleep(0.02)

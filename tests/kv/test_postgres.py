@@ -1,0 +1,104 @@
+"""The PostgreSQL driver keeps the contract, on a real server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import asyncpg
+import pytest
+
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, compact_store, open_store, store_size
+from lakebed.testing.contracts import RemoteStoreContract
+from tests.kv.servers import Server, postgres
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with postgres() as server:
+        yield server
+
+
+def uri_of(port: int, *, schema: str, wait_s: float = 10) -> str:
+    return f"postgres://lakebed@127.0.0.1:{port}/postgres?schema={schema}&wait_s={wait_s}"
+
+
+class TestPostgres(RemoteStoreContract):
+    @pytest.fixture
+    def server_port(self, server: Server) -> int:
+        return server.port
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, schema=f"test{next(_numbers)}")
+
+    @pytest.fixture
+    def restart(self, server: Server) -> Callable[[], None]:
+        return server.restart
+
+
+@pytest.mark.parametrize("setting", ["fsync=off", "full_page_writes=off", "synchronous_commit=off"])
+def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(setting: str) -> None:
+    with postgres(setting) as unsafe, pytest.raises(StoreUnavailable, match=setting.replace("=", " is ")):
+        open_store(uri_of(unsafe.port, schema="unsafe"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "complaint"),
+    [
+        ("postgres://nobody@{host}/postgres", 'role "nobody" does not exist'),
+        ("postgres://lakebed@{host}/absent", 'database "absent" does not exist'),
+    ],
+)
+def test_a_wrong_user_or_database_is_an_error_at_once(server: Server, uri: str, complaint: str) -> None:
+    with pytest.raises(StoreUnavailable, match=complaint):
+        open_store(uri.format(host=f"127.0.0.1:{server.port}"))
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for options in ("connections=0", "connections=many", "schema=", 'schema=a"b', "sslmode=perhaps", "color=red"):
+        with pytest.raises(InvalidStoreUri):
+            open_store(f"postgres://lakebed@127.0.0.1:1/postgres?{options}")
+
+
+async def statement(server: Server, sql: str) -> None:
+    connection = await asyncpg.connect(f"postgresql://lakebed@127.0.0.1:{server.port}/postgres")
+    await connection.execute(sql)
+    await connection.close()
+
+
+async def test_a_later_format_and_a_table_of_another_program_are_refused(server: Server) -> None:
+    await open_store(uri_of(server.port, schema="later")).close()
+    await statement(server, "UPDATE later.format SET format = 2")
+    await statement(server, "CREATE SCHEMA foreign_one; CREATE TABLE foreign_one.kv (id int)")
+
+    with pytest.raises(StoreFormat, match="written in format 2 by another release"):
+        open_store(uri_of(server.port, schema="later"))
+    with pytest.raises(StoreFormat, match="a table of another program"):
+        open_store(uri_of(server.port, schema="foreign_one"))
+
+
+async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: Server) -> None:
+    store = open_store(uri_of(server.port, schema="ended"))
+    await store.set(b"p", b"key", b"value")
+
+    await statement(server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lakebed'")
+
+    found = await store.get(b"p", b"key")
+    assert found is not None
+    await store.close()
+
+
+async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
+    uri = uri_of(server.port, schema="sized")
+    store = open_store(uri)
+    empty = store_size(uri).size_bytes
+    await store.set_many(b"p", [(b"%d" % number, bytes(1000)) for number in range(1000)])
+    await store.close()
+
+    assert store_size(uri).size_bytes > empty
+    with pytest.raises(InvalidStoreUri, match="cannot be compacted"):
+        compact_store(uri)
