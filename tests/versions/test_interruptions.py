@@ -15,6 +15,7 @@ from lakebed.versions import (
     Condemned,
     CopyRecord,
     CopyState,
+    NoChanges,
     PathExists,
     PathNotFound,
     RunRecord,
@@ -345,6 +346,26 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
             Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1),
             if_none_match=True,
         )
+
+
+async def test_a_conditional_upload_of_what_the_head_has_succeeds_though_a_commit_takes_it_for_no_change(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    await repo.commits.commit("main", message="m", committer="c")
+    await repo.staging.delete("main", b"k")
+
+    async def commit_when_the_cell_is_set() -> None:
+        with pytest.raises(NoChanges):
+            await another().commits.commit("main", message="m", committer="c")
+
+    async def wait_for_the_cell() -> None:
+        store.before("get", b"branch/main", commit_when_the_cell_is_set)
+
+    store.before("set_if", b"k", wait_for_the_cell)
+    await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=True)
+
+    assert (await another().staging.get("main", b"k")).size_bytes == len(b"data")
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), StoreUnavailable("gone"), OutcomeUnknown("no answer")])
