@@ -32,13 +32,29 @@ from .worlds import small_worlds
 
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = Path(__file__).parent / "blind.toml"
-FILES: Final = ("versions/**/*.py", "gc/service/*.py", "gc/rules/*.py", "gc/kinds/*.py", "gc/*flow.py", "gc/sweep.py")
+STEPS: Final = (
+    "fencing",
+    "flow",
+    "grace",
+    "history",
+    "mark",
+    "named",
+    "preflight",
+    "recheck",
+    "resume",
+    "subtract",
+    "sweep",
+)
+FILES: Final = (
+    *("versions/**/*.py", "gc/service/*.py", "gc/rules/*.py", "gc/kinds/*.py"),
+    *(f"gc/{step}.py" for step in STEPS),
+)
 LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records"})
 """What explains or reports, and deletes nothing."""
 
-CPU_S: Final = 120
+CPU_S: Final = 240
 STATES_MAX: Final = 60_000
-SEEDS: Final = 60
+SEEDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +248,7 @@ def _look(mutation: Mutation, sending: Connection) -> None:
         tree = ast.fix_missing_locations(mutated(source, mutation.index))
         try:
             with replaced(module, source, tree):
-                sending.send(_in_worlds(mutation.file) or _in_seeds() or _in_tests(mutation.file))
+                sending.send(_in_seeds() or _in_worlds(mutation.file) or _in_tests(mutation.file))
         except Exception as error:  # noqa: BLE001  # raised again by who asked
             sending.send(error)
     sending.close()
