@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.base import Conflict, Corrupt, NotFound, Ports, to_row
-from lakebed.gc import BadWindow, LedgerQuery, Mode, Overtaken, PurgeReport, TaskStopped, flow
+from lakebed.gc import BadWindow, LedgerQuery, Mode, Overtaken, PurgeReport, TaskStopped, WindowTooLate, flow
 from lakebed.gc.protocol import LedgerState, PurgeRequest, RunKind, RunState, Service, deferred_path
 from lakebed.gc.rules import DAY_MS
 from lakebed.runtime import live_ports
@@ -175,6 +175,26 @@ def test_what_came_to_be_named_within_the_window_stays(spark: SparkSession | Non
     assert lakeside.addresses() == {garbage, other}
 
 
+def test_what_came_to_be_named_after_a_purge_that_died_before_it_deleted_stays(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
+    garbage = lakeside.upload("a/1")
+    entry = lakeside.wait(lakeside.versions.staging.get("main", b"a/1"))
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+    collector.apply(spark, plan.run_id, window="7d")
+    lakeside.end_window(plan.run_id)
+    with pytest.raises(Died):
+        replace(collector, progress=dies_at("deleting")).purge(spark)
+    lakeside.wait(lakeside.versions.staging.write("main", b"x", 0, to_row(b"x", entry)))
+
+    purged = collector.purge(spark)
+
+    assert (purged.purged, purged.objects_purged) == ((plan.run_id,), 0)
+    assert lakeside.addresses() == {garbage}
+
+
 @pytest.mark.parametrize("at", ["deferring", "deferred"])
 def test_an_apply_that_died_about_its_window_defers_again(
     spark: SparkSession | None, lakeside: Lakeside, at: str
@@ -197,6 +217,25 @@ def test_an_apply_that_died_about_its_window_defers_again(
     assert lakeside.addresses() == {garbage}
     assert lakeside.collector.restore(path=garbage, prefix="back").restored == 1
     assert lakeside.content(f"back/{garbage}") == b"data"
+
+
+def test_a_run_that_began_to_delete_gets_no_window_and_a_nightly_run_goes_on_without_one(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
+    lakeside.upload("a/1")
+    lakeside.delete("a/1")
+    collector = lakeside.collector
+    plan = collector.plan(spark, RunKind.UNCOMMITTED)
+    lakeside.before["ended"] = die
+    with pytest.raises(Died):
+        collector.apply(spark, plan.run_id)
+    assert lakeside.addresses() == set()
+
+    with pytest.raises(WindowTooLate, match=f"run {plan.run_id} has begun to delete"):
+        collector.apply(spark, plan.run_id, window="7d")
+    report = collector.run(spark, [RunKind.METADATA], window="7d")[0]
+
+    assert (report.run_id, report.state, report.objects_deleted) == (plan.run_id, RunState.ENDED, 1)
 
 
 @pytest.mark.parametrize("at", ["the window", "rechecking", "deleting", "ended"])

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .live_side import LiveSide, RunAbandoned, UnknownAnswer
     from .preflight import RunNotReady
     from .restoring import RestoreReport
-    from .resume import NotFinished, OtherUnfinished, UnfinishedRun
+    from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .session import (
         BadSessionOptions,
         LocalSession,
@@ -121,6 +121,7 @@ __all__ = [
     "UnknownAnswer",
     "UnknownChoice",
     "Where",
+    "WindowTooLate",
     "apply",
     "check_spark",
     "diff",
@@ -192,6 +193,7 @@ _HOME: Final = {
     "UnknownAnswer": ".live_side",
     "UnknownChoice": "lakebed.gc.protocol",
     "Where": ".functions",
+    "WindowTooLate": ".resume",
     "apply": ".functions",
     "check_spark": ".session",
     "diff": ".functions",

@@ -61,14 +61,14 @@ from lakebed.gc.rules import Rules
 from .context import Cleared, RunContext, read_plan, slice_numbers, write_plan
 from .engines.failures import TaskStopped
 from .fencing import Fence, Overtaken, claim
-from .files import find, write_once
+from .files import find, sizes
 from .grace import grace_s_of, let_readers_finish
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
 from .preflight import may_apply, state_to_apply
 from .recheck import look_again, whole
 from .recording import Ledger, Swept
-from .resume import begin, check_beside, recheck_of, start_sweep, write_recheck
+from .resume import begin, check_beside, check_window, read_started, recheck_of, start_sweep, write_recheck
 from .sweep import remove_files, sweep
 from .what_if import WhatIf
 
@@ -122,6 +122,7 @@ async def apply(
         Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
         OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
+        WindowTooLate: an apply of this run without a window has begun to delete.
         InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. What was deleted until then is recorded.
     """
@@ -142,12 +143,14 @@ async def apply(
     # One that was deferred was looked at then, and whoever began since looked for it.
     is_new = view is None or view.until_ms is None
     if is_new:
+        await check_window(context, plan, asked)
         await check_beside(context, await context.service.runs(), plan, asked)
     began_ms = context.ports.clock.now_ms()
     fence, outdated = await claim(context.store, context.ports.clock, run_id)
     await remove_files(context.engine, outdated)
     if is_new:
         # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
+        await check_window(context, plan, asked)
         await check_beside(context, await context.service.runs(), plan, asked)
     wanted = await begin(context, plan, asked)
     cleared = await _clear(context, kind, plan, view, rules_version)
@@ -157,7 +160,7 @@ async def apply(
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=cleared_ms - began_ms)
     if not is_new:
         try:
-            cleared = await _look_again(context, plan, cleared)
+            cleared = await _look_again(context, plan, cleared, fence)
         except Conflict:
             # The clocks that count are the service's and the object store's.
             now = await context.service.run(run_id)
@@ -237,14 +240,18 @@ async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) ->
     return msgspec.structs.replace(report, deferred_until_ms=view.until_ms)
 
 
-async def _look_again(context: RunContext, plan: Plan, cleared: Cleared) -> Cleared:
-    """Let the run delete now that its window is over: what nothing has come to name since, listed once for all applies.
+async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence) -> Cleared:
+    """Let the run delete now that its window is over: what nothing has come to name since.
+
+    The list stays the same for every apply once an object may be gone. An apply that died before that may have looked
+    long ago, so its list counts no more.
 
     Raises:
         Conflict: the window is not over.
+        Overtaken: another apply began.
     """
     listed = await find(context.store, purge_path(plan.kind, plan.run_id))
-    if listed is None:
+    if listed is None or not await _has_ledger(context, plan):
         context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
 
         async def look(answer: Condemnation) -> Manifest:
@@ -263,9 +270,19 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared) -> Clea
         doomed = await context.reread(
             lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
         )
-        found = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, doomed=doomed))
-        listed = await write_once(context.store, purge_path(plan.kind, plan.run_id), found)
+        listed = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, doomed=doomed))
+        # Whoever began since looks later than we did: his list is the one to keep.
+        await fence.check(context.store)
+        await context.store.put(purge_path(plan.kind, plan.run_id), listed)
     return msgspec.structs.replace(cleared, doomed=decode_deferred(listed, plan.run_id).doomed)
+
+
+async def _has_ledger(context: RunContext, plan: Plan) -> bool:
+    """Return whether a sweep of the run has recorded a part."""
+    started = await read_started(context.store, plan)
+    if started is None:
+        return False
+    return bool(await sizes(context.store, Ledger(run_id=plan.run_id, date=started.date).key("")))
 
 
 async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeReport:

@@ -60,6 +60,10 @@ class OtherUnfinished(Conflict):
     """Another run may hold the same objects, and one of the two has a window. Facts: `run_id` of the other."""
 
 
+class WindowTooLate(Conflict):
+    """Some objects of the run may be gone, so it cannot be deferred any more. Facts: `run_id`."""
+
+
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """`apply.json`: when the run's first apply began, and the window that was asked for last (empty: none)."""
 
@@ -80,7 +84,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run whose deletes may have begun. `window` as in `Begun`, empty once it is over. `is_deferred`: it waits for
-    the end of its window; `is_purging`: that is over.
+    the end of its window; `is_purging`: that is over; `has_swept`: its first sweep began, so a window comes too late.
     """
 
     run_id: str
@@ -90,6 +94,7 @@ class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     window: str
     is_deferred: bool = False
     is_purging: bool = False
+    has_swept: bool = False
 
 
 async def begin(context: RunContext, plan: Plan, window: str | None) -> str | None:
@@ -161,6 +166,9 @@ def _begun(run_id: str, data: bytes | None) -> Begun | None:
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
     """In the order in which they are to be finished: those that are to be deferred first, then the oldest."""
     found = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
+    names = [f"{run_folder(run.kind, RunId(run.run_id))}{SWEEP_FILE}" for run in found]
+    swept = {key async for key, data in tasks.ahead(names, partial(find, store)) if data is not None}
+    found = [msgspec.structs.replace(run, has_swept=name in swept) for run, name in zip(found, names, strict=True)]
     return sorted(found, key=lambda run: (not run.window, run.run_id))
 
 
@@ -183,6 +191,23 @@ async def holding_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView
         for view, begun in runs
         if begun is not None or view.state is RunState.SWEEPING
     ]
+
+
+async def check_window(context: RunContext, plan: Plan, window: str | None) -> None:
+    """For a run that is about to be applied with this window, and was not deferred before.
+
+    Raises:
+        WindowTooLate: it was applied without a window before, and that apply came to its sweep.
+    """
+    if window is None or await read_started(context.store, plan) is None:
+        return
+    begun = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
+    # An apply that found a window written down deferred the run. So what began to sweep was stopped at its next look.
+    if begun is None or not begun.window:
+        raise WindowTooLate(
+            f"run {plan.run_id} has begun to delete, and cannot be deferred any more: apply it without a window",
+            run_id=plan.run_id,
+        )
 
 
 async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan, window: str | None) -> None:
@@ -317,13 +342,14 @@ def finish_each(
     window: str | None = None,
 ) -> Iterator[RunReport]:
     """Apply each again, by its id: in the way it was begun, or with this `window`, if none was asked for before and the
-    run can have one. What could not be finished is reported, and added to `left`.
+    run can still have one. What could not be finished is reported, and added to `left`.
 
     Raises:
         Unavailable, Denied, Overtaken, …: what stops every run.
     """
     for run in runs:
-        asked = None if run.window or run.is_purging or run.kind is RunKind.METADATA else window
+        is_set = run.window or run.is_purging or run.has_swept or run.kind is RunKind.METADATA
+        asked = None if is_set else window
         how = f", deferring for {run.window or asked}" if run.window or asked else ""
         progress(f"finishing run {run.run_id} ({run.kind}), which began to delete and has not ended{how}")
         try:

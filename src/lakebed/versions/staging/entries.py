@@ -289,8 +289,8 @@ class Staging:
                 return  # An earlier attempt whose answer was lost.
             if not condition.is_any:
                 visible = await self._visible(record, key, old.value if old is not None else None)
-                # Our own is no obstacle. Where the head had the same content, a commit of ours kept the head's row, with
-                # another address: so a repeat compares digests of content.
+                # Our own is no obstacle. Where the head had the same content, a commit of ours kept the head's row,
+                # with another address: so a repeat compares digests of content.
                 if visible != row and not (is_repeat and visible and visible[0] == row[0]):
                     condition.check(visible)
             try:
