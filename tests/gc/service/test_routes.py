@@ -145,7 +145,7 @@ async def test_rules_that_somebody_changed_meanwhile_are_not_overwritten(http: h
     deleted = await http.delete(f"{GC}/rules/full", params={"if_version": 1})
 
     assert (refused.status_code, not_deleted.status_code, deleted.status_code) == (412, 412, 200)
-    assert "somebody changed them" in refused.json()["message"]
+    assert "another user changed them" in refused.json()["message"]
     assert (await http.get(f"{GC}/rules/full")).json()["rules"] is None
     assert (await http.get("repositories/lake/settings/gc_rules")).status_code == 404
 
