@@ -17,6 +17,7 @@ from lakebed.operations import (
     collectors,
     history,
     installation,
+    lifecycle,
     objects,
     operators,
     repositories,
@@ -24,7 +25,18 @@ from lakebed.operations import (
 )
 from lakebed.operations.table import CONTRACT, OPERATIONS
 
-FILES = (accounts, collections, collectors, history, installation, objects, operators, repositories, sessions)
+FILES = (
+    accounts,
+    collections,
+    collectors,
+    history,
+    installation,
+    lifecycle,
+    objects,
+    operators,
+    repositories,
+    sessions,
+)
 
 
 def test_the_contract_has_134_operations() -> None:

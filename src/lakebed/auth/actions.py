@@ -91,9 +91,10 @@ GC: Final = (
     "gc:Restore",
     "gc:WriteRules",
 )
+LIFECYCLE: Final = ("lifecycle:ReadPolicy", "lifecycle:WritePolicy")
 OPS: Final = ("ops:ReadAudit", "ops:ReadMetrics")
-ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *OPS))
-SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "ops", "pr", "retention"})
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *LIFECYCLE, *OPS))
+SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "lifecycle", "ops", "pr", "retention"})
 
 ALSO: Final[dict[str, str]] = {
     "gc:ReadRules": "retention:GetGarbageCollectionRules",

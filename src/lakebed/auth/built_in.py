@@ -32,7 +32,7 @@ def _allow(*actions: str, resource: str = EVERYTHING) -> Statement:
 
 
 _READ: Final = _allow("fs:List*", "fs:Read*", "pr:List*", "pr:Read*")
-_SEE_COLLECTIONS: Final = _allow("gc:Read*", "gc:Explain", "fs:ReadConfig", "fs:ReadRepository")
+_SEE_COLLECTIONS: Final = _allow("gc:Read*", "gc:Explain", "lifecycle:Read*", "fs:ReadConfig", "fs:ReadRepository")
 _PLAN: Final = _allow("gc:Plan", "gc:Abandon")
 
 POLICIES: Final[dict[str, tuple[Statement, ...]]] = {
@@ -65,7 +65,7 @@ POLICIES: Final[dict[str, tuple[Statement, ...]]] = {
             "pr:*",
         ),
     ),
-    "GCOperator": (_SEE_COLLECTIONS, _PLAN, _allow("gc:Apply", "gc:Restore", "gc:WriteRules")),
+    "GCOperator": (_SEE_COLLECTIONS, _PLAN, _allow("gc:Apply", "gc:Restore", "gc:WriteRules", "lifecycle:WritePolicy")),
     "GCPlanner": (_SEE_COLLECTIONS, _PLAN),
     "GCViewer": (_SEE_COLLECTIONS,),
     "Monitor": (_allow("ops:ReadMetrics"),),

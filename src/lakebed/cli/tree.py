@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "merge": "lakebed.cli.history:merge_app",
     "object": "lakebed.cli.objects:app",
     "gc": "lakebed.cli.gc:app",
+    "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "auth": "lakebed.cli.auth:app",
     "audit": "lakebed.cli.audit:app",
     "backup": "lakebed.cli.backup:app",

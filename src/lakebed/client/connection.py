@@ -292,10 +292,11 @@ class Connection:
 
 def json_body(value: object) -> bytes:
     """JSON; of a record without the fields that are None: in the contract absent and null are not the same."""
-    plain = msgspec.to_builtins(value)
+    encoded = msgspec.json.encode(value)
     if isinstance(value, msgspec.Struct):
-        plain = {name: field for name, field in plain.items() if field is not None}
-    return msgspec.json.encode(plain)
+        fields = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+        encoded = msgspec.json.encode({name: field for name, field in fields.items() if bytes(field) != b"null"})
+    return encoded
 
 
 def decode(response: httpx.Response, type_: type[T]) -> T:

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from . import accounts, collections, collectors, history, installation, objects, operators, repositories, sessions
+from . import (
+    accounts,
+    collections,
+    collectors,
+    history,
+    installation,
+    lifecycle,
+    objects,
+    operators,
+    repositories,
+    sessions,
+)
 from .operation import AnyOperation, Operation
 
 
@@ -22,11 +33,12 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Objects": _of(objects),
     "Garbage collection in the contract's words": _of(collections),
     "Garbage collection in Lakebed's words": _of(collectors),
+    "Lifecycle policies": _of(lifecycle),
     "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-OURS: Final = frozenset({*_of(collectors), *_of(sessions), *_of(operators)})
+OURS: Final = frozenset({*_of(collectors), *_of(lifecycle), *_of(sessions), *_of(operators)})
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

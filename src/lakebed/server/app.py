@@ -74,6 +74,7 @@ from .rest import (
     gc_rules,
     identity,
     installation,
+    lifecycle,
     objects,
     repositories,
     roles,
@@ -105,6 +106,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_ledger,
     gc_restore,
     gc_rules,
+    lifecycle,
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 PRESIGN_S: Final = 15 * 60

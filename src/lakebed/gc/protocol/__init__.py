@@ -86,6 +86,7 @@ from .plans import (
     encode_plan,
     plan_path,
 )
+from .policies import PolicyCheck, PolicyHistory, PolicyVersion, PolicyWritten, SetPolicy
 from .reports import REPORT_FORMAT, PurgeReport, RunReport, StageReport, decode_report, encode_report
 from .requests import (
     ENGINE_SETTING,
@@ -194,6 +195,10 @@ __all__ = [
     "PlanRequest",
     "PlanSummary",
     "Planning",
+    "PolicyCheck",
+    "PolicyHistory",
+    "PolicyVersion",
+    "PolicyWritten",
     "PrepareCommits",
     "PreparedCommits",
     "Purge",
@@ -222,6 +227,7 @@ __all__ = [
     "RunView",
     "Saved",
     "Service",
+    "SetPolicy",
     "Side",
     "StageReport",
     "StartJob",

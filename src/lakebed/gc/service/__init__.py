@@ -7,6 +7,7 @@ from .errors import (
     BadContinuation,
     OtherInstallation,
     OutOfOrder,
+    PolicyNotFound,
     RulesChanged,
     RulesMoved,
     RulesNotFound,
@@ -19,6 +20,7 @@ from .errors import (
 from .installation import Installation, InstallationRecord
 from .jobs import JobBook, JobNotFound, JobRunning
 from .options import ServiceOptions
+from .policies import PolicyBook, PolicyRecord
 from .restorable import NotRestorable
 from .restoring import Refusal, RestoreDiffers, RestoreOutcome, Restoring
 from .rules import RuleBook, RulesRecord, RulesSet
@@ -37,6 +39,9 @@ __all__ = [
     "NotRestorable",
     "OtherInstallation",
     "OutOfOrder",
+    "PolicyBook",
+    "PolicyNotFound",
+    "PolicyRecord",
     "Reader",
     "Refusal",
     "RestoreDiffers",

@@ -50,3 +50,7 @@ class RulesVersionNotFound(NotFound):
 
 class RulesNotFound(NotFound):
     """No retention rules are set for this repository."""
+
+
+class PolicyNotFound(NotFound):
+    """No lifecycle policy is set for this repository."""

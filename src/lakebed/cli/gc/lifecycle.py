@@ -1,0 +1,153 @@
+"""`lakebed lifecycle`: objects go by path, branch and age although commits still name them.
+
+`policy` sets, shows and checks the policy, a file in JSON. The server keeps every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from lakebed.base import count_of
+from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.failures import FAILED, Misuse, describe
+from lakebed.cli.output import human_time, table
+from lakebed.cli.session import Session, command
+from lakebed.cli.tree import noun
+from lakebed.cli.uris import parse_repository
+
+if TYPE_CHECKING:
+    # At run time only in the commands: these load Arrow, for which `--help` need not wait.
+    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, SetPolicy
+    from lakebed.gc.rules.lifecycle import Problem
+
+PAGE = 100
+app = noun("Which objects go by path, branch and age although commits still name them.")
+policies = noun("The lifecycle policy, and its former versions.")
+app.add_typer(policies, name="policy")
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get` shows it.")]
+
+
+@policies.command("get")
+@command
+def get_policy(
+    session: Session,
+    uri: RepositoryArgument,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="Show this version.")] = None,
+) -> None:
+    """Show the policy: its JSON, as it was set."""
+    from lakebed.operations import lifecycle
+
+    query = {"version": version}
+    session.show(session.client.do(lifecycle.GET_LIFECYCLE_POLICY, parse_repository(uri), query=query), _policy_text)
+
+
+@policies.command("set")
+@command
+def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
+    """Replace the policy by a file's. Deletes nothing."""
+    from lakebed.operations import lifecycle
+
+    repository = parse_repository(uri)
+    found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
+    query = {"if_version": found.version}
+    written = session.client.do(lifecycle.SET_LIFECYCLE_POLICY, repository, body=_read(file), query=query)
+    for warning in written.warnings:
+        session.note(f"warning: {_place(warning)}{warning.message}")
+    session.done(f"{uri}: the policy is that of {file}, version {written.version}", version=written.version)
+
+
+@policies.command("validate")
+@command
+def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
+    """Check a file: all errors and warnings, with rule and place. Changes nothing."""
+    from lakebed.operations import lifecycle
+
+    found = session.client.do(lifecycle.VALIDATE_LIFECYCLE_POLICY, parse_repository(uri), body=_read(file))
+    session.show(found, _check_text)
+    if not found.is_valid:
+        raise typer.Exit(FAILED)
+
+
+@policies.command("unset")
+@command
+def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
+    """Remove the policy: then nothing goes by it."""
+    from lakebed.operations import lifecycle
+
+    repository = parse_repository(uri)
+    found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
+    session.confirm(f"Remove the lifecycle policy of {uri}?", yes=yes)
+    session.client.do(lifecycle.DELETE_LIFECYCLE_POLICY, repository, query={"if_version": found.version})
+    session.done(f"{uri} has no lifecycle policy", unset=None)
+
+
+@policies.command("history")
+@command
+def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
+    """List the versions of the policy, newest first: who set it, and when."""
+    session.show_all(_versions(session, parse_repository(uri), limit), _history_text)
+
+
+def _read(file: Path) -> SetPolicy:
+    from lakebed.gc.protocol import SetPolicy
+
+    try:
+        data = file.read_bytes()
+        msgspec.json.decode(data)
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Misuse(f"{file} is no JSON: {error}") from error
+    return SetPolicy(policy=msgspec.Raw(data))
+
+
+def _versions(session: Session, repository: str, limit: int | None) -> Iterator[PolicyVersion]:
+    from lakebed.operations import lifecycle
+
+    before: int | None = None
+    left, has_more = limit, True
+    while has_more and left != 0:
+        query = {"before": before, "amount": PAGE if left is None else min(PAGE, left)}
+        page = session.client.do(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, repository, query=query)
+        yield from page.versions
+        left = None if left is None else left - len(page.versions)
+        before = page.versions[-1].version if page.versions else None
+        has_more = page.has_more and bool(page.versions)
+
+
+# Texts
+
+
+def _policy_text(found: PolicyVersion) -> Iterator[str]:
+    text = found.text()
+    yield "no lifecycle policy is set" if text is None else text.strip("\n")
+
+
+def _place(problem: Problem) -> str:
+    return f"{problem.place}: " if problem.place else ""
+
+
+def _check_text(found: PolicyCheck) -> Iterator[str]:
+    for problem in found.problems:
+        yield f"{'warning' if problem.is_warning else 'error'}: {_place(problem)}{problem.message}"
+    errors = sum(not problem.is_warning for problem in found.problems)
+    yield "the policy is valid" if found.is_valid else count_of(errors, "error")
+
+
+def _history_text(versions: Iterable[PolicyVersion]) -> Iterator[str]:
+    rows = [
+        (
+            str(version.version),
+            human_time(version.changed_ms // 1000),
+            version.changed_by,
+            "removed" if version.text() is None else f"{len(bytes(version.policy)):,} bytes",
+        )
+        for version in versions
+    ]
+    return table(("version", "changed", "by", "policy"), rows)

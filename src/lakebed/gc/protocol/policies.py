@@ -1,0 +1,45 @@
+"""The lifecycle policy of a repository as it travels: the JSON as it was set, with its version."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.gc.rules.lifecycle import Problem
+
+
+class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`policy` is JSON (docs/formats/lifecycle-policy.md)."""
+
+    policy: msgspec.Raw
+
+
+class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """`policy` null: none counts from this version on. `changed_by` is a user's id, empty where no user signed in."""
+
+    version: int
+    # Of a union with None msgspec would read nothing but null.
+    policy: msgspec.Raw
+    changed_ms: int
+    changed_by: str
+
+    def text(self) -> str | None:
+        """Return the policy as its author wrote it, None where there is none."""
+        text = bytes(self.policy).decode()
+        return None if text == "null" else text
+
+
+class PolicyHistory(msgspec.Struct, frozen=True, kw_only=True):
+    versions: tuple[PolicyVersion, ...]
+    has_more: bool
+
+
+class PolicyWritten(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    warnings: tuple[Problem, ...] = ()
+
+
+class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Every problem of a policy, errors before warnings. `is_valid`: it has no errors."""
+
+    is_valid: bool
+    problems: tuple[Problem, ...]

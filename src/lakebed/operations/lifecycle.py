@@ -1,0 +1,72 @@
+"""Lifecycle policies: which objects go by path, branch and age although commits still name them.
+
+Kept out of the front door: the records are those of `lakebed.gc.protocol`, which loads pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.gc import protocol
+
+from .operation import NOTHING, PAGE, Operation, Parameter, get
+from .resources import ONE_REPOSITORY, REPOSITORY, on
+
+_LIFECYCLE: Final = ONE_REPOSITORY + "/lifecycle"
+_READ: Final = on(REPOSITORY, "lifecycle:ReadPolicy")
+_WRITE: Final = on(REPOSITORY, "lifecycle:WritePolicy")
+_IF_VERSION: Final = Parameter("if_version", "integer")
+_POLICY_BYTES_MAX: Final = 4 << 20
+
+GET_LIFECYCLE_POLICY: Final = get(
+    "getLifecyclePolicy",
+    _LIFECYCLE + "/policy",
+    protocol.PolicyVersion,
+    _READ,
+    "Return the lifecycle policy in force, or that of a version.",
+    Parameter("version", "integer"),
+)
+SET_LIFECYCLE_POLICY: Final = Operation(
+    "setLifecyclePolicy",
+    "PUT",
+    _LIFECYCLE + "/policy",
+    protocol.SetPolicy,
+    protocol.PolicyWritten,
+    _WRITE,
+    "Replace the lifecycle policy, if the version in force is `if_version`.",
+    (_IF_VERSION,),
+    # The first of two makes the version of the second an old one.
+    repeatable=False,
+    body_bytes_max=_POLICY_BYTES_MAX,
+)
+DELETE_LIFECYCLE_POLICY: Final = Operation(
+    "deleteLifecyclePolicy",
+    "DELETE",
+    _LIFECYCLE + "/policy",
+    NOTHING,
+    protocol.PolicyWritten,
+    _WRITE,
+    "Remove the lifecycle policy, if the version in force is `if_version`.",
+    (_IF_VERSION,),
+    repeatable=False,
+)
+LIST_LIFECYCLE_POLICY_HISTORY: Final = get(
+    "listLifecyclePolicyHistory",
+    _LIFECYCLE + "/policy/history",
+    protocol.PolicyHistory,
+    _READ,
+    "List the versions of the lifecycle policy, newest first.",
+    Parameter("before", "integer"),
+    PAGE[1],
+)
+VALIDATE_LIFECYCLE_POLICY: Final = Operation(
+    "validateLifecyclePolicy",
+    "POST",
+    _LIFECYCLE + "/policy/validate",
+    protocol.SetPolicy,
+    protocol.PolicyCheck,
+    _READ,
+    "Return all errors and warnings of a policy. Changes nothing.",
+    repeatable=True,
+    body_bytes_max=_POLICY_BYTES_MAX,
+)

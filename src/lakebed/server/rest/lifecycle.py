@@ -1,0 +1,73 @@
+"""Lifecycle policies: set, read, checked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.catalog import Repository
+from lakebed.gc.protocol import PolicyCheck, PolicyHistory, PolicyVersion, PolicyWritten, SetPolicy
+from lakebed.gc.service import PolicyBook, PolicyRecord
+from lakebed.operations import lifecycle
+from lakebed.server.requests import RestRequest
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+
+class Policies:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+
+    async def get(self, request: RestRequest) -> PolicyVersion:
+        book = await self._book(request)
+        version = request.integer("version", -1)
+        return _shown(await book.read() if version == -1 else await book.version(version))
+
+    async def set(self, request: RestRequest, body: SetPolicy) -> PolicyWritten:
+        return await _write(await self._catalog.get(request.args[0]), request, bytes(body.policy))
+
+    async def delete(self, request: RestRequest) -> PolicyWritten:
+        return await _write(await self._catalog.get(request.args[0]), request, None)
+
+    async def history(self, request: RestRequest) -> PolicyHistory:
+        book = await self._book(request)
+        before = request.integer("before", 0)
+        records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
+        return PolicyHistory(versions=tuple(map(_shown, records)), has_more=has_more)
+
+    async def validate(self, request: RestRequest, body: SetPolicy) -> PolicyCheck:
+        problems = await (await self._book(request)).check(bytes(body.policy))
+        return PolicyCheck(is_valid=all(one.is_warning for one in problems), problems=tuple(problems))
+
+    async def _book(self, request: RestRequest) -> PolicyBook:
+        return PolicyBook((await self._catalog.get(request.args[0])).versions)
+
+
+def _shown(record: PolicyRecord) -> PolicyVersion:
+    return PolicyVersion(
+        version=record.version,
+        policy=msgspec.Raw(record.policy or b"null"),
+        changed_ms=record.changed_ms,
+        changed_by=record.changed_by,
+    )
+
+
+async def _write(repository: Repository, request: RestRequest, policy: bytes | None) -> PolicyWritten:
+    repository.guards.check_writable()
+    expected = request.integer("if_version", -1)
+    book = PolicyBook(repository.versions)
+    written, warnings = await book.write(
+        policy, by=request.identity.user_id, expected=None if expected == -1 else expected
+    )
+    await repository.guards.confirm()
+    return PolicyWritten(version=written.version, warnings=tuple(warnings))
+
+
+def routes(state: AppState) -> list[Route]:
+    policies = Policies(state)
+    return [
+        Route(lifecycle.GET_LIFECYCLE_POLICY, policies.get),
+        Route(lifecycle.SET_LIFECYCLE_POLICY, policies.set),
+        Route(lifecycle.DELETE_LIFECYCLE_POLICY, policies.delete),
+        Route(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, policies.history),
+        Route(lifecycle.VALIDATE_LIFECYCLE_POLICY, policies.validate),
+    ]

@@ -1,0 +1,65 @@
+"""`lakebed lifecycle` against a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Shell
+
+LOGS = {"logs": {"prefix": "logs/", "days": 10, "branch_days": {"main": 5}}}
+
+
+def written(folder: Path, policy: object) -> str:
+    file = folder / "policy.json"
+    file.write_text(json.dumps(policy))
+    return str(file)
+
+
+def test_a_policy_is_set_shown_and_removed(shell: Shell, lake: str, tmp_path: Path) -> None:
+    assert shell.ok("lifecycle", "policy", "get", lake).out == "no lifecycle policy is set\n"
+
+    shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, LOGS))
+
+    assert json.loads(shell.ok("lifecycle", "policy", "get", lake).out) == LOGS
+    assert shell.ok("lifecycle", "policy", "get", lake, "-o", "json").json["policy"] == LOGS
+    assert shell("lifecycle", "policy", "unset", lake).code == 2
+    shell.ok("lifecycle", "policy", "unset", lake, "--yes")
+    history = shell.ok("lifecycle", "policy", "history", lake, "-o", "json").json
+    assert [(one["version"], one["policy"]) for one in history] == [(2, None), (1, LOGS)]
+    assert "removed" in shell.ok("lifecycle", "policy", "history", lake).out
+
+
+def test_a_file_is_checked_with_rule_and_place_and_changes_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
+    bad = {"wide": {"prefix": "a", "days": 1}, "narrow": {"prefix": "a/b", "days": 0, "branch_days": {"x": 1}}}
+
+    checked = shell("lifecycle", "policy", "validate", lake, written(tmp_path, bad))
+    refused = shell("lifecycle", "policy", "set", lake, written(tmp_path, bad))
+
+    assert checked.code == 1
+    assert "error: narrow.days: 0 is not a whole number of days" in checked.out
+    assert "error: narrow.branch_days.x: there is no branch x" in checked.out
+    assert "error: narrow.prefix: 'a/b' overlaps with 'a' (wide.prefix)" in checked.out
+    assert checked.out.splitlines()[-1] == "3 errors"
+    assert refused.code == 1
+    assert "(and 2 more)" in refused.err
+    assert shell.ok("lifecycle", "policy", "get", lake, "-o", "json").json["version"] == 0
+
+
+def test_warnings_are_shown_and_refuse_nothing(shell: Shell, lake: str, tmp_path: Path) -> None:
+    policy = {"logs": {"prefix": "logs", "days": 10}}
+
+    checked = shell.ok("lifecycle", "policy", "validate", lake, written(tmp_path, policy))
+    outcome = shell.ok("lifecycle", "policy", "set", lake, written(tmp_path, policy))
+
+    assert "warning: logs.prefix: 'logs' is a prefix of texts" in checked.out
+    assert "the policy is valid" in checked.out
+    assert "warning: logs.prefix" in outcome.err
+
+
+def test_a_file_that_is_no_json_is_misuse(shell: Shell, lake: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text("{")
+
+    assert shell("lifecycle", "policy", "set", lake, str(file)).code == 2
+    assert shell("lifecycle", "policy", "set", lake, str(tmp_path / "none.json")).code == 2
