@@ -75,7 +75,7 @@ def _commits(parent: Numbers, generation: Numbers, merged: Numbers, order: Numbe
         "metarange_id": _ids(order + 10**9),
         "parents": pa.ListArray.from_arrays(np.append(0, counts).astype(np.int32), named),
         "swept": np.zeros(len(order), np.bool_),
-        "condemned": np.zeros(len(order), np.bool_),
+        "expiring": np.zeros(len(order), np.bool_),
     }
     return pa.table(columns).cast(arrow_schema(COMMITS))
 

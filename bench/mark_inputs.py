@@ -186,7 +186,7 @@ async def _make_commits(folder: Path, run: RunId, ranges: list[RangeInfo]) -> pr
         id_, data = encode_metarange(sorted({*first, *second}, key=lambda info: info.min_key))
         await store.put(metarange_key(id_), data)
         metaranges.append(id_)
-    same: dict[str, Any] = {"generation": 0, "creation_date": NOW_MS, "parents": [], "swept": False, "condemned": False}
+    same: dict[str, Any] = {"generation": 0, "creation_date": NOW_MS, "parents": [], "swept": False, "expiring": False}
     columns = {"id": [f"{number:064x}" for number in range(len(metaranges))], "metarange_id": metaranges}
     columns |= {name: [value] * len(metaranges) for name, value in same.items()}
     schema = protocol.arrow_schema(protocol.COMMITS)

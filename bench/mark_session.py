@@ -149,7 +149,7 @@ def plan(spark: SparkSession, lake: Lake, inputs: Inputs, run_id: str, *, foreig
 
     with Files(lake) as files:
         made = files.act(make)
-    return made.doomed.rows, made.totals.all.objects
+    return made.garbage.rows, made.totals.all.objects
 
 
 def link_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:

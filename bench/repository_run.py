@@ -63,10 +63,10 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def all(self) -> int:
         named = self.base_commits * self.base_objects + self.branches * (self.commits * self.objects + self.staged)
-        return named + self.doomed
+        return named + self.all_garbage
 
     @property
-    def doomed(self) -> int:
+    def all_garbage(self) -> int:
         return self.branches * self.garbage
 
 
@@ -222,17 +222,17 @@ class Lake:
 
 
 async def floor(
-    objectstore: ObjectStore, spare: ObjectStore, deleter: Deleter, doomed: int, begin: Callable[[], None]
+    objectstore: ObjectStore, spare: ObjectStore, deleter: Deleter, all_garbage: int, begin: Callable[[], None]
 ) -> None:
     """List all objects, and delete as many as a run does, of others."""
-    keys = [f"{DATA_PREFIX}spare-{number // 10_000}/{number:08d}" for number in range(doomed)]
-    for first in range(0, doomed, AT_ONCE):
+    keys = [f"{DATA_PREFIX}spare-{number // 10_000}/{number:08d}" for number in range(all_garbage)]
+    for first in range(0, all_garbage, AT_ONCE):
         await asyncio.gather(*(spare.put(key, b"x") for key in keys[first : first + AT_ONCE]))
     slices = (await objectstore.level(DATA_PREFIX)).folders
     begin()
     listed = [len(found) async for _, found in LiveTasks().ahead(slices, lambda folder: _list(objectstore, folder))]
     assert sum(listed), slices
-    batches = iter([keys[first : first + DELETE_KEYS] for first in range(0, doomed, DELETE_KEYS)])
+    batches = iter([keys[first : first + DELETE_KEYS] for first in range(0, all_garbage, DELETE_KEYS)])
 
     async def delete() -> None:
         for batch in batches:
@@ -263,16 +263,16 @@ def main(given: Given) -> Ran:
         )
         phases.begin("start the run")
         (plan,) = collector.plan(PlanRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN))
-        assert plan.totals.all.objects == size.doomed, (plan.totals.all, size.doomed)
+        assert plan.totals.all.objects == size.all_garbage, (plan.totals.all, size.all_garbage)
         assert plan.listing is not None
         assert plan.listing.objects == size.all, (plan.listing, size.all)
         phases.begin("begin to apply")
         report = collector.apply(ApplyRequest(run_id=plan.run_id, readers_grace="0"))
-        assert report.objects_deleted == size.doomed, report
+        assert report.objects_deleted == size.all_garbage, report
         peak = sum(peak_mib(pid) for pid in family(os.getpid()))
         phases.begin("prepare the floor")
         lake.wait(
-            floor(lake.objectstore, spare, deleter, size.doomed, lambda: phases.begin("floor: listing + bulk deletion"))
+            floor(lake.objectstore, spare, deleter, size.all_garbage, lambda: phases.begin("floor: list, bulk delete"))
         )
         phases.begin("end")
     ended = [phase for phase in phases.ended if phase.name != "prepare the floor"]

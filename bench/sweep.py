@@ -48,7 +48,7 @@ LIMIT = 1.25
 
 
 def plan_of(names: list[str], objects: int) -> pa.Table:
-    """DOOMED: all there is."""
+    """GARBAGE: all there is."""
     slices = np.repeat(slice_number(opened_at_ms=NOW_MS, random_bits=0) + np.arange(len(names)), objects)
     sequences = np.tile(np.arange(objects), len(names))
     rows = len(slices)
@@ -61,7 +61,7 @@ def plan_of(names: list[str], objects: int) -> pa.Table:
     }
     same = {"reason": "unreferenced", "rule": "", "path": ""}
     columns |= {name: pa.repeat(text, rows) for name, text in same.items()}
-    schema = protocol.arrow_schema(protocol.DOOMED)
+    schema = protocol.arrow_schema(protocol.GARBAGE)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
@@ -73,17 +73,17 @@ async def write_plan(lake: Lake, rows: pa.Table) -> protocol.Manifest:
     """In as many parts as there are tasks at once."""
     store, folder, parts = (
         lake.open(),
-        protocol.input_folder(protocol.RunKind.UNCOMMITTED, RunId("bench"), "doomed"),
+        protocol.input_folder(protocol.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
         [],
     )
     each = min(ROWS_PER_PART, -(-rows.num_rows // TASKS))
     for number, start in enumerate(range(0, rows.num_rows, each)):
         part_rows = rows.slice(start, each)
-        data = protocol.encode_part(protocol.DOOMED, part_rows)
+        data = protocol.encode_part(protocol.GARBAGE, part_rows)
         parts.append(protocol.part_of(protocol.part_name(number), data, rows=part_rows.num_rows))
         await store.put(folder + parts[-1].name, data)
     await store.close()
-    return protocol.manifest_of(protocol.DOOMED, folder, parts)
+    return protocol.manifest_of(protocol.GARBAGE, folder, parts)
 
 
 async def sweep(lake: Lake, plan: protocol.Manifest) -> None:

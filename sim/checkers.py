@@ -24,7 +24,7 @@ from .views import UID, Made, View
 
 WRITES: Final = ("write", "delete")
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
-SEALERS: Final = ("run", "give_up", "clean", "unforced_reset")
+SEALERS: Final = ("run", "fence", "clean", "unforced_reset")
 """Operations that may seal a token, and leave it so when they end in an error."""
 MOVES: Final = ("revert", "cherry_pick", "hard_reset", "unforced_reset")
 """Operations that change what any path of a branch shows without writing to it: nothing is explained after them. (A
@@ -214,13 +214,13 @@ def no_leak(ending: Ending) -> None:
     if claims := [claim for claim in view.claims() if held.isdisjoint(claim.tokens)]:
         raise Violation(f"{len(claims)} claims of tokens that no branch holds are left after cleaning")
     if lists := view.lists():
-        raise Violation(f"lists of what is condemned are left after cleaning: {sorted(lists)}")
+        raise Violation(f"lists of what is expiring are left after cleaning: {sorted(lists)}")
 
 
 def lists_have_a_run(ending: Ending) -> None:
-    """Invariant 8: whoever dies over a list of what a run condemns leaves a record by which it is found."""
+    """Invariant 8: whoever dies over a list of what a run expires leaves a record by which it is found."""
     if orphans := sorted(name for name, run in View(ending.disk).lists().items() if run is None):
-        raise Violation(f"lists of what is condemned without a run: {orphans}")
+        raise Violation(f"lists of what is expiring without a run: {orphans}")
 
 
 ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (

@@ -1,8 +1,8 @@
 """Collection runs, small enough for the explorer: the real pieces in the real order, without the files between them.
 
-What is real: run records and their moves (`RunBook`), the publication of what is condemned (`Condemning`), the reading
+What is real: run records and their moves (`RunBook`), the publication of what is expiring (`Expiring`), the reading
 of staging step by step, bumps, frozen tokens, uploads and copies (`Reading`), refs and commits (`read_snapshot`),
-closed slices, giving up (`Versions`), and what a clean run decides (`lakebed.gc.rules.clean_run`). What stands in:
+closed slices, fencing (`Versions`), and what a clean run decides (`lakebed.gc.rules.clean_run`). What stands in:
 addresses go from step to step in memory, not through Parquet files of the run's folder; the rules of the committed run
 are "what nothing names goes", or "what is in nobody's history goes", or, where somebody may change them, the real ones
 with their version. The whole collector runs beside real trees in tests/gc/service/test_races.py.
@@ -16,12 +16,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Corrupt, RunId, format_address, from_row
-from lakebed.gc.protocol import CONDEMNED, Condemn, RunKind, RunState, manifest_of
+from lakebed.gc.protocol import EXPIRED, Expire, RunKind, RunState, manifest_of
 from lakebed.gc.rules import Namespace, clean_run
 from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commit_columns import CommitFacts
 from lakebed.gc.service.commits import Snapshot, read_snapshot, read_swept
-from lakebed.gc.service.condemning import Condemning
+from lakebed.gc.service.expiring import Expiring
 from lakebed.gc.service.reading import Cursor, Phase, Reading
 from lakebed.gc.service.rows import Address
 from lakebed.gc.service.rules import RuleBook, RulesRecord
@@ -71,12 +71,12 @@ class SimCollector:
         self.runs = RunBook(repo, options)
         self.reading = Reading(repo, options)
         self.rules = RuleBook(repo)
-        self.condemning = Condemning(repo, self.runs, self.rules, self.reading)
+        self.expiring = Expiring(repo, self.runs, self.rules, self.reading)
 
     async def collect_uncommitted(
         self,
         *,
-        gives_up: bool = False,
+        fences: bool = False,
         is_last: bool = False,
         has_grace: bool = False,
         is_beside_metadata: bool = False,
@@ -90,7 +90,7 @@ class SimCollector:
             RunMoved: the run was abandoned while it marked; nothing was deleted.
         """
         run_id, _ = await self.runs.start_marking()
-        if gives_up:
+        if fences:
             await self.fence_all()
         closed = await self._closed()
         known = await read_swept(self.repo) if is_beside_metadata else frozenset()
@@ -114,7 +114,7 @@ class SimCollector:
             await self.grace()
         if meanwhile is not None:
             await meanwhile()
-        await SimDeleter().delete(sorted(found.doomed))
+        await SimDeleter().delete(sorted(found.garbage))
 
     async def held(self) -> set[str]:
         """What runs of committed data hold that sweep: swept commits name it no longer."""
@@ -142,8 +142,8 @@ class SimCollector:
     async def collect_committed(
         self, *, keeps_history: bool = False, by_rules: bool = False, has_grace: bool = False
     ) -> None:
-        """Condemn, recheck and sweep what no ref names (`keeps_history`: what is in the history of none; `by_rules`:
-        what the rules in force let go). `has_grace`: those who were reading when it had given up are through before it
+        """Expire, recheck and sweep what no ref names (`keeps_history`: what is in the history of none; `by_rules`:
+        what the rules in force let go). `has_grace`: those who were reading when it expired them are through before it
         deletes.
 
         Raises:
@@ -166,26 +166,26 @@ class SimCollector:
         closed = await self._closed()
         known = await read_swept(self.repo)
         uncommitted = await self.read_staging()
-        record, held = await self.runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+        record, held = await self.runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
         now = await self.look_again(known)
         if rules.rules is None:
             kept = _kept(now, keeps_history=keeps_history)
         else:
-            kept = await self.condemning._kept(run_id, record, now)  # noqa: SLF001  # a step of it
-        condemned = expired - kept - now.late
-        needed = await self.needed(now, condemned)
-        lost = await self._addresses([commit for id_, commit in now.commits if id_ in condemned])
+            kept = await self.expiring._kept(run_id, record, now)  # noqa: SLF001  # a step of it
+        expiring = expired - kept - now.late
+        needed = await self.needed(now, expiring)
+        lost = await self._addresses([commit for id_, commit in now.commits if id_ in expiring])
         namespace = Namespace(uri=repo.objectstore.uri, closed=closed)
-        doomed = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
-        plan_text = f"{' '.join(sorted(condemned))}|{' '.join(doomed)}"
+        garbage = [key for key in sorted(lost - needed - uncommitted) if namespace.may_take(key)]
+        plan_text = f"{' '.join(sorted(expiring))}|{' '.join(garbage)}"
         await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan_text), held)
         await self.sweep(run_id, plan_text, has_grace=has_grace)
 
     async def _publish(self, run_id: RunId, expired: Sequence[CommitId], plan: Snapshot, rules: int = 0) -> None:
         """Steps 2 and 3: record and list, then a bump of each branch that the commits were made for."""
-        body = Condemn(commits=manifest_of(CONDEMNED, f"{run_id}/", ()), rules_version=rules)
+        body = Expire(commits=manifest_of(EXPIRED, f"{run_id}/", ()), rules_version=rules)
         attempt = self.repo.ports.ids.fresh()
-        await self.condemning._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
+        await self.expiring._begin_attempt(run_id, attempt, body, list(expired))  # noqa: SLF001  # a step of it
         commits = dict(plan.commits)
         for branch in sorted({commits[id_].made_for for id_ in expired} - {""}):
             await self.repo.fencing.bump(branch)
@@ -194,19 +194,19 @@ class SimCollector:
         """Step 5: intents, refs, commits."""
         return await read_snapshot(self.repo, known=known)
 
-    async def needed(self, now: Snapshot, condemned: set[CommitId]) -> set[str]:
+    async def needed(self, now: Snapshot, expiring: set[CommitId]) -> set[str]:
         """What commits name that stay."""
-        return await self._addresses([commit for id_, commit in now.commits if id_ not in condemned | now.swept])
+        return await self._addresses([commit for id_, commit in now.commits if id_ not in expiring | now.swept])
 
     async def sweep(self, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
-        """Steps 7 to 9. The plan is the condemned commits, then the doomed keys; the run's record keeps it."""
-        commits, doomed = (part.split() for part in plan.split("|"))
+        """Steps 7 to 9. The plan is the expiring commits, then the keys of garbage; the run's record keeps it."""
+        commits, garbage = (part.split() for part in plan.split("|"))
         await self.write_swept(run_id, commits)
         if has_grace:
             await self.grace()
-        await SimDeleter().delete(doomed)
+        await SimDeleter().delete(garbage)
         await self.runs.move(run_id, RunState.ENDED)
-        await self.condemning.drop_condemned(run_id)
+        await self.expiring.drop_expiring(run_id)
 
     async def write_swept(self, run_id: RunId, commits: Sequence[str]) -> None:
         value = encode_record(SweptRecord(run=run_id))
@@ -218,13 +218,13 @@ class SimCollector:
         for run_id, run in await self.repo.retired.runs():
             if run.state is RunState.SWEEPING and not run.until_ms:
                 await self.runs.move(run_id, RunState.ENDED)
-                await self.condemning.drop_condemned(run_id)
+                await self.expiring.drop_expiring(run_id)
 
     async def resume(self) -> None:
         """Runs that still mark are abandoned, those that sweep are taken to their end; then lists that are left go."""
         await self.runs.abandon_dead()
         await self.carry_on()
-        await self.condemning.drop_lists(old_age_ms=0)
+        await self.expiring.drop_lists(old_age_ms=0)
 
     async def carry_on(self) -> None:
         """Take what sweeps to its end, as another apply of the same run does, who may still be at it."""

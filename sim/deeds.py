@@ -113,22 +113,22 @@ def close(name: str) -> Do:
     return Do(Operation(name, "close"), act)
 
 
-def give_up(name: str) -> Do:
+def fence(name: str) -> Do:
     """Take every owner for dead: fence, freeze, close."""
 
     async def act(repo: Versions) -> None:
         await SimCollector(repo).fence_all()
 
-    return Do(Operation(name, "give_up"), act)
+    return Do(Operation(name, "fence"), act)
 
 
 def freeze(name: str, *, branch: str = MAIN) -> Do:
-    """The middle of giving up: every token of a branch is replaced by a frozen one."""
+    """The middle of fencing: every token of a branch is replaced by a frozen one."""
 
     async def act(repo: Versions) -> None:
         await repo.fencing.freeze(branch)
 
-    return Do(Operation(name, "give_up", branch), act)
+    return Do(Operation(name, "fence", branch), act)
 
 
 def bump(name: str, *, branch: str = MAIN) -> Do:
@@ -190,7 +190,7 @@ def resume(name: str) -> Do:
 
 
 def run(
-    name: str, *, gives_up: bool = False, in_pages: bool = False, has_grace: bool = False, commits: bool = False
+    name: str, *, fences: bool = False, in_pages: bool = False, has_grace: bool = False, commits: bool = False
 ) -> Do:
     """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time. `commits`: the process
     commits between its last look and its first delete."""
@@ -203,9 +203,7 @@ def run(
                 await repo.commits.commit(MAIN, message=name, committer="sim")
 
         collector = SimCollector(repo, options)
-        await collector.collect_uncommitted(
-            gives_up=gives_up, has_grace=has_grace, meanwhile=commit if commits else None
-        )
+        await collector.collect_uncommitted(fences=fences, has_grace=has_grace, meanwhile=commit if commits else None)
 
     return Do(Operation(name, "run"), act)
 

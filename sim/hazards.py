@@ -22,7 +22,7 @@ from .deeds import (
     create_branch,
     create_tag,
     end,
-    give_up,
+    fence,
     hard_reset,
     issue,
     link_issued,
@@ -64,13 +64,13 @@ def _writing() -> Iterator[tuple[Scene, Quick]]:
     # Equal words and an equal clock: only the nonce tells the two commits apart.
     same = (client("c", commit("c1", message="same")), client("d", commit("d1", message="same")))
     yield scene("two committers of equal words", *same, staged=[a1], alike=[("c", "d")]), _ALL
-    # The slice of an upload on another branch, which giving up must freeze too.
+    # The slice of an upload on another branch, which fencing must freeze too.
     beside = [create_branch("b0")]
     u = client("u", upload("w3", "a", "3", branch=SIDE))
-    yield scene("uploader beside, run that gives up", u, client("r", run("r1", gives_up=True)), before=beside), _ALL
-    link, g = client("l", link_issued("w3", "a", "3")), client("g", give_up("g1"))
+    yield scene("uploader beside, run that fences", u, client("r", run("r1", fences=True)), before=beside), _ALL
+    link, g = client("l", link_issued("w3", "a", "3")), client("g", fence("g1"))
     k = client("r", clean_records("k1"), run("r1"))
-    yield scene("linker, who gives up, run after cleaning", link, g, k, before=[issue("i0")]), _NO_FAULT
+    yield scene("linker, fencer, run after cleaning", link, g, k, before=[issue("i0")]), _NO_FAULT
 
 
 def _naming() -> Iterator[tuple[Scene, Quick]]:

@@ -1,6 +1,6 @@
 """Collections of metadata in the simulator: trees of several files, runs, deeds, and the worlds they race in.
 
-What is real: records and moves of runs, giving up, bumping and looking again (`MetadataRuns`), revoked commits, and the
+What is real: records and moves of runs, retiring, bumping and looking again (`MetadataRuns`), revoked commits, and the
 committer with everything it asks. What stands in: what a run wants goes from step to step in memory, and every file is
 old.
 
@@ -151,13 +151,13 @@ class SimMetadata:
         if not wanted:
             return
         record = RunRecord(
-            kind=RunKind.METADATA, state=RunState.CONDEMNING, started_ms=repo.ports.clock.now_ms(), listed="x"
+            kind=RunKind.METADATA, state=RunState.EXPIRING, started_ms=repo.ports.clock.now_ms(), listed="x"
         )
         held = await self.runs.write(run_id, record, None)
         await self.metadata.publish(run_id, files=wanted, runs=[])
         named = await self.named(await self.look_again())
-        doomed = [files[id_] for id_ in wanted if id_ not in named]
-        plan = f"|{' '.join(doomed)}"
+        garbage = [files[id_] for id_ in wanted if id_ not in named]
+        plan = f"|{' '.join(garbage)}"
         await self.runs.write(run_id, replace(record, state=RunState.SWEEPING, plan=plan), held)
         await self.sweep(run_id, plan)
 
@@ -175,8 +175,8 @@ class SimMetadata:
                 await self.sweep(run_id, run.plan)
 
     async def apply_plan(self) -> None:
-        """The beginning of `Condemning.condemn`: the record, then the look whether the plan was given up."""
-        record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+        """The beginning of `Expiring.expire`: the record, then the look whether the plan was retired."""
+        record = RunRecord(kind=RunKind.COMMITTED, state=RunState.EXPIRING, started_ms=0)
         await self.runs.write(PLAN, record, None)
         await self.runs.check_not_retired(PLAN)
 

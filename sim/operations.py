@@ -15,7 +15,7 @@ from lakebed.base import LakebedError
 
 T = TypeVar("T")
 
-UNORDERED: Final = frozenset({"run", "clean", "give_up", "expire", "close", "issue", "rules"})
+UNORDERED: Final = frozenset({"run", "clean", "fence", "expire", "close", "issue", "rules"})
 """Kinds that nobody waits for: when they began and ended is not kept, which saves the explorer states."""
 
 

@@ -59,7 +59,7 @@ class OptimisedCollector(SimCollector):
             namespace=Namespace(uri=self.repo.objectstore.uri, closed=closed),
         )
         await self.runs.move(run_id, RunState.MARKED)
-        await self.carry_out(sorted(found.doomed), saved)
+        await self.carry_out(sorted(found.garbage), saved)
 
     async def base(self) -> Saved:
         try:
@@ -87,8 +87,8 @@ class OptimisedCollector(SimCollector):
         prefixes = [f"data/{name}/" for name in slices]
         return [stat.key for prefix in prefixes async for page in self.repo.objectstore.list(prefix) for stat in page]
 
-    async def carry_out(self, doomed: list[str], saved: Saved) -> None:
-        await SimDeleter().delete(doomed)
+    async def carry_out(self, garbage: list[str], saved: Saved) -> None:
+        await SimDeleter().delete(garbage)
         await self.save(saved)
 
     async def save(self, saved: Saved) -> None:
@@ -237,9 +237,9 @@ def _sorting_before_the_base(_: Any, closed: frozenset[str], base: Saved) -> lis
     return sorted(name for name in closed if name < newest)
 
 
-async def _save_first(self: OptimisedCollector, doomed: list[str], saved: Saved) -> None:
+async def _save_first(self: OptimisedCollector, garbage: list[str], saved: Saved) -> None:
     await self.save(saved)
-    await SimDeleter().delete(doomed)
+    await SimDeleter().delete(garbage)
 
 
 async def _no_uploads(_: OptimisedCollector) -> set[str]:

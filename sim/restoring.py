@@ -49,7 +49,7 @@ class DeferringCollector(SimCollector):
         record, held = await self.runs.read(run_id)
         if not record.until_ms and record.state is RunState.SWEEPING:
             await self.runs.write(run_id, structs.replace(record, until_ms=LONG_MS, window="7d"), held)
-        await self.condemning.drop_condemned(run_id)
+        await self.expiring.drop_expiring(run_id)
 
     async def purge(self) -> None:
         """Let each deferred run delete, and end it."""
@@ -60,7 +60,7 @@ class DeferringCollector(SimCollector):
             await self.runs.write(run_id, structs.replace(record, purging=True), held)
             await SimDeleter().delete(run.plan.split("|")[1].split())
             await self.runs.move(run_id, RunState.ENDED)
-            await self.condemning.drop_condemned(run_id)
+            await self.expiring.drop_expiring(run_id)
 
 
 # Deeds

@@ -205,7 +205,7 @@ async def _tidy(ports: SimPorts) -> None:
         await collector.collect_committed(keeps_history=True)
         await collector.collect_uncommitted(is_last=True)
     await repo.cleanup.clean()
-    # The cleaner gives up copies and links that are stuck, which makes claims: the next pass drops these.
+    # The cleaner fences copies and links that are stuck, which makes claims: the next pass drops these.
     ports.clock.ms += FAR_FUTURE_MS
     await repo.cleanup.clean()
 

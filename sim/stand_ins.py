@@ -32,7 +32,7 @@ def _collecting(order: str) -> Any:
     async def collect(
         self: SimCollector,
         *,
-        gives_up: bool = False,
+        fences: bool = False,
         is_last: bool = False,
         has_grace: bool = False,
         meanwhile: Callable[[], Awaitable[object]] | None = None,
@@ -42,13 +42,13 @@ def _collecting(order: str) -> Any:
             await _real_collect(self, is_last=True)
             return
         repo = self.repo
-        found: dict[str, Any] = {"gives_up": gives_up, "commits": []}
+        found: dict[str, Any] = {"fences": fences, "commits": []}
         for letter in order:
             match letter:
                 case "r":
                     found["run"], _ = await self.runs.start_marking()
                 case "s":
-                    if gives_up:
+                    if fences:
                         await self.fence_all()
                     found["closed"] = await self._closed()
                 case "S":
@@ -62,9 +62,9 @@ def _collecting(order: str) -> Any:
                     found["commits"] = [one for one in commits if letter == "c" or one.published]
         live = found["uncommitted"] | await self._addresses(found["commits"])
         namespace = Namespace(uri=repo.objectstore.uri, closed=found["closed"])
-        doomed = clean_run(found["listing"], committed=live, uncommitted=(), namespace=namespace).doomed
+        garbage = clean_run(found["listing"], committed=live, uncommitted=(), namespace=namespace).garbage
         await self.runs.move(found["run"], RunState.MARKED)
-        await SimDeleter().delete(sorted(doomed))
+        await SimDeleter().delete(sorted(garbage))
 
     return collect
 
@@ -117,8 +117,8 @@ _BEHIND: Final = ("uploader, committed run of its commit",)
 
 async def _sweep_then_swept(self: SimCollector, run_id: RunId, plan: str, *, has_grace: bool = False) -> None:
     del has_grace
-    commits, doomed = (part.split() for part in plan.split("|"))
-    await SimDeleter().delete(doomed)
+    commits, garbage = (part.split() for part in plan.split("|"))
+    await SimDeleter().delete(garbage)
     await self.runs.note_swept(run_id)
     await self.runs.move(run_id, RunState.ENDED)
     await self.write_swept(run_id, commits)
@@ -163,7 +163,7 @@ _ALL: Final = tuple(dict.fromkeys(scene.name for scene, _, is_quick in metadata_
 
 async def _check_then_publish(self: SimMetadata) -> None:
     await self.runs.check_not_retired(PLAN)
-    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.EXPIRING, started_ms=0)
     await self.runs.write(PLAN, record, None)
 
 
@@ -209,7 +209,7 @@ STAND_IN_MUTANTS: Final = (
         "swept-after", "swept before the deletes and the end", _BRANCH, patches(SimCollector, sweep=_sweep_then_swept)
     ),
     mutant("tree-unasked", "he asks after the tree's id too", _ALL, patches(RangedTrees, _write=_write_tree_unasked)),
-    mutant("given-back", "given up for ever", _ALL, patches(SimMetadata, sweep=_take_back)),
+    mutant("retired-back", "retired for ever", _ALL, patches(SimMetadata, sweep=_take_back)),
     mutant(
         "plan-checked-early",
         "he looks after his record is there",

@@ -14,7 +14,7 @@ from .deeds import (
     create_branch,
     create_tag,
     delete_branch,
-    give_up,
+    fence,
     hard_reset,
     link,
     read_bytes,
@@ -100,7 +100,7 @@ _KINDS: Final[dict[str, float]] = {
     "reset": 1,
     "link": 1,
     "copy": 2,
-    "give up": 0.5,
+    "fence": 0.5,
     "run": 2,
     "committed run": 0.7,
     "optimised run": 0.7,
@@ -144,10 +144,10 @@ def _drawn(
             # The source is staged or committed, here or on the other branch; or it is not there.
             source, ref = rng.choice((("x", "main"), ("y", "main"), ("z", SIDE), ("x", "main~1")))
             return copy(name, source, key, name, ref=ref)
-        case "give up":
-            return give_up(name)
+        case "fence":
+            return fence(name)
         case "run":
-            return run(name, gives_up=rng.random() < 0.3, in_pages=rng.random() < 0.3, has_grace=is_graceful)
+            return run(name, fences=rng.random() < 0.3, in_pages=rng.random() < 0.3, has_grace=is_graceful)
         case "optimised run":
             return optimised(name)
         case "metadata run":

@@ -141,7 +141,7 @@ class View:
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
     def lists(self) -> dict[str, RunRecord | None]:
-        """The runs that have a list of what they condemn, by id. None: nobody knows of such a run."""
+        """The runs that have a list of what they expire, by id. None: nobody knows of such a run."""
         prefix = PARTITION + b"/run-"
         names = sorted(one[len(prefix) :].decode() for one in self.disk.cells if one.startswith(prefix))
         found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}

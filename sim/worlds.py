@@ -17,8 +17,8 @@ from .deeds import (
     create_branch,
     delete_branch,
     expire,
+    fence,
     freeze,
-    give_up,
     hard_reset,
     issue,
     link_issued,
@@ -153,16 +153,16 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
     yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_LOSS
     yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_LOSS
-    late = client("r", run("r1", gives_up=True))
+    late = client("r", run("r1", fences=True))
     u = client("u", upload("w2", "a", "2"))
-    yield scene("uploader, run that gives up", u, late, staged=[write("w1", "a", "1")]), _ALL
-    # A commit takes the token that the uploader knows, so his first cell is lost. The run gives up his slice and reads.
+    yield scene("uploader, run that fences", u, late, staged=[write("w1", "a", "1")]), _ALL
+    # A commit takes the token that the uploader knows, so his first cell is lost. The run fences his slice and reads.
     # His second cell is in a token that was not frozen, and is committed before he looks at his slice once more.
-    commits = client("r", commit("c0"), run("r1", gives_up=True, commits=True))
-    yield scene("uploader, run that gives up and commits", u, commits, staged=[write("w1", "a", "1")]), _NO_FAULT
-    dies = client("r", run("r1", gives_up=True), again=[run("r2")])
-    yield scene("uploader, run that gives up and comes back", u, dies, staged=[write("w1", "a", "1")]), _NO_LOSS
-    yield scene("uploader, committer, freezer", u, c, client("r", give_up("g1"))), _NONE
+    commits = client("r", commit("c0"), run("r1", fences=True, commits=True))
+    yield scene("uploader, run that fences and commits", u, commits, staged=[write("w1", "a", "1")]), _NO_FAULT
+    dies = client("r", run("r1", fences=True), again=[run("r2")])
+    yield scene("uploader, run that fences and comes back", u, dies, staged=[write("w1", "a", "1")]), _NO_LOSS
+    yield scene("uploader, committer, freezer", u, c, client("r", fence("g1"))), _NONE
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
     closing = client("u", upload("w2", "a", "2"), close("x2"))
     yield scene("uploader that closes, run", closing, r), _ALL
@@ -174,8 +174,8 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     issued = [issue("i0")]
     link = client("l", link_issued("w2", "a", "2"))
     yield scene("linker, expirer that runs", link, client("r", expire("e1"), run("r1")), before=issued), _ALL
-    freezing = client("r", give_up("g1"), clean_records("k1"), run("r1"))
-    yield scene("linker, run after giving up and cleaning", link, freezing, before=issued), _ALL
+    freezing = client("r", fence("g1"), clean_records("k1"), run("r1"))
+    yield scene("linker, run after fencing and cleaning", link, freezing, before=issued), _ALL
     linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
     yield (
         scene("two linkers, run", linking_again, client("m", link_issued("w4", "b", "4")), r, before=issued),
@@ -213,9 +213,7 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         _ALL,
     )
     yield (
-        scene(
-            "copier, run after giving up and cleaning", client("w", copier), client("r", gone, *_DOOM), before=source
-        ),
+        scene("copier, run after fencing and cleaning", client("w", copier), client("r", gone, *_TAKE), before=source),
         _ALL,
     )
     # Somebody reads bytes, and the run waits for those whom it saw reading when it had marked.
@@ -227,7 +225,7 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
     renamer = client("w", copy("w2", "d", "a", "2"), delete("d2", "d"))
     yield scene("renamer, run in pages", renamer, paged, staged=both), _ALL
-    # Committed data: the first of two commits, or what only an old reading of `main` names, is given up.
+    # Committed data: the first of two commits, or what only an old reading of `main` names, expires.
     past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2")]
     t = client("r", committed_run("r1"))
     yield scene("brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past), _ALL
@@ -288,5 +286,5 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
 
 
-_DOOM: Final = (give_up("g1"), clean_records("k1"), run("r1"))
+_TAKE: Final = (fence("g1"), clean_records("k1"), run("r1"))
 """Take an owner for dead, remove the record that was his, and collect: what he still does may not count."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
-    DOOMED,
+    GARBAGE,
     LEDGER,
     Deferred,
     Manifest,
@@ -27,11 +27,11 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import Deleter
 from lakebed.versions import RunRecord, Versions, encode_record, keys
-from tests.gc.doomed import plan_of
+from tests.gc.garbage import plan_of
 
 
 def folder_of(run: str) -> str:
-    return f"{run_folder(RunKind.COMMITTED, RunId(run))}doomed/"
+    return f"{run_folder(RunKind.COMMITTED, RunId(run))}garbage/"
 
 
 async def defer(
@@ -61,20 +61,20 @@ async def defer(
                 seen=seen[number % len(seen)],
             )
         )
-    doomed = manifest_of(DOOMED, folder_of(run), [plan.parts[0] for plan in found])
-    await hold(versions, doomed, run=run)
-    return doomed
+    garbage = manifest_of(GARBAGE, folder_of(run), [plan.parts[0] for plan in found])
+    await hold(versions, garbage, run=run)
+    return garbage
 
 
-async def hold(versions: Versions, doomed: Manifest, *, run: str = "r1") -> None:
+async def hold(versions: Versions, garbage: Manifest, *, run: str = "r1") -> None:
     """Write down that the run holds what this table names."""
-    waiting = encode_deferred(Deferred(run_id=run, kind=RunKind.COMMITTED, doomed=doomed))
+    waiting = encode_deferred(Deferred(run_id=run, kind=RunKind.COMMITTED, garbage=garbage))
     await versions.objectstore.put(deferred_path(RunKind.COMMITTED, run), waiting)
     record = RunRecord(
         kind=RunKind.COMMITTED,
         state=RunState.SWEEPING,
         started_ms=versions.ports.clock.now_ms(),
-        plan=doomed.digest(),
+        plan=garbage.digest(),
         swept=True,
         until_ms=versions.ports.clock.now_ms() + DAY_MS,
         window="1d",
@@ -82,11 +82,11 @@ async def hold(versions: Versions, doomed: Manifest, *, run: str = "r1") -> None
     await _write(versions, run, record)
 
 
-async def purge(versions: Versions, deleter: Deleter, doomed: Manifest, *, run: str = "r1") -> None:
+async def purge(versions: Versions, deleter: Deleter, garbage: Manifest, *, run: str = "r1") -> None:
     """Delete what the run held, record it, and end the run."""
-    for part in doomed.parts:
-        data = await versions.objectstore.get(doomed.folder + part.name)
-        rows = read_part(doomed, DOOMED, part, data).to_pylist()
+    for part in garbage.parts:
+        data = await versions.objectstore.get(garbage.folder + part.name)
+        rows = read_part(garbage, GARBAGE, part, data).to_pylist()
         await deleter.delete([row["address"] for row in rows])
         facts = {"run_id": run, "state": "deleted", "deleted_at": versions.ports.clock.now_ms(), "error": ""}
         table = pa.Table.from_pylist([{**row, **facts} for row in rows], schema=arrow_schema(LEDGER))

@@ -18,7 +18,7 @@ from lakebed.gc.protocol import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Ser
 from lakebed.gc.resume import recheck_of, unfinished_runs
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService
-from lakebed.gc.strays import run_file, tree_file
+from lakebed.gc.unknown_files import run_file, tree_file
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions
 
@@ -41,13 +41,13 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a collection did: `doomed` is its table, `failed` are keys that stayed, `swept` the commits that went."""
+    """What a collection did: `garbage` is its table, `failed` are keys that stayed, `swept` the commits that went."""
 
     run_id: str
-    doomed: frozenset[str]
+    garbage: frozenset[str]
     failed: frozenset[str]
     swept: frozenset[CommitId]
-    strays: frozenset[str]
+    unknown_files: frozenset[str]
 
 
 class Collector:
@@ -92,23 +92,23 @@ class Collector:
     async def outcome(self, run_id: str) -> Collected:
         store, plan = self.context.store, await read_plan(self.context.store, run_id)
         commits: set[str] = set()
-        doomed = plan.doomed
+        garbage = plan.garbage
         if plan.kind.publishes:
             view = await self.context.service.run(run_id)
             assert view is not None
             cleared = await recheck_of(store, plan, view)
             table = await self.context.read(cleared.commits, protocol.COMMITS)
-            commits = set(table.filter(table["condemned"])["id"].to_pylist())
-            doomed = cleared.doomed
-        taken = msgspec.structs.replace(plan, doomed=doomed)
-        tables = [await read_garbage(store, taken, part) for part in doomed.parts]
+            commits = set(table.filter(table["expiring"])["id"].to_pylist())
+            garbage = cleared.garbage
+        taken = msgspec.structs.replace(plan, garbage=garbage)
+        tables = [await read_garbage(store, taken, part) for part in garbage.parts]
         addresses = [key for table in tables for key in table["address"].to_pylist()]
         return Collected(
             run_id=run_id,
-            doomed=frozenset(addresses),
+            garbage=frozenset(addresses),
             failed=frozenset([key async for key in self._failed(run_id)]),
             swept=frozenset(map(CommitId, commits)),
-            strays=frozenset(plan.strays),
+            unknown_files=frozenset(plan.unknown_files),
         )
 
     async def _failed(self, run_id: str) -> AsyncIterator[str]:
@@ -148,7 +148,7 @@ class MetadataCollector(Collector):
         wanted = (await self.context.read(plan.leftovers, LEFTOVERS)).to_pylist()
         files: dict[str, str] = {}
         runs: dict[str, list[str]] = {row["id"]: [] for row in wanted if row["kind"] == "run"}
-        for part in plan.doomed.parts:
+        for part in plan.garbage.parts:
             for key in (await read_garbage(self.context.store, plan, part))["address"].to_pylist():
                 if id_ := tree_file(key):
                     files[id_] = key
@@ -165,4 +165,4 @@ class MetadataCollector(Collector):
         leftovers = await write_input(store, folder_in(plan, LEFTOVERS.name), LEFTOVERS, table)
         await write_plan(store, msgspec.structs.replace(plan, leftovers=leftovers))
         await flow.apply(self.context, plan.run_id, grace_s=0)
-        return (await self.outcome(plan.run_id)).doomed
+        return (await self.outcome(plan.run_id)).garbage

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.base import FOREIGN_SLICE, CommitId, MetarangeId, NotFound, RangeId, RunId, format_address, parse_address
 from lakebed.gc.protocol import (
     COMMITS,
-    DOOMED,
+    GARBAGE,
     REFS,
     UNCOMMITTED,
     End,
@@ -56,7 +56,7 @@ from lakebed.versions import RefState, Versions
 class Specified:
     """`saved` is what a run of uncommitted data leaves for the next."""
 
-    doomed: frozenset[str]
+    garbage: frozenset[str]
     saved: Saved = NOTHING_SAVED
 
 
@@ -97,10 +97,10 @@ class Specification:
             young_since_ms=young_since_ms,
             uploaded_ms=listing if young_since_ms is None else await self._ages(listing, base.kept | uploads),
         )
-        plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(found.doomed, reason="unreferenced"))
+        plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(found.garbage, reason="unreferenced"))
         await self._service.mark(started.run_id, Mark(plan=plan))
         await self._service.end(started.run_id, End(plan=plan.digest()))
-        return Specified(doomed=found.doomed, saved=saved)
+        return Specified(garbage=found.garbage, saved=saved)
 
     async def _listing(self, namespace: Namespace, base: Saved) -> dict[str, int]:
         """When each object was written: of all below `data/`, or of closed slices that the base has not."""
@@ -185,8 +185,8 @@ def _address(row: dict[str, Any]) -> str:
     return row["address"] if row["slice"] == FOREIGN_SLICE else format_address(row["slice"], row["sequence"])
 
 
-def plan_of(doomed: frozenset[str], *, reason: str) -> pa.Table:
-    keys = sorted(doomed)
+def plan_of(garbage: frozenset[str], *, reason: str) -> pa.Table:
+    keys = sorted(garbage)
     places = [parse_address(key) or (FOREIGN_SLICE, 0) for key in keys]
     count = len(keys)
     columns: list[list[Any]] = [
@@ -199,7 +199,7 @@ def plan_of(doomed: frozenset[str], *, reason: str) -> pa.Table:
         [0] * count,
         [""] * count,
     ]
-    schema = arrow_schema(DOOMED)
+    schema = arrow_schema(GARBAGE)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )

@@ -26,7 +26,7 @@ from lakebed.gc.recording import Ledger, Swept
 from lakebed.gc.sweep import remove_with
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock
-from tests.gc.doomed import context_of, plan_of, sweep_part, task_of
+from tests.gc.garbage import context_of, plan_of, sweep_part, task_of
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 PARTS = {"part-0.parquet": ["data/s/a001", "data/s/a002", "data/t/a003"], "part-1.parquet": ["data/t/b001"]}
@@ -140,7 +140,7 @@ def collect_beside(folder: Path, plans: Sequence[protocol.Manifest]) -> None:
 
     async def collect() -> None:
         store = opened(folder)
-        source, rows, effort = from_tables(plans, protocol.DOOMED)
+        source, rows, effort = from_tables(plans, protocol.GARBAGE)
         engine = context_of(store).engine
         held = await deal_keys(engine, source, rows, uri=store.uri, folder="_lakefs/held/", effort=effort)
         tables = await read_bucketed(task_of(store), held, Share(0, BUCKETS), NAMED)

@@ -39,7 +39,7 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
-from tests.gc.doomed import task_of
+from tests.gc.garbage import task_of
 
 ALL = Share(0, BUCKETS)
 FOLDER = "_lakefs/retention/gc/uncommitted/run/live/"

@@ -36,9 +36,9 @@ def test_a_plan_tells_what_goes_and_why_and_shows_no_control_characters() -> Non
         refs=manifest,
         commit_counts=CommitCounts(all=30, kept=20, expired=9, swept=1),
         range_counts=RangeCounts(live=4, expired=5),
-        doomed=manifest,
+        garbage=manifest,
         totals=Totals(all=total, by_rule={"main: 7d": total}, by_prefix={"a\x1b[2J/": total}),
-        strays=("_lakefs/x",),
+        unknown_files=("_lakefs/x",),
     )
 
     text = "\n".join(plan_text(plan))

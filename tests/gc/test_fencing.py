@@ -60,7 +60,7 @@ async def test_numbers_go_on_when_old_claims_are_removed(store: MemoryObjectStor
     assert fence.key.endswith("/000000000003.json")
 
 
-async def test_a_stray_file_among_the_claims_stops_nobody(store: MemoryObjectStore) -> None:
+async def test_an_unknown_file_among_the_claims_stops_nobody(store: MemoryObjectStore) -> None:
     fence, _ = await claim(store, LiveClock(), "r1")
     await store.put(APPLYING_PREFIX + "zzz.txt", b"mine")
 

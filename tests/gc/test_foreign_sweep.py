@@ -8,7 +8,7 @@ from lakebed.base import format_address
 from lakebed.gc import protocol
 from lakebed.gc.recording import Swept
 from lakebed.objectstore import MemoryDeleter
-from tests.gc.doomed import LEDGER, PART, Dated, plan_of, sweep_part
+from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
 
 OURS = format_address(7, 1)
 KEYS = [OURS, "data/imported/a", "data/imported/b"]

@@ -22,7 +22,7 @@ def commits(*rows: dict[str, Any]) -> pa.Table:
             "metarange_id": f"m-{row['id']}",
             "parents": [],
             "swept": False,
-            "condemned": False,
+            "expiring": False,
         }
         | row
         for row in rows
@@ -104,7 +104,7 @@ def test_a_ref_to_a_commit_without_record_stops_the_run() -> None:
 
 def test_a_recheck_reads_commits_that_are_new_and_such_as_were_taken_out() -> None:
     planned = HISTORY.slice(2, 1)
-    now = commits({"id": "a", "condemned": True}, {"id": "b"}, {"id": "c"}, {"id": "d", "swept": True}, {"id": "new"})
+    now = commits({"id": "a", "expiring": True}, {"id": "b"}, {"id": "c"}, {"id": "d", "swept": True}, {"id": "new"})
 
     new, old = newly_kept(planned, now)
 

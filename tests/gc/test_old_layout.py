@@ -13,7 +13,7 @@ from lakebed.gc.kinds import old_layout
 from lakebed.gc.kinds.old_layout import NamespaceInside, list_elsewhere
 from lakebed.objectstore import ObjectStat, ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
-from tests.gc.doomed import task_of
+from tests.gc.garbage import task_of
 from tests.objectstore.s3_servers import make_bucket, serve_s3
 
 SLICES = [slice_name(number) for number in (5, 7, 1 << 62)]
@@ -96,7 +96,7 @@ async def test_a_name_that_sorts_behind_all_others_of_its_slice_is_told_and_kept
 
     files, found = await list_elsewhere(objectstore, FOLDER)
 
-    assert found.strays == (stray,)
+    assert found.unknown_files == (stray,)
     assert files.rows == 1
 
 

@@ -8,9 +8,9 @@ from lakebed.base import slice_name
 from lakebed.gc import protocol
 from lakebed.gc.recording import Swept
 from lakebed.objectstore import MemoryDeleter
-from tests.gc.doomed import LEDGER, PART, Dated, plan_of, sweep_part
+from tests.gc.garbage import LEDGER, PART, Dated, plan_of, sweep_part
 
-FOLDER = "_lakefs/retention/gc/uncommitted/r1/doomed.elsewhere/"
+FOLDER = "_lakefs/retention/gc/uncommitted/r1/garbage.elsewhere/"
 KEYS = ["data/flat", "t/a", "t/b"]
 
 

@@ -15,7 +15,7 @@ from lakebed.gc import Collector, NoRules, context, protocol
 from lakebed.gc.files import Files, Lake
 from lakebed.gc.live_side import LiveSide, UnknownAnswer
 from lakebed.gc.protocol import (
-    STRAYS_MAX,
+    UNKNOWN_FILES_MAX,
     BadInput,
     CommitCounts,
     Part,
@@ -29,8 +29,8 @@ from lakebed.gc.protocol import (
     Total,
     Totals,
 )
-from lakebed.gc.strays import strays_among
 from lakebed.gc.tables import VERDICTS
+from lakebed.gc.unknown_files import unknown_files_among
 from lakebed.gc.verdicts import TOTALS_MAX, sum_totals, totals_of
 from lakebed.objectstore import ObjectStoreOptions
 
@@ -69,7 +69,7 @@ PLAN = Plan(
     refs=empty(protocol.REFS),
     commit_counts=CommitCounts(all=3, kept=1, expired=1, swept=1),
     range_counts=RangeCounts(live=1, expired=1),
-    doomed=empty(protocol.DOOMED),
+    garbage=empty(protocol.GARBAGE),
     totals=Totals(all=Total(objects=1, size_bytes=2)),
 )
 
@@ -158,7 +158,7 @@ def test_totals_of_very_many_names_still_add_up() -> None:
     assert totals.by_prefix["…"].objects == 5
 
 
-def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
+def test_only_files_that_nobody_of_ours_writes_are_unknown_files() -> None:
     id_ = "0" * 64
     known = [
         "_lakefs/dummy",
@@ -167,7 +167,7 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         PATH,
         "_lakefs/retention/gc/committed/r1/manifests/uncommitted.abc0.page-00001.json",
         "_lakefs/retention/gc/committed/r1/closed.abc0.json",
-        "_lakefs/retention/gc/committed/r1/doomed.0123456789abcdef/part-00000-00001.parquet",
+        "_lakefs/retention/gc/committed/r1/garbage.0123456789abcdef/part-00000-00001.parquet",
         "_lakefs/retention/gc/committed/r1/recheck.0123456789abcdef.json",
         "_lakefs/retention/gc/uncommitted/r1/uncommitted/part-00000.parquet",
         "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
@@ -184,13 +184,13 @@ def test_only_files_that_nobody_of_ours_writes_are_strays() -> None:
         "_lakefs/retention/gc/applying/999999999999.json",
     ]
 
-    assert strays_among([*known, *strange]).keys == tuple(sorted(strange))
+    assert unknown_files_among([*known, *strange]).keys == tuple(sorted(strange))
 
 
-def test_strays_are_counted_and_only_some_of_them_told() -> None:
-    found = strays_among(f"_lakefs/{number}" for number in range(STRAYS_MAX + 5))
+def test_unknown_files_are_counted_and_only_some_of_them_told() -> None:
+    found = unknown_files_among(f"_lakefs/{number}" for number in range(UNKNOWN_FILES_MAX + 5))
 
-    assert (len(found.plus(found).keys), found.plus(found).count) == (STRAYS_MAX, 2 * (STRAYS_MAX + 5))
+    assert (len(found.plus(found).keys), found.plus(found).count) == (UNKNOWN_FILES_MAX, 2 * (UNKNOWN_FILES_MAX + 5))
 
 
 class Answers:

@@ -18,7 +18,7 @@ from lakebed.gc.ranges import PREFIXES_MAX, _pack, _prefixes, effort_of_ends, fr
 from lakebed.gc.tables import LIVE, RANGES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows
-from tests.gc.doomed import context_of, task_of
+from tests.gc.garbage import context_of, task_of
 
 SLICE = slice_number(opened_at_ms=1_790_000_000_000, random_bits=7)
 NAMESPACE = Namespace("local://lake/repo")

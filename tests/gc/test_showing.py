@@ -17,8 +17,8 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     BadInput,
     CommitCounts,
-    DoomedObject,
     ExpiringCommit,
+    GarbageObject,
     Plan,
     RangeCounts,
     RunKind,
@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> Any:
         yield found
 
 
-def doomed(*objects: tuple[str, str]) -> pa.Table:
+def garbage(*objects: tuple[str, str]) -> pa.Table:
     rows = [
         {
             "address": address,
@@ -55,14 +55,14 @@ def doomed(*objects: tuple[str, str]) -> pa.Table:
         }
         for address, path in objects
     ]
-    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.DOOMED))
+    return pa.Table.from_pylist(rows, protocol.arrow_schema(protocol.GARBAGE))
 
 
 def write_input(files: Files, folder: str, table: protocol.Table, rows: pa.Table) -> protocol.Manifest:
     return files.act(lambda store: context.write_input(store, folder, table, rows))
 
 
-def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[protocol.DoomedObject]:
+def objects_of(files: Files, plan: Plan, *, prefix: str = "") -> Iterator[protocol.GarbageObject]:
     return files.each(lambda store: showing.objects_of(store, plan, prefix=prefix))
 
 
@@ -73,9 +73,9 @@ def expiring_of(files: Files, plan: Plan, *, limit: int) -> list[protocol.Expiri
 def written(files: Files) -> Plan:
     """Two parts of objects; and a history of which two commits expired."""
     parts = []
-    for number, rows in enumerate((doomed(("x/1", "logs/a"), ("x/2", "logs/b")), doomed(("x/3", "raw/c")))):
-        data, name = protocol.encode_part(protocol.DOOMED, rows), f"part-{number}.parquet"
-        files.write(f"{FOLDER}doomed/{name}", data)
+    for number, rows in enumerate((garbage(("x/1", "logs/a"), ("x/2", "logs/b")), garbage(("x/3", "raw/c")))):
+        data, name = protocol.encode_part(protocol.GARBAGE, rows), f"part-{number}.parquet"
+        files.write(f"{FOLDER}garbage/{name}", data)
         parts.append(protocol.part_of(name, data, rows=rows.num_rows))
     history = [("a", 30, []), ("b", 20, ["a"]), ("c", 1, ["b"]), ("lost", 15, [])]
     commits = [
@@ -86,12 +86,12 @@ def written(files: Files) -> Plan:
             "metarange_id": f"m-{id_}",
             "parents": parents,
             "swept": False,
-            "condemned": False,
+            "expiring": False,
         }
         for id_, age, parents in history
     ]
     refs = [{"kind": "branch", "name": "main", "commit_id": "c", "state": "active"}]
-    condemned = write_input(files, f"{FOLDER}condemned/", protocol.CONDEMNED, pa.table({"id": ["a", "lost"]}))
+    expired = write_input(files, f"{FOLDER}expired/", protocol.EXPIRED, pa.table({"id": ["a", "lost"]}))
     return Plan(
         run_id="r1",
         kind=RunKind.COMMITTED,
@@ -110,10 +110,10 @@ def written(files: Files) -> Plan:
         refs=write_input(
             files, f"{FOLDER}refs/", protocol.REFS, pa.Table.from_pylist(refs, protocol.arrow_schema(protocol.REFS))
         ),
-        condemned=condemned,
+        expired=expired,
         commit_counts=CommitCounts(all=4, kept=2, expired=2, swept=0),
         range_counts=RangeCounts(live=1, expired=2),
-        doomed=protocol.manifest_of(protocol.DOOMED, f"{FOLDER}doomed/", parts),
+        garbage=protocol.manifest_of(protocol.GARBAGE, f"{FOLDER}garbage/", parts),
         totals=Totals(all=Total(objects=3, size_bytes=3 * 2048)),
     )
 
@@ -124,7 +124,7 @@ def test_the_objects_of_a_plan_are_read_part_by_part(files: Files) -> None:
     found = list(objects_of(files, plan))
 
     assert [one.address for one in found] == ["x/1", "x/2", "x/3"]
-    assert found[0] == DoomedObject(
+    assert found[0] == GarbageObject(
         address="x/1", size_bytes=2048, reason="expired", rule="main: 7d", last_seen_ms=NOW, path="logs/a"
     )
 
@@ -157,7 +157,7 @@ def test_the_commits_that_expire_come_newest_first_with_the_rule_that_lets_them_
 
 
 def test_a_plan_of_uncommitted_data_lets_no_commit_expire(files: Files) -> None:
-    plan = msgspec.structs.replace(written(files), condemned=None, rules=None, kind=RunKind.UNCOMMITTED)
+    plan = msgspec.structs.replace(written(files), expired=None, rules=None, kind=RunKind.UNCOMMITTED)
 
     assert expiring_of(files, plan, limit=10) == []
 
@@ -177,7 +177,7 @@ def test_objects_are_told_by_path_and_address(files: Files) -> None:
 
 
 def test_objects_in_no_commit_have_no_column_of_paths() -> None:
-    one = DoomedObject(address="data/x", size_bytes=1, reason="unreferenced", rule="", last_seen_ms=NOW, path="")
+    one = GarbageObject(address="data/x", size_bytes=1, reason="unreferenced", rule="", last_seen_ms=NOW, path="")
 
     assert next(objects_text([one])).startswith("ADDRESS")
 

@@ -49,8 +49,8 @@ async def test_files_of_trees_and_of_runs_are_told_from_unknown_ones(store: Page
     assert {run: [stat.key for stat in stats] for run, stats in special.runs.items()} == {
         ("committed", "r1"): [f"{GC_PREFIX}committed/r1/{name}.json" for name in ("deferred", "plan", "purge")]
     }
-    assert special.strays.keys == ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz")
-    assert special.strays.count == 3
+    assert special.unknown_files.keys == ("_lakefs/notes", f"{GC_PREFIX}ledger/notes", f"{GC_PREFIX}zzz")
+    assert special.unknown_files.count == 3
 
 
 async def test_files_that_something_names_are_taken_out(store: Pages) -> None:

@@ -136,7 +136,7 @@ def test_a_null_candidate_stops_the_run(column: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["bitmap", "addresses", "bucket"])
-def test_a_null_live_row_stops_the_run_instead_of_dooming_what_it_named(column: str) -> None:
+def test_a_null_live_row_stops_the_run_instead_of_taking_what_it_named(column: str) -> None:
     table = live(1)
     place = table.schema.get_field_index(column)
     broken = table.set_column(place, column, pa.nulls(1, table.schema.field(column).type))

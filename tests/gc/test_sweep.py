@@ -11,7 +11,7 @@ from lakebed.gc import protocol
 from lakebed.gc.recording import Ledger
 from lakebed.gc.sweep import BATCH_KEYS
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
-from tests.gc.doomed import FOLDER, plan_of, sweep_part
+from tests.gc.garbage import FOLDER, plan_of, sweep_part
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 

@@ -21,15 +21,15 @@ from lakebed.cli.gc.text import (
     plan_text,
     plan_texts,
     report_text,
+    run_status_text,
     runs_text,
-    standing_text,
     state_text,
     view_text,
 )
 from lakebed.cli.gc.why import why_text
 from lakebed.cli.output import human_time
 from lakebed.cli.progress import CLEAR, Line
-from lakebed.gc import ListedRun, RunNotReady, SparkFailed, Standing, protocol, standing_by_record, unforeseen
+from lakebed.gc import ListedRun, RunNotReady, RunStatus, SparkFailed, protocol, run_status_by_record, unforeseen
 from lakebed.gc.preflight import state_to_apply
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -76,10 +76,10 @@ def plan(**more: object) -> Plan:
         rules_version=3,
         commits=manifest,
         refs=manifest,
-        condemned=manifest,
+        expired=manifest,
         commit_counts=CommitCounts(all=30, kept=20, expired=9, swept=1),
         range_counts=RangeCounts(live=4, expired=5),
-        doomed=manifest,
+        garbage=manifest,
         totals=Totals(
             all=Total(objects=1003, size_bytes=40 << 20),
             by_reason={"expired": large, "dangling": small},
@@ -116,7 +116,7 @@ def test_the_page_shows_every_way_in_which_a_plan_is_counted() -> None:
 
 
 def test_names_of_other_people_put_no_element_and_no_control_into_the_page() -> None:
-    page = plan_html(plan(strays=(HOSTILE,), repository=HOSTILE))
+    page = plan_html(plan(unknown_files=(HOSTILE,), repository=HOSTILE))
 
     reader = Reader(page)
 
@@ -214,8 +214,8 @@ def report(**more: object) -> RunReport:
         last_read_slice="",
         slices_listed=0,
         inputs={},
-        objects_doomed=5,
-        bytes_doomed=10,
+        garbage_objects=5,
+        garbage_bytes=10,
         objects_deleted=4,
         bytes_deleted=9,
         objects_failed=0,
@@ -246,7 +246,7 @@ def test_a_run_that_ended_without_deleting_does_not_look_as_if_it_had() -> None:
 
 
 def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it() -> None:
-    found = Standing(
+    found = RunStatus(
         run_id="r1",
         kind=RunKind.UNCOMMITTED,
         state="marked",
@@ -257,7 +257,7 @@ def test_a_run_that_is_being_applied_says_how_far_it_is_and_what_goes_on_with_it
         began_ms=NOW,
         window="7d",
     )
-    lines = [*standing_text(found, "lakebed gc apply lakefs://lake r1")]
+    lines = [*run_status_text(found, "lakebed gc apply lakefs://lake r1")]
 
     assert "state:   applying" in lines
     assert "done:    728 of 4,200 objects" in lines
@@ -272,12 +272,12 @@ def test_a_plan_of_uncommitted_data_that_a_collection_of_metadata_took_says_so_w
         state_to_apply(view, msgspec.structs.replace(plan(), kind=RunKind.UNCOMMITTED))
 
 
-def test_commits_are_counted_only_while_they_are_condemned() -> None:
+def test_commits_are_counted_only_while_they_are_expiring() -> None:
     view = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=NOW, plan="x")
 
-    assert "condemns" not in "\n".join(view_text(view))
-    assert "condemns:  2 commits" in "\n".join(
-        view_text(msgspec.structs.replace(view, state=RunState.SWEEPING, condemned=2))
+    assert "expires" not in "\n".join(view_text(view))
+    assert "expires:  2 commits" in "\n".join(
+        view_text(msgspec.structs.replace(view, state=RunState.SWEEPING, expiring=2))
     )
 
 
@@ -286,11 +286,11 @@ def test_a_run_that_is_over_is_told_as_of_then() -> None:
     applied = f"applied {human_time(NOW // 1000)}: deleted 4 objects, 9 B"
 
     assert applied_text(report()) == f"r1 was {applied}"
-    assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(standing_by_record(view), report()))]
+    assert f"state:    {applied}" in [*plan_text(plan(), state=outcome(run_status_by_record(view), report()))]
 
 
 def test_the_page_of_an_applied_plan_says_so_and_tells_until_when_it_is_deferred() -> None:
-    deferred = report(objects_doomed=5, bytes_doomed=18 << 10, objects_deleted=0, deferred_until_ms=NOW + DAY_MS)
+    deferred = report(garbage_objects=5, garbage_bytes=18 << 10, objects_deleted=0, deferred_until_ms=NOW + DAY_MS)
     words = Reader(plan_html(plan(), deferred)).words
 
     assert f"deferred5 objects, 18 KiB, until {human_time((NOW + DAY_MS) // 1000)}" in words
@@ -308,7 +308,7 @@ def test_a_deferred_run_says_until_when() -> None:
     assert "state:  deferred" in lines
     assert f"until:  {human_time((NOW + DAY_MS) // 1000)}" in lines
     assert "deferred" not in "\n".join(view_text(msgspec.structs.replace(view, is_purging=True)))
-    assert report_text(report(objects_doomed=5, bytes_doomed=9, deferred_until_ms=NOW)) == (
+    assert report_text(report(garbage_objects=5, garbage_bytes=9, deferred_until_ms=NOW)) == (
         f"r1 (committed): deferred 5 objects, 9 B, until {human_time(NOW // 1000)}"
     )
 

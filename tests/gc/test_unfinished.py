@@ -30,10 +30,10 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each
 from lakebed.gc.service import RulesChanged
-from lakebed.gc.status import Standing, left_off
+from lakebed.gc.status import RunStatus, left_off
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.runtime import LiveTasks
-from tests.gc.doomed import context_of
+from tests.gc.garbage import context_of
 from tests.gc.test_telling import plan
 
 NOW = 1_790_000_000_000
@@ -109,7 +109,7 @@ def test_a_file_that_does_not_say_how_a_run_was_begun_stops_and_the_run_is_named
 
 
 def uncommitted(run_id: str, *, beside: tuple[str, ...] = ()) -> Plan:
-    return replace(plan(), kind=RunKind.UNCOMMITTED, run_id=run_id, beside=beside, condemned=None, totals=Totals())
+    return replace(plan(), kind=RunKind.UNCOMMITTED, run_id=run_id, beside=beside, expired=None, totals=Totals())
 
 
 def test_a_nightly_run_with_a_window_moves_aside_what_was_begun_without_one() -> None:
@@ -224,7 +224,7 @@ def test_a_command_ends_at_once_where_nobody_answers() -> None:
 @pytest.mark.parametrize(
     ("state", "done", "told"),
     [
-        (RunState.CONDEMNING, None, "stopped before run r1 deleted anything; apply it again: go on"),
+        (RunState.EXPIRING, None, "stopped before run r1 deleted anything; apply it again: go on"),
         (
             RunState.SWEEPING,
             0,
@@ -244,7 +244,7 @@ def test_a_command_ends_at_once_where_nobody_answers() -> None:
 def test_who_stops_an_apply_is_told_whether_a_nightly_run_goes_on_with_it(
     state: RunState, done: int | None, told: str
 ) -> None:
-    found = Standing(
+    found = RunStatus(
         run_id="r1", kind=RunKind.COMMITTED, state=state, started_ms=1, began_ms=2, objects=2, objects_done=done
     )
 

@@ -21,7 +21,7 @@ def test_a_new_folder_and_an_empty_one_become_data_folders(tmp_path: Path) -> No
         prepare_folder(folder)
         prepare_folder(folder)
 
-        assert (folder / "lakebed.json").read_text() == '{"format": 3}\n'
+        assert (folder / "lakebed.json").read_text() == '{"format": 4}\n'
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:

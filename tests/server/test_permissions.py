@@ -272,7 +272,7 @@ class TestCollections:
         assert (await planner.get(repo)).status_code == 200, "it asks where the namespace is"
         assert (await planner.post(run + "/uncommitted")).status_code == 200
         assert (await planner.post(run + "/commits")).status_code == 200
-        for step in ("applying", "condemn", "give-up", "sweeping", "ended"):
+        for step in ("applying", "expire", "retire", "sweeping", "ended"):
             assert (await planner.post(f"{run}/{step}", json={})).status_code == 403, step
         assert (await planner.post(repo + "/gc/purging")).status_code == 403
         assert (await planner.post(run + "/abandoned")).status_code == 200
@@ -290,7 +290,7 @@ class TestCollections:
         assert (await operator.put(repo + self.RULES[1], json=self.RULES[2])).status_code == 204
         assert (await operator.post(repo + "/gc/planning")).json() == {"has_rules": True}
         run = (await operator.post(repo + "/gc/runs", json={"kind": "uncommitted"})).json()["run_id"]
-        for step in ("applying", "condemn", "sweeping", "ended"):
+        for step in ("applying", "expire", "sweeping", "ended"):
             assert (await operator.post(f"{repo}/gc/runs/{run}/{step}", json={})).status_code not in {401, 403}, step
         assert (await operator.post(repo + "/gc/restore", json={"run_id": run})).status_code == 404, "none is there"
         assert (await operator.delete(repo + "/branches/main")).status_code == 401

@@ -14,7 +14,7 @@ from lakebed.objectstore import open_deleter
 from lakebed.server import AppState
 
 
-def doomed(addresses: list[str]) -> pa.Table:
+def garbage(addresses: list[str]) -> pa.Table:
     rows = len(addresses)
     columns = {
         "address": addresses,
@@ -26,7 +26,7 @@ def doomed(addresses: list[str]) -> pa.Table:
         "last_seen_at": [0] * rows,
         "path": ["a/b"] * rows,
     }
-    schema = protocol.arrow_schema(protocol.DOOMED)
+    schema = protocol.arrow_schema(protocol.GARBAGE)
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
 
 
@@ -36,8 +36,8 @@ def write(state: AppState, repo: str) -> Any:
 
     async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
         objectstore = (await state.catalog.get(repo.rpartition("/")[2])).objectstore
-        folder = protocol.input_folder(kind, protocol.check_run_id(run_id), "doomed")
-        data = protocol.encode_part(protocol.DOOMED, doomed(addresses))
+        folder = protocol.input_folder(kind, protocol.check_run_id(run_id), "garbage")
+        data = protocol.encode_part(protocol.GARBAGE, garbage(addresses))
         part = protocol.part_of("part-00000.parquet", data, rows=len(addresses))
         await objectstore.put(folder + part.name, data)
         nothing = protocol.manifest_of(protocol.COMMITS, folder, [])
@@ -54,7 +54,7 @@ def write(state: AppState, repo: str) -> Any:
             refs=nothing,
             commit_counts=protocol.CommitCounts(all=0, kept=0, expired=0, swept=0),
             range_counts=protocol.RangeCounts(live=0, expired=0),
-            doomed=protocol.manifest_of(protocol.DOOMED, folder, [part]),
+            garbage=protocol.manifest_of(protocol.GARBAGE, folder, [part]),
             totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
         )
         await objectstore.put(protocol.plan_path(kind, run_id), protocol.encode_plan(plan))

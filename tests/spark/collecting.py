@@ -107,11 +107,11 @@ class Collecting:
         """The addresses in a plan."""
         return {one.address for one in self.on(None).objects(run_id)}
 
-    def doomed(self, spark: SparkSession | None, run_id: str) -> DataFrame:
-        return self.on(spark).doomed(run_id)
+    def garbage(self, spark: SparkSession | None, run_id: str) -> DataFrame:
+        return self.on(spark).garbage(run_id)
 
-    def condemned(self, spark: SparkSession | None, run_id: str) -> DataFrame:
-        return self.on(spark).condemned(run_id)
+    def expired(self, spark: SparkSession | None, run_id: str) -> DataFrame:
+        return self.on(spark).expired(run_id)
 
     def differing(self, spark: SparkSession | None, a: str, b: str) -> DataFrame:
         return self.on(spark).differing(a, b)

@@ -24,10 +24,9 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.protocol import (
     Apply,
     CommitCounts,
-    Condemn,
     Defer,
     End,
-    GiveUp,
+    Expire,
     Mark,
     PrepareCommits,
     Purge,
@@ -35,6 +34,7 @@ from lakebed.gc.protocol import (
     RangeCounts,
     ReadUncommitted,
     Restore,
+    RetireLeftovers,
     RunKind,
     StartRun,
     Sweep,
@@ -161,7 +161,7 @@ class Lakeside:
         return sorted(self.folder.glob(pattern))
 
     def plan_of(self, *addresses: str) -> Plan:
-        """A marked run whose plan dooms just these, as nobody would plan it."""
+        """A marked run whose plan lists just these, as nobody would plan it."""
         side = LiveSide(self, "repo")
         run = side.start(RunKind.UNCOMMITTED)
         side.uncommitted(run.run_id)
@@ -178,9 +178,9 @@ class Lakeside:
             "path": [""] * len(places),
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
-            table = pa.table(rows, protocol.arrow_schema(protocol.DOOMED))
-            doomed = files.act(lambda store: write_input(store, run.folder + "doomed/", protocol.DOOMED, table))
-            side.marked(run.run_id, doomed)
+            table = pa.table(rows, protocol.arrow_schema(protocol.GARBAGE))
+            garbage = files.act(lambda store: write_input(store, run.folder + "garbage/", protocol.GARBAGE, table))
+            side.marked(run.run_id, garbage)
             plan = Plan(
                 run_id=run.run_id,
                 kind=run.kind,
@@ -194,7 +194,7 @@ class Lakeside:
                 refs=prepared.refs,
                 commit_counts=CommitCounts(all=1, kept=1, expired=0, swept=0),
                 range_counts=RangeCounts(live=0, expired=0),
-                doomed=doomed,
+                garbage=garbage,
                 totals=Totals(),
             )
             files.act(lambda store: write_plan(store, plan))
@@ -269,8 +269,8 @@ class Lakeside:
             "commits": lambda run: service.prepare_commits(run, None if body is None else said(PrepareCommits)),
             "marked": lambda run: service.mark(run, said(Mark)),
             "applying": lambda run: service.apply(run, said(Apply)),
-            "condemn": lambda run: service.condemn(run, said(Condemn)),
-            "give-up": lambda run: service.give_up(run, said(GiveUp)),
+            "expire": lambda run: service.expire(run, said(Expire)),
+            "retire": lambda run: service.retire(run, said(RetireLeftovers)),
             "sweeping": lambda run: service.sweep(run, said(Sweep)),
             "deferred": lambda run: service.defer(run, said(Defer)),
             "purging": lambda run: service.purge(run, said(Purge)),

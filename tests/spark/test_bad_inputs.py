@@ -114,15 +114,15 @@ def test_an_input_of_a_plan_that_is_not_what_its_manifest_says_stops_it(
 
 
 APPLYING = [
-    (U, "", "uncommitted/*/doomed/*"),
-    (C, "", "committed/*/doomed/*"),
+    (U, "", "uncommitted/*/garbage/*"),
+    (C, "", "committed/*/garbage/*"),
     (C, "", "committed/*/commits/*"),
-    (C, "", "committed/*/condemned/*"),
-    (C, "condemn", "committed/*/commits.*/*"),
-    (C, "condemn", "committed/*/uncommitted.*/*"),
-    (C, "sweeping", "committed/*/doomed.*/*"),
-    (M, "give-up", "metadata/*/commits.*/*"),
-    (M, "sweeping", "metadata/*/doomed.*/*"),
+    (C, "", "committed/*/expired/*"),
+    (C, "expire", "committed/*/commits.*/*"),
+    (C, "expire", "committed/*/uncommitted.*/*"),
+    (C, "sweeping", "committed/*/garbage.*/*"),
+    (M, "retire", "metadata/*/commits.*/*"),
+    (M, "sweeping", "metadata/*/garbage.*/*"),
 ]
 
 
@@ -162,10 +162,10 @@ def test_an_input_of_an_apply_that_is_not_what_its_manifest_says_stops_it(
         (U, "uncommitted", "manifest"),
         (U, "commits", "commits"),
         (C, "commits", "refs"),
-        (C, "condemn", "commits"),
-        (C, "condemn", "uncommitted"),
+        (C, "expire", "commits"),
+        (C, "expire", "uncommitted"),
         (M, "commits", "commits"),
-        (M, "give-up", "commits"),
+        (M, "retire", "commits"),
     ],
 )
 def test_an_input_of_a_later_version_stops_the_run(

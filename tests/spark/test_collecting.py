@@ -14,7 +14,7 @@ from lakebed.base import Conflict, Corrupt
 from lakebed.gc import NoRules, RunAbandoned, RunNotReady
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import KeepLast, Rules
-from lakebed.versions import Condemned
+from lakebed.versions import CommitExpired
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_committed_garbage_goes_by_the_rules_and_says_why(spark: SparkSession | 
     assert [(row["address"], row["rule"], row["path"], row["state"]) for row in lakeside.ledger()] == [
         (gone, "main: 7d", "a/1", "deleted")
     ]
-    assert report.commits_condemned == plan.commit_counts.expired
+    assert report.commits_expired == plan.commit_counts.expired
     assert [(stage.name, stage.rows, stage.size_bytes) for stage in report.stages] == [
         ("recheck", 1, 4),
         ("sweep", 1, 4),
@@ -299,11 +299,11 @@ def test_what_failed_is_tried_once_more_when_the_run_is_applied_again(
     assert lakeside.addresses() == set()
 
 
-@pytest.mark.parametrize("step", ["condemn", "sweeping"])
+@pytest.mark.parametrize("step", ["expire", "sweeping"])
 def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_again(
     spark: SparkSession | None, lakeside: Lakeside, step: str
 ) -> None:
-    doomed = lakeside.upload("a/1")
+    garbage = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     lakeside.delete("a/1")
     lakeside.commit(age_days=20)
@@ -316,7 +316,7 @@ def test_an_apply_that_died_before_the_sweep_deletes_nothing_and_can_be_started_
     left = lakeside.addresses()
     lakeside.collector.apply(spark, plan.run_id)
 
-    assert left == {doomed}
+    assert left == {garbage}
     assert lakeside.addresses() == set()
 
 
@@ -337,7 +337,7 @@ def test_a_sweep_that_goes_on_makes_sure_first_that_its_commits_stay_given_up(
 
     lakeside.collector.apply(spark, plan.run_id)
 
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         lakeside.branch("rescue", old.id)
 
 
@@ -375,7 +375,7 @@ def test_a_plan_whose_run_ended_without_a_sweep_says_so(spark: SparkSession | No
     lakeside.commit(age_days=30)
     lakeside.rules(1)
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
-    lakeside.before["condemn"] = lambda: lakeside.rules(60)
+    lakeside.before["expire"] = lambda: lakeside.rules(60)
     with pytest.raises(Conflict, match="rules changed"):
         lakeside.collector.apply(spark, plan.run_id)
 
@@ -422,11 +422,11 @@ def test_a_damaged_file_of_a_tree_is_named_and_nothing_is_planned(
     assert len(lakeside.addresses()) == 3
 
 
-@pytest.mark.parametrize(("what", "damage"), [("doomed", flip_a_bit), ("doomed", remove), ("commits", cut_short)])
+@pytest.mark.parametrize(("what", "damage"), [("garbage", flip_a_bit), ("garbage", remove), ("commits", cut_short)])
 def test_a_damaged_part_of_a_plan_is_named_and_nothing_is_deleted(
     spark: SparkSession | None, lakeside: Lakeside, what: str, damage: Callable[[Path], None]
 ) -> None:
-    doomed = lakeside.upload("a/1")
+    garbage = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     lakeside.delete("a/1")
     lakeside.commit(age_days=20)
@@ -437,11 +437,11 @@ def test_a_damaged_part_of_a_plan_is_named_and_nothing_is_deleted(
     with pytest.raises(Corrupt, match=r"part-\d+"):
         lakeside.collector.apply(spark, plan.run_id)
 
-    assert lakeside.addresses() == {doomed}
+    assert lakeside.addresses() == {garbage}
 
 
 def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSession | None, lakeside: Lakeside) -> None:
-    doomed = lakeside.upload("a/1")
+    garbage = lakeside.upload("a/1")
     lakeside.commit(age_days=30)
     expired = lakeside.files("_lakefs/ranges/*.parquet")[0]
     lakeside.delete("a/1")
@@ -454,10 +454,10 @@ def test_a_bit_flipped_anywhere_in_a_range_that_may_go_is_found(spark: SparkSess
     with pytest.raises(Corrupt, match=expired.stem):
         lakeside.collector.plan(spark, RunKind.COMMITTED)
 
-    assert lakeside.addresses() == {doomed}
+    assert lakeside.addresses() == {garbage}
 
 
-def test_stray_files_are_reported_and_survive(spark: SparkSession | None, lakeside: Lakeside) -> None:
+def test_unknown_files_are_reported_and_survive(spark: SparkSession | None, lakeside: Lakeside) -> None:
     slice_folder = (lakeside.folder / lakeside.upload("a/1")).parent
     lakeside.delete("a/1")
     names = [
@@ -474,8 +474,8 @@ def test_stray_files_are_reported_and_survive(spark: SparkSession | None, lakesi
         "_lakefs/retention/gc/uncommitted/x.parquet",
         "_lakefs/retention/lc/x",
     ]
-    strays = [lakeside.folder / name for name in names]
-    for stray in strays:
+    unknown_files = [lakeside.folder / name for name in names]
+    for stray in unknown_files:
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_text("x")
 
@@ -485,10 +485,10 @@ def test_stray_files_are_reported_and_survive(spark: SparkSession | None, lakesi
 
     expected = {"theirs/2020/x": "theirs/", "data/mine too/x": "data/mine too/"}
     everywhere = {expected.get(name, name) for name in names}
-    assert set(plans[0].strays) == everywhere
-    assert set(plans[1].strays) == {name for name in everywhere if not name.startswith(f"data/{slice_folder.name}")}
-    assert [plan.strays_count for plan in plans] == [len(plan.strays) for plan in plans]
-    assert all(stray.exists() for stray in strays)
+    assert set(plans[0].unknown_files) == everywhere
+    assert set(plans[1].unknown_files) == {one for one in everywhere if not one.startswith(f"data/{slice_folder.name}")}
+    assert [plan.unknown_files_count for plan in plans] == [len(plan.unknown_files) for plan in plans]
+    assert all(stray.exists() for stray in unknown_files)
 
 
 def test_an_unmarked_run_is_not_applied(spark: SparkSession | None, lakeside: Lakeside) -> None:

@@ -14,7 +14,7 @@ from lakebed.gc import BadWindow, LedgerQuery, Mode, Overtaken, PurgeReport, Tas
 from lakebed.gc.protocol import LedgerState, PurgeRequest, RunKind, RunState, Service, deferred_path
 from lakebed.gc.rules import DAY_MS
 from lakebed.runtime import live_ports
-from lakebed.versions import Condemned, ContentsGone
+from lakebed.versions import CommitExpired, ContentsGone
 from lakebed.versions.keys import RUN
 from tests.clocks import TurnableClock
 from tests.spark.lakeside import Lakeside
@@ -67,11 +67,11 @@ def test_objects_stay_return_and_go_when_the_window_is_over(spark: SparkSession 
 
     report = collector.apply(spark, plan.run_id, window="7d")
 
-    assert (report.objects_doomed, report.bytes_doomed, report.objects_deleted) == (2, 6, 0)
+    assert (report.garbage_objects, report.garbage_bytes, report.objects_deleted) == (2, 6, 0)
     assert (report.state, report.deferred_until_ms is None) == (RunState.SWEEPING, False)
     assert lakeside.addresses() == {kept, *gone}
     assert collector.purge(spark).waiting == (plan.run_id,)
-    assert collector.standing(plan.run_id).state == "deferred"
+    assert collector.run_status(plan.run_id).state == "deferred"
     assert collector.unfinished() == []
 
     back = collector.restore(run_id=plan.run_id)
@@ -106,7 +106,7 @@ def test_reads_of_a_commit_end_when_its_run_is_deferred(spark: SparkSession | No
 
     lakeside.collector.apply(spark, plan.run_id, window="7d")
 
-    with pytest.raises((Condemned, ContentsGone)):
+    with pytest.raises((CommitExpired, ContentsGone)):
         lakeside.content("a/1", ref=old.id)
     assert address in lakeside.addresses()
 
@@ -293,7 +293,7 @@ def test_of_a_purge_and_a_longer_window_one_comes_first(spark: SparkSession | No
 
     def lengthen() -> None:
         plan_ = collector.show(plan.run_id)
-        lakeside.wait(service.deferred(plan.run_id, plan_.doomed, "7d"))
+        lakeside.wait(service.deferred(plan.run_id, plan_.garbage, "7d"))
 
     lakeside.before["purging"] = lengthen
     report = collector.purge(spark)

@@ -10,14 +10,14 @@ import pytest
 from lakebed.base import Conflict, Denied
 from lakebed.gc import NotTheRules
 from lakebed.gc.fencing import APPLYING_PREFIX
-from lakebed.gc.protocol import Condemn, RunKind, RunState
+from lakebed.gc.protocol import Expire, RunKind, RunState
 from lakebed.gc.rules import days_rules
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-APPLYING = ("applying", "condemn", "give-up", "sweeping", "ended", "purging")
+APPLYING = ("applying", "expire", "retire", "sweeping", "ended", "purging")
 """The last words of the routes that need gc:Apply."""
 
 
@@ -115,13 +115,13 @@ def test_an_apply_that_is_refused_leaves_one_that_is_under_way_alone(
     assert seen[1] is NotTheRules
 
 
-def test_rules_that_change_while_a_run_condemns_abandon_it_when_it_is_applied_again(
+def test_rules_that_change_while_a_run_expires_abandon_it_when_it_is_applied_again(
     spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expire_and_replace(lakeside)
     plan = lakeside.collector.plan(spark, RunKind.COMMITTED)
-    assert plan.condemned is not None
-    lakeside.wait(lakeside.service.condemn(plan.run_id, Condemn(commits=plan.condemned, rules_version=1)))
+    assert plan.expired is not None
+    lakeside.wait(lakeside.service.expire(plan.run_id, Expire(commits=plan.expired, rules_version=1)))
     lakeside.rules(2)
 
     with pytest.raises(Conflict, match="rules changed"):

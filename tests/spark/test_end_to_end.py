@@ -34,7 +34,7 @@ def spark(session: LocalSession) -> SparkSession:
     return session.spark
 
 
-def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, served: Served) -> None:
+def test_what_is_kept_reads_and_what_is_garbage_is_gone(spark: SparkSession, served: Served) -> None:
     expired = {served.write("a/1", b"first"), served.write("a/2", b"second")}
     kept = {served.write("b/1", b"kept")}
     served.commit(30)
@@ -54,11 +54,11 @@ def test_what_is_kept_reads_and_what_is_doomed_is_gone(spark: SparkSession, serv
 
     plans = {kind: collector.plan(spark, kind) for kind in (RunKind.UNCOMMITTED, RunKind.COMMITTED)}
     during = served.write("e/1", b"uploaded between plan and apply")
-    doomed = {kind: addresses(collector, spark, plan.run_id) for kind, plan in plans.items()}
+    taken = {kind: addresses(collector, spark, plan.run_id) for kind, plan in plans.items()}
     before = served.files()
     reports = [collector.apply(spark, plan.run_id) for plan in plans.values()]
 
-    assert doomed == {RunKind.COMMITTED: expired, RunKind.UNCOMMITTED: garbage}
+    assert taken == {RunKind.COMMITTED: expired, RunKind.UNCOMMITTED: garbage}
     assert before == expired | garbage | kept | {during}
     assert served.files() == kept | {during}
     assert [report.state for report in reports] == [RunState.ENDED, RunState.ENDED]
@@ -140,7 +140,7 @@ def tools_without_java(folder: Path) -> Path:
 
 
 def addresses(collector: Collecting, spark: SparkSession, run_id: str) -> set[str]:
-    return set(collector.doomed(spark, run_id).select("address").toArrow()["address"].to_pylist())
+    return set(collector.garbage(spark, run_id).select("address").toArrow()["address"].to_pylist())
 
 
 def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSession, served: Served) -> None:

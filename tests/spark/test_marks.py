@@ -56,7 +56,7 @@ from lakebed.gc.rules import (
     clean_run,
     committed_addresses,
     days_rules,
-    doomed_addresses,
+    garbage_addresses,
     judge_commits,
 )
 from lakebed.gc.tables import CANDIDATES, LIVE, Table
@@ -85,7 +85,7 @@ OTHERS = [
 ]
 ADDRESSES = [*NUMBERED, *OTHERS]
 ELSEWHERE = {"data/old/1", "data/old/2", "data/old/3", "old/1", "old/2"}
-DOOMED, KEPT = "_lakefs/doomed/", "_lakefs/kept/"
+GARBAGE, KEPT = "_lakefs/garbage/", "_lakefs/kept/"
 NOTHING = Pieces(folder="_lakefs/nothing/")
 
 ranges_drawn = st.lists(st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=5), min_size=1, max_size=4)
@@ -194,7 +194,7 @@ def commits_table(facts: Mapping[CommitId, CommitFacts]) -> pa.Table:
             "metarange_id": commit.metarange_id,
             "parents": [*commit.parents],
             "swept": commit.swept,
-            "condemned": False,
+            "expiring": False,
         }
         for commit in facts.values()
     ]
@@ -243,12 +243,12 @@ def examples(engines: Engines, ports: st.SearchStrategy[Ports], check: Callable[
     given(ports)(settings(max_examples=40 if engines.session is None else 6, deadline=None)(check))()
 
 
-def addresses_of(lake: Lake, doomed: protocol.Manifest) -> set[str]:
+def addresses_of(lake: Lake, garbage: protocol.Manifest) -> set[str]:
     """Those of a plan's table, each of which must be there once."""
     with Files(lake) as files:
         tables = [
-            protocol.read_part(doomed, protocol.DOOMED, part, files.read(doomed.folder + part.name))
-            for part in doomed.parts
+            protocol.read_part(garbage, protocol.GARBAGE, part, files.read(garbage.folder + part.name))
+            for part in garbage.parts
         ]
     found = [address for table in tables for address in table["address"].to_pylist()]
     assert len(found) == len(set(found)), "each object once"
@@ -269,7 +269,7 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
 
         def specified() -> set[str]:
             verdict = judge_commits(built.history, rules, now_ms=NOW_MS)
-            return doomed_addresses(
+            return garbage_addresses(
                 built.history, verdict, built.trees, uncommitted=ports.uncommitted, namespace=built.namespace
             )
 
@@ -289,7 +289,7 @@ def test_the_committed_mark_equals_its_specification(engines: Engines, build: Ca
                 await deal_live(engine, source, named, uri=URI, folder="_lakefs/live/", with_keys=True, effort=effort)
                 for source, named in ((from_ranges, live), (staged, rows))
             ]
-            return (await mark_expired(engine, candidates, sides, into=DOOMED, now_ms=NOW_MS))[0]
+            return (await mark_expired(engine, candidates, sides, into=GARBAGE, now_ms=NOW_MS))[0]
 
         def marked() -> set[str]:
             return addresses_of(built.lake, engines.act(built.lake, mark))
@@ -305,7 +305,7 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
         committed = committed_addresses(built.history, built.trees)
         specified = clean_run(
             NUMBERED, committed=committed, uncommitted=ports.uncommitted, namespace=built.namespace
-        ).doomed
+        ).garbage
 
         async def mark(engine: Engine, _: ObjectStore) -> Marked:
             listed, _found = await list_slices(engine, sorted(ports.closed), folder="_lakefs/listed/")
@@ -315,12 +315,12 @@ def test_the_uncommitted_mark_equals_its_specification(engines: Engines, build: 
                 committed=await live_of(engine, from_ranges, ranges, "committed"),
                 uncommitted=await live_of(engine, staged, rows, "uncommitted"),
             )
-            return await mark_listed(engine, [listed], live, into=DOOMED, kept_into=KEPT, now_ms=0)
+            return await mark_listed(engine, [listed], live, into=GARBAGE, kept_into=KEPT, now_ms=0)
 
         marked = engines.act(built.lake, mark)
 
-        assert addresses_of(built.lake, marked.doomed) == specified
-        assert marked.totals.all.objects == marked.doomed.rows == len(specified)
+        assert addresses_of(built.lake, marked.garbage) == specified
+        assert marked.totals.all.objects == marked.garbage.rows == len(specified)
         assert kept_in(built.lake, marked) == {
             key for key in NUMBERED if built.namespace.may_take(key)
         } - specified - built.namespace.keys_of(committed)
@@ -344,7 +344,7 @@ def test_the_mark_of_an_old_layout_equals_its_specification(engines: Engines, bu
                 for source, some in ((from_ranges, ranges), (staged, rows))
             ]
             cause = Cause(reason="x")
-            return (await mark_keys(engine, listed, named, into=DOOMED, cause=cause, now_ms=0))[0]
+            return (await mark_keys(engine, listed, named, into=GARBAGE, cause=cause, now_ms=0))[0]
 
         named = [*committed_addresses(built.history, built.trees), *ports.uncommitted]
         found = addresses_of(built.lake, engines.act(built.lake, mark))
@@ -390,7 +390,7 @@ def marked_with(
 
     async def mark(engine: Engine, _: ObjectStore) -> Marked:
         return await mark_listed(
-            engine, [listed], live, into=DOOMED, kept_into=KEPT, now_ms=NOW_MS, young_since_ms=young_since_ms
+            engine, [listed], live, into=GARBAGE, kept_into=KEPT, now_ms=NOW_MS, young_since_ms=young_since_ms
         )
 
     return engines.act(lake, mark)
@@ -411,9 +411,9 @@ def test_a_candidate_that_is_in_no_slice_stops_the_mark(engines: Engines, lake: 
         marked_with(engines, lake, listed)
 
 
-@pytest.mark.parametrize("doomed", [{NUMBERED[0]}, set()])
+@pytest.mark.parametrize("garbage", [{NUMBERED[0]}, set()])
 def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_its_address(
-    engines: Engines, lake: Lake, doomed: set[str]
+    engines: Engines, lake: Lake, garbage: set[str]
 ) -> None:
     slices, sequences, unknown, long_ago = (
         np.array(column, np.int64) for column in ([SLICES[0]] * 2, [0, 1], [SIZE_UNKNOWN] * 2, [0, 0])
@@ -423,11 +423,11 @@ def test_what_came_after_its_slice_was_listed_is_as_old_as_its_bytes_and_not_as_
         files.write(NUMBERED[0], b"bytes")
         written_ms = files.act(lambda store: store.stat(NUMBERED[0])).modified_ms
 
-    marked = marked_with(engines, lake, listed, young_since_ms=written_ms + 1 if doomed else written_ms)
+    marked = marked_with(engines, lake, listed, young_since_ms=written_ms + 1 if garbage else written_ms)
 
-    assert addresses_of(lake, marked.doomed) == doomed
-    assert marked.totals.all.size_bytes == 5 * len(doomed)
-    assert kept_in(lake, marked) == {NUMBERED[0]} - doomed, "a later run looks again at what is young"
+    assert addresses_of(lake, marked.garbage) == garbage
+    assert marked.totals.all.size_bytes == 5 * len(garbage)
+    assert kept_in(lake, marked) == {NUMBERED[0]} - garbage, "a later run looks again at what is young"
 
 
 @pytest.mark.parametrize("broken", ["listed", "live"])
@@ -451,7 +451,7 @@ def test_what_is_too_young_stays(engines: Engines, lake: Lake) -> None:
 
     marked = marked_with(engines, lake, listed, young_since_ms=10)
 
-    assert addresses_of(lake, marked.doomed) == {format_address(SLICES[0], 0)}
+    assert addresses_of(lake, marked.garbage) == {format_address(SLICES[0], 0)}
     assert kept_in(lake, marked) == {format_address(SLICES[0], 1), format_address(SLICES[0], 2)}
 
 

@@ -14,7 +14,7 @@ from lakebed.gc import Mode, PlanMissing
 from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.versions import Condemned, keys
+from lakebed.versions import CommitExpired, keys
 from lakebed.versions.commits.committer import Note
 from tests.gc.specified import MetadataSpecification
 from tests.spark.collecting import Collecting
@@ -85,7 +85,7 @@ def test_files_of_swept_commits_and_folders_of_old_runs_go(spark: SparkSession |
     assert lakeside.content("a/3") == b"data"
     assert not lakeside.files("_lakefs/retention/gc/committed/*/plan.json")
     assert [view.kind for view in collector(lakeside).runs()] == [RunKind.METADATA]
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         lakeside.branch("again", first)
     assert collector(lakeside).plan(spark, RunKind.METADATA).totals.all.objects == 0
 
@@ -114,7 +114,7 @@ def test_what_a_commit_came_to_name_since_the_plan_stays(spark: SparkSession | N
     report = collector(lakeside).apply(spark, plan.run_id)
 
     assert plan.totals.all.objects == 2
-    assert (report.objects_deleted, report.objects_doomed) == (0, 0)
+    assert (report.objects_deleted, report.garbage_objects) == (0, 0)
     assert lakeside.content("a/1") == b"data"
 
 
@@ -201,7 +201,7 @@ def test_after_a_crash_the_same_run_goes_on(spark: SparkSession | None, lakeside
     def die() -> None:
         raise KeyboardInterrupt
 
-    for route in ("give-up", "sweeping", "ended"):
+    for route in ("retire", "sweeping", "ended"):
         lakeside.before[route] = die
         with pytest.raises(KeyboardInterrupt):
             collector(lakeside).apply(spark, plan.run_id)
@@ -232,7 +232,7 @@ def test_a_plan_that_another_run_gave_up_and_did_not_delete_yet_is_refused(
     with pytest.raises(KeyboardInterrupt):
         collector(lakeside, ALL).apply(spark, plan.run_id)
 
-    with pytest.raises(Conflict, match="given up"):
+    with pytest.raises(Conflict, match="retired"):
         collector(lakeside).apply(spark, old.run_id)
 
 
@@ -250,7 +250,7 @@ def test_what_was_applied_since_the_plan_keeps_its_folder_and_what_it_saved(
     report = collector(lakeside, ALL).apply(spark, plan.run_id)
 
     assert plan.totals.by_reason["old-run"].objects > 0
-    assert report.objects_doomed == plan.totals.all.objects - plan.totals.by_reason["old-run"].objects
+    assert report.garbage_objects == plan.totals.all.objects - plan.totals.by_reason["old-run"].objects
     assert lakeside.collector.show(old.run_id) == old
     assert old.run_id in {view.run_id for view in lakeside.collector.runs()}
     assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.OPTIMISED).based_on == old.run_id
@@ -281,7 +281,7 @@ def test_a_run_that_was_applied_with_failures_can_be_applied_again(
     assert lakeside.collector.apply(spark, old.run_id).state is RunState.ENDED
 
 
-def test_a_stray_in_the_folder_of_an_old_run_survives_it(spark: SparkSession | None, lakeside: Lakeside) -> None:
+def test_an_unknown_file_in_the_folder_of_an_old_run_survives(spark: SparkSession | None, lakeside: Lakeside) -> None:
     old = collector(lakeside).plan(spark, RunKind.METADATA)
     stray = lakeside.folder / old.folder / "notes.txt"
     stray.write_text("x")
@@ -289,12 +289,12 @@ def test_a_stray_in_the_folder_of_an_old_run_survives_it(spark: SparkSession | N
     plan = collector(lakeside, ALL).plan(spark, RunKind.METADATA)
     collector(lakeside, ALL).apply(spark, plan.run_id)
 
-    assert f"{old.folder}notes.txt" in plan.strays
+    assert f"{old.folder}notes.txt" in plan.unknown_files
     assert [file.name for file in (lakeside.folder / old.folder).iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("harm", ["remove", "cut", "flip", "version"])
-@pytest.mark.parametrize("pattern", ["metadata/*/commits/*", "metadata/*/doomed/*", "metadata/*/leftovers/*"])
+@pytest.mark.parametrize("pattern", ["metadata/*/commits/*", "metadata/*/garbage/*", "metadata/*/leftovers/*"])
 def test_an_input_that_is_not_what_it_was_stops_the_apply(
     spark: SparkSession | None, lakeside: Lakeside, pattern: str, harm: str
 ) -> None:
@@ -355,9 +355,9 @@ def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     plain = MetadataSpecification(lakeside.versions, lakeside.service, ALL)
     expected = lakeside.wait(plain.plan())
 
-    doomed = collector(lakeside).taken(planned.run_id)
-    files = {key for key in doomed if "ranges/" in key}
+    garbage = collector(lakeside).taken(planned.run_id)
+    files = {key for key in garbage if "ranges/" in key}
     assert files == set(expected.files.values())
     assert files
-    folders = {key.split("/")[4] for key in doomed - files}
+    folders = {key.split("/")[4] for key in garbage - files}
     assert folders == {run for run, keys in expected.runs.items() if keys}

@@ -88,7 +88,7 @@ def test_collections_over_an_object_store_from_plan_to_restore(
     assert stored(uri, options) == kept | expired | garbage
 
     done = gc(served, "apply", LAKE, committed, *now, "--window", "7d", store=options)
-    assert (done["objects_doomed"], done["objects_deleted"]) == (2, 0)
+    assert (done["garbage_objects"], done["objects_deleted"]) == (2, 0)
     assert done["deferred_until_ms"] > 0
     done = gc(served, "apply", LAKE, uncommitted, *now, store=options)
     assert (done["objects_deleted"], done["objects_failed"]) == (1, 0)

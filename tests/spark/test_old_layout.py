@@ -92,7 +92,7 @@ def test_no_other_run_takes_such_objects_nor_saves_anything_of_this_one(
     assert clean.totals.all.objects == 0
     assert old not in there(lakeside)
     assert (after.based_on, after.totals.all.objects) == (clean.run_id, 0)
-    assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).strays == ()
+    assert lakeside.collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN).unknown_files == ()
 
 
 def test_what_was_rewritten_after_the_plan_stays_and_the_run_ends(

@@ -151,7 +151,7 @@ class Both:
         specified = lakeside.wait(plain.collect_uncommitted(self._saved))
         there = lakeside.addresses()
         plan = lakeside.collector.plan(self._spark, RunKind.UNCOMMITTED, mode=mode)
-        assert lakeside.collector.taken(plan.run_id) == specified.doomed & there
+        assert lakeside.collector.taken(plan.run_id) == specified.garbage & there
         lakeside.collector.apply(self._spark, plan.run_id)
         self._saved = specified.saved
 
@@ -335,7 +335,7 @@ def test_a_saved_state_with_anything_amiss_is_not_used_and_the_next_run_says_why
     assert choice(lakeside).note == f"goes on from run {plan.run_id}"
 
 
-def test_nothing_that_a_run_writes_is_a_stray_to_the_next(spark: SparkSession | None, lakeside: Lakeside) -> None:
+def test_no_file_that_a_run_writes_is_unknown_to_the_next(spark: SparkSession | None, lakeside: Lakeside) -> None:
     lakeside.upload("a/1")
     lakeside.commit()
     lakeside.upload("a/2")
@@ -343,7 +343,7 @@ def test_nothing_that_a_run_writes_is_a_stray_to_the_next(spark: SparkSession | 
     collect(spark, lakeside)
 
     assert list((lakeside.folder / first.folder).glob("committed.tasks/*"))
-    assert collect(spark, lakeside, Mode.CLEAN)[0].strays == ()
+    assert collect(spark, lakeside, Mode.CLEAN)[0].unknown_files == ()
 
 
 def test_a_clean_run_is_made_when_one_is_due_and_when_it_is_asked_for(

@@ -25,7 +25,7 @@ def dying(lakeside: Lakeside, at: str) -> Collecting:
     return replace(lakeside.collector, progress=dies_at(at))
 
 
-def test_what_an_interrupted_run_has_condemned_stays_for_its_window(
+def test_what_an_interrupted_run_has_expired_stays_for_its_window(
     spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     gone = expire(lakeside, "a/1", "a/2")
@@ -34,18 +34,18 @@ def test_what_an_interrupted_run_has_condemned_stays_for_its_window(
     plan = collector.plan(spark, RunKind.COMMITTED)
     with pytest.raises(Died):
         dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
-    before, standing = lakeside.addresses(), collector.standing(plan.run_id)
+    before, run_status = lakeside.addresses(), collector.run_status(plan.run_id)
 
     other = collector.plan(spark, RunKind.UNCOMMITTED, mode=Mode.CLEAN)
     collector.apply(spark, other.run_id)
 
     assert other.totals.all.objects == 0
     assert lakeside.addresses() == before
-    assert (standing.is_unfinished, standing.window, standing.ended_ms) == (True, "7d", None)
-    assert (standing.objects_done, standing.objects) == (0, 2)
+    assert (run_status.is_unfinished, run_status.window, run_status.ended_ms) == (True, "7d", None)
+    assert (run_status.objects_done, run_status.objects) == (0, 2)
     assert [run.has_begun for run in collector.listed() if run.run_id == plan.run_id] == [True]
     assert collector.apply(spark, plan.run_id).deferred_until_ms is not None
-    assert collector.standing(plan.run_id).ended_ms is None
+    assert collector.run_status(plan.run_id).ended_ms is None
     assert lakeside.addresses() >= gone
     assert collector.restore(run_id=plan.run_id).restored == 2
     assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_know_what_another_holds_stops_and_names_it(
     with pytest.raises(Died):
         dying(lakeside, "deferring").apply(spark, plan.run_id, window="7d")
     before = lakeside.addresses()
-    for lost in ("plan.json", "recheck.*.json", "doomed.*/*.parquet"):
+    for lost in ("plan.json", "recheck.*.json", "garbage.*/*.parquet"):
         (file,) = lakeside.files(f"_lakefs/retention/gc/committed/{plan.run_id}/{lost}")
         data = file.read_bytes()
         file.unlink()
@@ -150,9 +150,9 @@ def test_a_nightly_run_first_finishes_what_was_begun_in_the_way_it_was_begun(
     assert (
         said[0] == f"finishing run {plan.run_id} (committed), which began to delete and has not ended, deferring for 7d"
     )
-    assert (finished.run_id, finished.objects_doomed, finished.objects_deleted) == (plan.run_id, 2, 0)
+    assert (finished.run_id, finished.garbage_objects, finished.objects_deleted) == (plan.run_id, 2, 0)
     assert finished.deferred_until_ms is not None
-    assert uncommitted.objects_doomed == 0
+    assert uncommitted.garbage_objects == 0
     assert nightly.unfinished() == []
     assert lakeside.addresses() >= gone
     assert nightly.restore(run_id=plan.run_id).restored == 2
@@ -199,7 +199,7 @@ def test_who_interrupts_an_apply_is_told_how_far_it_came_and_how_to_go_on(
     )
 
 
-def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
+def test_two_runs_of_committed_data_are_apart_if_they_expire_different_commits(
     spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
     expire(lakeside, "a/1")
@@ -224,7 +224,7 @@ def test_two_runs_of_committed_data_are_apart_if_they_condemn_different_commits(
 def test_a_stale_plan_is_not_apart_from_a_run_whose_commits_it_did_not_know(
     spark: SparkSession | None, lakeside: Lakeside
 ) -> None:
-    """An object of a commit that the stale plan condemns came to be named by a later one, which the other condemns."""
+    """An object of a commit that the stale plan expires came to be named by a later one, which the other expires."""
     address = lakeside.upload("a/1")
     first = lakeside.commit(age_days=30)
     lakeside.delete("a/1")

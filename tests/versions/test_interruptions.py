@@ -12,7 +12,7 @@ from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
 from lakebed.kv import Held, Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.versions import (
-    Condemned,
+    CommitExpired,
     CopyRecord,
     CopyState,
     NoChanges,
@@ -182,12 +182,12 @@ async def test_an_object_reset_whose_copy_was_given_up_starts_again(repo: Versio
 async def test_an_object_reset_does_not_put_back_what_a_collection_is_about_to_take(repo: Versions) -> None:
     await seal_what_replaces_what_is_committed(repo)
     run = RunId("run1")
-    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.CONDEMNING, started_ms=0)
+    record = RunRecord(kind=RunKind.COMMITTED, state=RunState.EXPIRING, started_ms=0)
     await repo.store.set(repo.partition, keys.RUN + run.encode(), encode_record(record))
     head = (await repo.refs.get_branch("main")).commit_id
-    await repo.store.set(keys.condemned_partition(repo.uid, run), head.encode(), b"")
+    await repo.store.set(keys.expiring_partition(repo.uid, run), head.encode(), b"")
 
-    with pytest.raises(Condemned, match="run1"):
+    with pytest.raises(CommitExpired, match="run1"):
         await repo.resets.reset_object("main", b"k")
 
     assert (await repo.staging.get("main", b"k")).size_bytes == len(b"staged")

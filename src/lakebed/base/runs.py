@@ -4,12 +4,12 @@
 conditional write, so exactly one of two racing parties makes it; the loser throws its work away.
 
     uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
-    committed:    (planning) ──► condemning ──► sweeping ──► ended      condemning ──► abandoned | ended
+    committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
                   planning ──► abandoned
     metadata:     as committed
 
 Planning of committed data or of metadata publishes nothing, so such a run has an id and a folder but no record. The
-record says `planning` only while the list of what it is about to condemn is written. That takes nothing yet, and a
+record says `planning` only while the list of what it is about to expire is written. That takes nothing yet, and a
 process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have
 begun, so such a run is resumed.
 """
@@ -40,15 +40,15 @@ class RunState(enum.StrEnum):
     PLANNING = "planning"
     MARKING = "marking"
     MARKED = "marked"
-    CONDEMNING = "condemning"
+    EXPIRING = "expiring"
     SWEEPING = "sweeping"
     ENDED = "ended"
     ABANDONED = "abandoned"
 
 
 _PUBLISHED: Final = {
-    RunState.PLANNING: frozenset({RunState.CONDEMNING, RunState.ABANDONED}),
-    RunState.CONDEMNING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
+    RunState.PLANNING: frozenset({RunState.EXPIRING, RunState.ABANDONED}),
+    RunState.EXPIRING: frozenset({RunState.SWEEPING, RunState.ENDED, RunState.ABANDONED}),
     RunState.SWEEPING: frozenset({RunState.ENDED}),
     RunState.ENDED: frozenset(),
     RunState.ABANDONED: frozenset(),

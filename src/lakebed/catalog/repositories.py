@@ -335,7 +335,7 @@ class Catalog:
         for token in await self._note_tokens(uid):
             await self._purge_partition(keys.token_partition(uid, token))
         async for run_key, _ in scan_prefix(self.store, keys.repository_partition(uid), keys.RUN):
-            await self._purge_partition(keys.condemned_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
+            await self._purge_partition(keys.expiring_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
         await self._purge_partition(keys.retired_partition(uid))
         await self._purge_partition(keys.repository_partition(uid))
 

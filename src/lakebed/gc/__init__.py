@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         session_on_demand,
         session_options,
     )
-    from .status import ListedRun, Standing, go_on_command, standing_by_record
+    from .status import ListedRun, RunStatus, go_on_command, run_status_by_record
     from .unexpected import SparkFailed, unforeseen
     from .what_if import NotTheRules
 
@@ -106,11 +106,11 @@ __all__ = [
     "RunAbandoned",
     "RunNotReady",
     "RunRequest",
+    "RunStatus",
     "SessionOptions",
     "SessionRunning",
     "SparkDidNotStart",
     "SparkFailed",
-    "Standing",
     "TaskCorrupt",
     "TaskFailed",
     "TaskStopped",
@@ -133,10 +133,10 @@ __all__ = [
     "purge",
     "restore",
     "run",
+    "run_status_by_record",
     "session_on_demand",
     "session_options",
     "show",
-    "standing_by_record",
     "unforeseen",
     "why",
 ]
@@ -181,7 +181,7 @@ _HOME: Final = {
     "SessionRunning": ".session",
     "SparkDidNotStart": ".session",
     "SparkFailed": ".unexpected",
-    "Standing": ".status",
+    "RunStatus": ".status",
     "TASKS": ".api",
     "TaskCorrupt": ".engines.failures",
     "TaskFailed": ".engines.failures",
@@ -208,7 +208,7 @@ _HOME: Final = {
     "session_on_demand": ".session",
     "session_options": ".session",
     "show": ".functions",
-    "standing_by_record": ".status",
+    "run_status_by_record": ".status",
     "unforeseen": ".unexpected",
     "why": ".functions",
 }

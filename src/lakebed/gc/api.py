@@ -26,9 +26,9 @@ from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     Adopting,
     ApplyRequest,
-    DoomedObject,
     EngineName,
     ExpiringCommit,
+    GarbageObject,
     LedgerQuery,
     Plan,
     PlanDiff,
@@ -65,21 +65,21 @@ from .kinds.committed import NoRules
 from .ledger_query import ledger_parts, ledger_rows_of, reading_ledger
 from .live_side import LiveSide
 from .parts import rows_of_parts
-from .patience import Patient
 from .preflight import RunNotReady, check_apply, check_planning
 from .restoring import RestoreReport, restore
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
+from .retrying import RetryingCaller
 from .showing import expiring_of, objects_of
 from .status import (
     ListedRun,
-    Standing,
+    RunStatus,
     ended_without_deleting,
     go_on_command,
     list_runs,
-    standing_of,
+    run_status_of,
     telling_where,
 )
-from .tables import DOOMED, LEDGER
+from .tables import GARBAGE, LEDGER
 from .verdicts import read_rows
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Collector:
         request.check()
         run_id = request.run_id
         command = go_on_command(self.repository, run_id)
-        with telling_where(run_id, lambda: self.standing(run_id), command, self.progress):
+        with telling_where(run_id, lambda: self.run_status(run_id), command, self.progress):
             window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
@@ -316,7 +316,7 @@ class Collector:
         with Files(self._lake()) as files:
             return files.act(lambda store: read_plan(store, run_id))
 
-    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[DoomedObject]:
+    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[GarbageObject]:
         """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
 
         Raises:
@@ -338,11 +338,11 @@ class Collector:
             found = files.act(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
         return [msgspec.structs.replace(commit, message=self._message(commit.id)) for commit in found]
 
-    def doomed(self, run_id: str) -> DataFrame:
-        """DOOMED: the objects of a plan, one row each."""
-        garbage = self.show(run_id).doomed
+    def garbage(self, run_id: str) -> DataFrame:
+        """GARBAGE: the objects of a plan, one row each."""
+        garbage = self.show(run_id).garbage
         rows = rows_of_parts(garbage.parts)
-        return frame(self.session(), self._lake(), read_rows(garbage), rows, DOOMED, tasks=self.tasks)
+        return frame(self.session(), self._lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
         """Return what came of a plan, and the state of its run; None where it was not applied.
@@ -372,8 +372,8 @@ class Collector:
         report = self.report(run_id)
         return report if report is not None and report.state is RunState.ENDED else None
 
-    def condemned(self, run_id: str) -> DataFrame:
-        """CONDEMNED: the commits whose data a plan would give up; none for uncommitted data."""
+    def expired(self, run_id: str) -> DataFrame:
+        """EXPIRED: the commits whose data a plan would give up; none for uncommitted data."""
         return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
     def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
@@ -389,14 +389,14 @@ class Collector:
         return diff_plans(*plans, objects, commits, limit=limit)
 
     def differing(self, a: str, b: str) -> DataFrame:
-        """The objects of either plan, each once, as DOOMED has them; `side` is a, b or both."""
+        """The objects of either plan, each once, as GARBAGE has them; `side` is a, b or both."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
         marked = [
-            self.doomed(run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
+            self.garbage(run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
             for place, run_id in enumerate((a, b))
         ]
-        facts = [name for name in protocol.DOOMED.names() if name != "address"]
+        facts = [name for name in protocol.GARBAGE.names() if name != "address"]
         each = marked[0].unionByName(marked[1]).groupBy("address")
         row = F.max(F.struct(*facts)).alias("row")
         either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
@@ -423,14 +423,14 @@ class Collector:
 
     def _objects_of(self, plan: Plan) -> pa.Table:
         with Files(self._lake()) as files:
-            return files.act(lambda store: read_input(store, LiveTasks(), plan.doomed, protocol.DOOMED))
+            return files.act(lambda store: read_input(store, LiveTasks(), plan.garbage, protocol.GARBAGE))
 
     def _commits_of(self, plan: Plan) -> pa.Table:
-        condemned = plan.condemned
-        if condemned is None:
-            return protocol.arrow_schema(protocol.CONDEMNED).empty_table()
+        expiring = plan.expired
+        if expiring is None:
+            return protocol.arrow_schema(protocol.EXPIRED).empty_table()
         with Files(self._lake()) as files:
-            return files.act(lambda store: read_input(store, LiveTasks(), condemned, protocol.CONDEMNED))
+            return files.act(lambda store: read_input(store, LiveTasks(), expiring, protocol.EXPIRED))
 
     def plans(self) -> list[str]:
         """Ids of the runs with a finished plan, oldest first."""
@@ -451,7 +451,7 @@ class Collector:
             views = self.runs()
             return files.act(lambda store: unfinished_runs(store, LiveTasks(), views))
 
-    def standing(self, run_id: str) -> Standing:
+    def run_status(self, run_id: str) -> RunStatus:
         """How far a run has come.
 
         Raises:
@@ -460,7 +460,7 @@ class Collector:
         """
         view = self.status(run_id)
         with Files(self._lake()) as files:
-            return files.act(lambda store: standing_of(store, LiveTasks(), run_id, view))
+            return files.act(lambda store: run_status_of(store, LiveTasks(), run_id, view))
 
     def abandon(self, run_id: str) -> RunView:
         """End a run that was left behind before its deletes began; it can never be applied.
@@ -485,7 +485,7 @@ class Collector:
             )
             context = RunContext(
                 repository=self.repository,
-                service=Service(HttpRequests(Patient(self.client, self.progress), self.repository)),
+                service=Service(HttpRequests(RetryingCaller(self.client, self.progress), self.repository)),
                 engine=engine,
                 store=store,
                 ports=live_ports(),

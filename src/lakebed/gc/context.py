@@ -102,9 +102,9 @@ class Cleared(msgspec.Struct, frozen=True, kw_only=True):
     Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
     """
 
-    doomed: Manifest
+    garbage: Manifest
     commits: Manifest
-    condemned: int = 0
+    expiring: int = 0
     size_bytes: int = 0
 
 
@@ -145,15 +145,15 @@ async def write_piece(store: ObjectStore, folder: str, name: str, table: Table, 
 
 
 async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
-    """Rows of one part of a plan (table DOOMED).
+    """Rows of one part of a plan (table GARBAGE).
 
     Raises:
         BadInput: it is missing, or not as the plan describes it.
     """
-    data = await find(store, plan.doomed.folder + part.name)
+    data = await find(store, plan.garbage.folder + part.name)
     if data is None:
-        raise BadInput(f"{plan.doomed.folder}{part.name} is missing", part=part.name)
-    return protocol.read_part(plan.doomed, protocol.DOOMED, part, data)
+        raise BadInput(f"{plan.garbage.folder}{part.name} is missing", part=part.name)
+    return protocol.read_part(plan.garbage, protocol.GARBAGE, part, data)
 
 
 def folder_in(run: StartedRun | Plan, name: str) -> str:

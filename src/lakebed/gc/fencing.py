@@ -7,7 +7,7 @@ there, and looks before each step and each part of a plan. So an apply that died
 that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in that
 moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order does.
 
-A number that a billion applies would have to come before is nobody's: such a file is a stray, which stops no apply.
+A number that a billion applies would have to come before is nobody's: such a file is unknown, and stops no apply.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count
 from lakebed.gc.protocol import (
     COMMITS,
     BadInput,
-    Condemnation,
     Deferred,
     Manifest,
     Plan,
     PurgeReport,
+    RecheckInputs,
     RunReport,
     RunState,
     RunView,
@@ -155,7 +155,7 @@ async def apply(
     wanted = await begin(context, plan, asked)
     cleared = await _clear(context, kind, plan, view, rules_version)
     cleared_ms = context.ports.clock.now_ms()
-    bound = cleared.doomed
+    bound = cleared.garbage
     if wanted and bound.rows and (asked is not None or is_new):
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=cleared_ms - began_ms)
     if not is_new:
@@ -167,16 +167,16 @@ async def apply(
             if now is None or now.until_ms is None or now.is_purging:
                 raise
             return await _report_of_deferred(context, plan, now)
-    doomed = cleared.doomed
+    garbage = cleared.garbage
     # Who waited for the end of a window waits for no readers.
     grace_s = grace_s if is_new else 0
-    ledger = await _wait_for_readers(context, plan, doomed, fence, grace_s)
+    ledger = await _wait_for_readers(context, plan, garbage, fence, grace_s)
     await fence.check(context.store)
     waited_ms = context.ports.clock.now_ms()
-    context.progress(f"deleting {count_of(doomed.rows, 'object')}")
-    swept = await sweep(context.engine, doomed, ledger, rule=kind.rule, fence=fence)
+    context.progress(f"deleting {count_of(garbage.rows, 'object')}")
+    swept = await sweep(context.engine, garbage, ledger, rule=kind.rule, fence=fence)
     if is_new:
-        ledger_keys = [ledger.key(part.name) for part in plan.doomed.parts]
+        ledger_keys = [ledger.key(part.name) for part in plan.garbage.parts]
         await save(context.store, plan, ledger_keys, objects_failed=swept.objects_failed)
     now_ms = context.ports.clock.now_ms()
     report = _report(
@@ -209,9 +209,9 @@ async def _defer(
     """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
     # After `sweeping`, before the window: an apply that began since looks for what this run holds, and sees it.
     await fence.check(context.store)
-    objects = count_of(cleared.doomed.rows, "object")
+    objects = count_of(cleared.garbage.rows, "object")
     context.progress(f"deferring {objects} for {window}")
-    view = await context.service.deferred(plan.run_id, cleared.doomed, window)
+    view = await context.service.deferred(plan.run_id, cleared.garbage, window)
     # The next run goes on from here: what this one holds is no candidate of it.
     await save(context.store, plan, (), objects_failed=0)
     report = _report(
@@ -254,27 +254,27 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
     if listed is None or not await _has_ledger(context, plan):
         context.progress(f"the window of run {plan.run_id} is over: looking again at what names its objects")
 
-        async def look(answer: Condemnation) -> Manifest:
+        async def look(answer: RecheckInputs) -> Manifest:
             commits = await context.read(cleared.commits, COMMITS)
-            doomed, _ = await look_again(
+            garbage, _ = await look_again(
                 context,
                 plan,
-                cleared.doomed,
-                kept=commits.filter(pc.invert(pc.or_(commits["swept"], commits["condemned"]))),
+                cleared.garbage,
+                kept=commits.filter(pc.invert(pc.or_(commits["swept"], commits["expiring"]))),
                 commits=whole(answer)[0],
                 uncommitted=whole(answer)[1],
                 closed=slice_numbers(answer.closed_slices),
             )
-            return doomed
+            return garbage
 
-        doomed = await context.reread(
+        garbage = await context.reread(
             lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
         )
-        listed = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, doomed=doomed))
+        listed = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, garbage=garbage))
         # Whoever began since looks later than we did: his list is the one to keep.
         await fence.check(context.store)
         await context.store.put(purge_path(plan.kind, plan.run_id), listed)
-    return msgspec.structs.replace(cleared, doomed=decode_deferred(listed, plan.run_id).doomed)
+    return msgspec.structs.replace(cleared, garbage=decode_deferred(listed, plan.run_id).garbage)
 
 
 async def _has_ledger(context: RunContext, plan: Plan) -> bool:
@@ -334,7 +334,7 @@ async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | No
         if not plan.kind.publishes:
             return cleared
         await write_recheck(context.store, plan, cleared)
-    await context.service.sweeping(plan.run_id, cleared.doomed, cleared.commits)
+    await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits)
     return cleared
 
 
@@ -342,13 +342,13 @@ async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
     """What an earlier apply cleared."""
     if plan.kind.publishes:
         return await recheck_of(context.store, plan, view)
-    return Cleared(doomed=plan.doomed, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
+    return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)
 
 
-async def _wait_for_readers(context: RunContext, plan: Plan, doomed: Manifest, fence: Fence, grace_s: int) -> Ledger:
+async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, fence: Fence, grace_s: int) -> Ledger:
     """Return the ledger of the run's sweeps once no read can still use what goes."""
     started = await start_sweep(context, plan)
-    if doomed.rows and plan.kind.takes_objects:
+    if garbage.rows and plan.kind.takes_objects:
         # A plan that publishes nothing was final when it was made: no read resolves what it holds since then.
         since_ms = plan.made_ms if plan.made_ms and not plan.kind.publishes else started.started_ms
         await let_readers_finish(
@@ -369,7 +369,7 @@ def _stage(name: str, objects: Total, took_ms: int) -> StageReport:
 def _report(
     plan: Plan, cleared: Cleared, swept: Swept, *, size_bytes: int, stages: tuple[StageReport, ...], now_ms: int
 ) -> RunReport:
-    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "doomed": cleared.doomed}
+    inputs = {"commits": plan.commits, "refs": plan.refs, "uncommitted": plan.uncommitted, "garbage": cleared.garbage}
     return RunReport(
         run_id=plan.run_id,
         kind=plan.kind,
@@ -386,16 +386,16 @@ def _report(
         last_read_slice=plan.last_read_slice,
         slices_listed=plan.listing.slices if plan.listing else 0,
         inputs={name: manifest.digest() for name, manifest in inputs.items() if manifest is not None},
-        objects_doomed=cleared.doomed.rows,
-        bytes_doomed=size_bytes,
+        garbage_objects=cleared.garbage.rows,
+        garbage_bytes=size_bytes,
         objects_deleted=swept.objects_deleted,
         bytes_deleted=swept.bytes_deleted,
         objects_kept=swept.objects_kept,
         bytes_kept=swept.bytes_kept,
         objects_failed=swept.objects_failed,
         errors=swept.errors,
-        commits_condemned=cleared.condemned,
-        strays=plan.strays,
+        commits_expired=cleared.expiring,
+        unknown_files=plan.unknown_files,
         stages=stages,
     )
 

@@ -54,13 +54,13 @@ class Planned:
 
     @property
     def objects(self) -> DataFrame:
-        """DOOMED: address, size_bytes, reason, rule, last_seen_at, path."""
-        return self.collector.doomed(self.run_id)
+        """GARBAGE: address, size_bytes, reason, rule, last_seen_at, path."""
+        return self.collector.garbage(self.run_id)
 
     @property
     def commits(self) -> DataFrame:
         """The `id` of each commit that would be given up."""
-        return self.collector.condemned(self.run_id)
+        return self.collector.expired(self.run_id)
 
     @property
     def totals(self) -> DataFrame:

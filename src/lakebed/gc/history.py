@@ -106,9 +106,9 @@ def metaranges_of_all(commits: pa.Table) -> pa.Table:
 def newly_kept(planned: pa.Table, now: pa.Table) -> tuple[pa.Table, pa.Table]:
     """What a recheck must read: METARANGES of commits that stay now but not in the plan, and that stay in both.
 
-    `planned` has the ids that the plan kept; `now` is COMMITS as the server wrote it when it condemned.
+    `planned` has the ids that the plan kept; `now` is COMMITS as the server wrote it when it expired.
     """
-    kept = ~now["condemned"].to_numpy() & ~now["swept"].to_numpy()
+    kept = ~now["expiring"].to_numpy() & ~now["swept"].to_numpy()
     known = pc.is_in(now["id"].combine_chunks(), value_set=planned["id"].combine_chunks()).to_numpy(
         zero_copy_only=False
     )

@@ -16,12 +16,10 @@ from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
     Apply,
-    Condemn,
-    Condemnation,
     Defer,
     End,
-    GivenUp,
-    GiveUp,
+    Expire,
+    LeftoversRetired,
     Mark,
     Planning,
     PrepareCommits,
@@ -30,8 +28,10 @@ from lakebed.gc.protocol import (
     Purging,
     Question,
     ReadUncommitted,
+    RecheckInputs,
     Restore,
     RestorePage,
+    RetireLeftovers,
     RulesVersion,
     RunList,
     RunView,
@@ -90,11 +90,11 @@ class HttpRequests:
     async def apply(self, run_id: str, body: Apply) -> RunView:
         return self._ask(collectors.APPLY_GC_RUN, run_id, body=body)
 
-    async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
-        return self._ask(collectors.CONDEMN_GC_COMMITS, run_id, body=body)
+    async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
+        return self._ask(collectors.EXPIRE_GC_COMMITS, run_id, body=body)
 
-    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
-        return self._ask(collectors.GIVE_UP_GC_IDS, run_id, body=body)
+    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
+        return self._ask(collectors.RETIRE_GC_IDS, run_id, body=body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
         return self._ask(collectors.SWEEP_GC_RUN, run_id, body=body)
@@ -102,7 +102,7 @@ class HttpRequests:
     async def defer(self, run_id: str, body: Defer) -> RunView:
         return self._ask(collectors.DEFER_GC_RUN, run_id, body=body)
 
-    async def purge(self, run_id: str, body: Purge) -> Condemnation:
+    async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
         return self._ask(collectors.PURGE_GC_RUN, run_id, body=body)
 
     async def end(self, run_id: str, body: End) -> RunView:

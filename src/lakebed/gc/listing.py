@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.base import parse_slice_name, slice_name
-from lakebed.gc.protocol import DATA_PREFIX, STRAYS_MAX, Found, Pieces
+from lakebed.gc.protocol import DATA_PREFIX, UNKNOWN_FILES_MAX, Found, Pieces
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .engines import Effort, Engine, Task, Work
@@ -105,11 +105,11 @@ async def list_slice(store: ObjectStore, name: str) -> Listed:
     begin = len(prefix)
     ours: list[ObjectStat] = []
     digits: list[str] = []
-    strays: list[str] = []
+    unknown_files: list[str] = []
     async for page in store.list(prefix):
         rests = [stat.key[begin:] for stat in page]
         if not _are_sequences(rests):
-            strays += [stat.key for rest, stat in zip(rests, page, strict=True) if not _are_sequences([rest])]
+            unknown_files += [stat.key for rest, stat in zip(rests, page, strict=True) if not _are_sequences([rest])]
             page = [stat for rest, stat in zip(rests, page, strict=True) if _are_sequences([rest])]  # noqa: PLW2901 - less of it
             rests = [stat.key[begin:] for stat in page]
         digits += rests
@@ -120,8 +120,8 @@ async def list_slice(store: ObjectStore, name: str) -> Listed:
         objects=len(ours),
         size_bytes=int(sizes.sum()),
         slices=1,
-        strays=tuple(strays[:STRAYS_MAX]),
-        strays_count=len(strays),
+        unknown_files=tuple(unknown_files[:UNKNOWN_FILES_MAX]),
+        unknown_files_count=len(unknown_files),
     )
     seen_ms = np.array([stat.modified_ms for stat in ours], np.int64)
     return Listed(values.astype(np.int64) @ _PLACES, sizes, seen_ms, found)

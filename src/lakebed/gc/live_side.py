@@ -10,16 +10,16 @@ from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
     Apply,
-    Condemn,
-    Condemnation,
-    GivenUp,
-    GiveUp,
+    Expire,
+    LeftoversRetired,
     Manifest,
     Planning,
     PreparedCommits,
     Question,
+    RecheckInputs,
     Restore,
     RestorePage,
+    RetireLeftovers,
     RulesVersion,
     RunAbandoned,
     RunKind,
@@ -70,8 +70,8 @@ class LiveSide:
     def commits_for_metadata(self, run_id: str) -> PreparedCommits:
         return finish(self.service.commits_for_metadata(run_id))
 
-    def give_up(self, run_id: str, request: GiveUp) -> GivenUp:
-        return finish(self.service.give_up(run_id, request))
+    def retire(self, run_id: str, request: RetireLeftovers) -> LeftoversRetired:
+        return finish(self.service.retire(run_id, request))
 
     def marked(self, run_id: str, plan: Manifest) -> RunView:
         return finish(self.service.marked(run_id, plan))
@@ -82,8 +82,8 @@ class LiveSide:
     def purging(self) -> str:
         return finish(self.service.purging())
 
-    def condemn(self, run_id: str, request: Condemn) -> Condemnation:
-        return finish(self.service.condemn(run_id, request))
+    def expire(self, run_id: str, request: Expire) -> RecheckInputs:
+        return finish(self.service.expire(run_id, request))
 
     def sweeping(self, run_id: str, plan: Manifest, commits: Manifest) -> RunView:
         return finish(self.service.sweeping(run_id, plan, commits))

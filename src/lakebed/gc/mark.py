@@ -39,9 +39,9 @@ _KEPT: Final = msgspec.json.encode("kept")
 
 
 class Marked(NamedTuple):
-    """The garbage, as parts of the table DOOMED, and what stays for a later run to look at again."""
+    """The garbage, as parts of the table GARBAGE, and what stays for a later run to look at again."""
 
-    doomed: Manifest
+    garbage: Manifest
     totals: Totals
     kept: Pieces
 
@@ -100,9 +100,9 @@ async def mark_listed(
     effort = Effort(size_bytes=sum(pieces.size_bytes for pieces in candidates))
     written = await engine.run(work, rows_by_key(candidates), PARTS, effort=effort)
     is_kept = pc.equal(written["note"], _KEPT)
-    doomed, totals = sum_parts(written.filter(pc.invert(is_kept)), into)
+    garbage, totals = sum_parts(written.filter(pc.invert(is_kept)), into)
     kept = parts_of(written.filter(is_kept).sort_by("name"))
-    return Marked(doomed, totals, Pieces(folder=kept_into, parts=tuple(kept)))
+    return Marked(garbage, totals, Pieces(folder=kept_into, parts=tuple(kept)))
 
 
 async def mark_keys(

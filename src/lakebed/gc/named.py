@@ -123,7 +123,7 @@ def check_table(manifest: Manifest, table: protocol.Table) -> None:
 
 
 def from_tables(tables: Sequence[Manifest], table: protocol.Table) -> tuple[Source, pa.Table, Effort]:
-    """The source of all addresses in these tables (UNCOMMITTED or DOOMED), the rows that it takes, and their effort.
+    """The source of all addresses in these tables (UNCOMMITTED or GARBAGE), the rows that it takes, and their effort.
 
     Every part is checked against its manifest: a part less would read as "no record names these objects".
 

@@ -54,7 +54,7 @@ async def may_apply(service: Service, plan: Plan, state: RunState) -> int:
     """
     by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
     rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
-    request = Apply(kind=plan.kind, plan=plan.doomed.digest(), rules_version=rules_version)
+    request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version)
     await service.applying(plan.run_id, request)
     return rules_version
 
@@ -69,11 +69,11 @@ def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
         raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
     if plan.kind.publishes:
         state = RunState.PLANNING if view is None else view.state
-        allowed = {RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING, RunState.ENDED}
+        allowed = {RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED}
     else:
         state = RunState.ABANDONED if view is None else view.state
         allowed = {RunState.MARKED, RunState.ENDED}
-        if view is not None and state in allowed and view.plan != plan.doomed.digest():
+        if view is not None and state in allowed and view.plan != plan.garbage.digest():
             raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)
     if state not in allowed:
         raise RunNotReady(f"run {plan.run_id} is {state.value}: it may not delete", run_id=plan.run_id, state=state)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import count_of
 from lakebed.gc import protocol
-from lakebed.gc.protocol import BadInput, Condemnation, Manifest, Plan, StartedRun, Totals
+from lakebed.gc.protocol import BadInput, Manifest, Plan, RecheckInputs, StartedRun, Totals
 
 from .bucketed import Bucketed
 from .context import RunContext, folder_in
@@ -26,14 +26,14 @@ from .verdicts import deal_again
 async def look_again(
     context: RunContext,
     plan: Plan,
-    doomed: Manifest,
+    garbage: Manifest,
     *,
     kept: pa.Table,
     commits: Manifest,
     uncommitted: Manifest,
     closed: Sequence[int],
 ) -> tuple[Manifest, Totals]:
-    """Write the rows of `doomed` that nothing names as a table of its own, named after `commits`.
+    """Write the rows of `garbage` that nothing names as a table of its own, named after `commits`.
 
     `kept` are the ids of commits whose objects were counted as live before; `commits` and `uncommitted` are all that is
     named now. Of a slice that is not `closed` nothing is left.
@@ -45,7 +45,7 @@ async def look_again(
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
     ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
     fresh = ranges.filter(pc.invert(ranges["is_live"])) if new.num_rows else ranges
-    objects, new_ranges = count_of(doomed.rows, "object"), count_of(fresh.num_rows, "new range")
+    objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.num_rows, "new range")
     context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
     source, rows, effort = from_tables([uncommitted], protocol.UNCOMMITTED)
     staged = await deal_live(
@@ -57,17 +57,17 @@ async def look_again(
         with_keys=True,
         effort=effort,
     )
-    candidates = await deal_again(context.engine, doomed, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
+    candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
     return await mark_expired(
         context.engine,
         candidates,
         [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
-        into=folder_in(plan, f"{protocol.DOOMED.name}.{name}"),
+        into=folder_in(plan, f"{protocol.GARBAGE.name}.{name}"),
         now_ms=plan.now_ms,
     )
 
 
-def whole(answer: Condemnation) -> tuple[Manifest, Manifest]:
+def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
     if answer.commits is None or answer.uncommitted is None:
         raise BadInput("the server did not say what must be kept", run_id=answer.run_id)
     return answer.commits, answer.uncommitted

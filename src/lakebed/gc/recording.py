@@ -78,7 +78,7 @@ class Outcomes:
 
 
 def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int) -> pa.Table:
-    """LEDGER: a row for each object (columns of DOOMED), which is deleted where `outcomes` say nothing else."""
+    """LEDGER: a row for each object (columns of GARBAGE), which is deleted where `outcomes` say nothing else."""
     count, moment = objects.num_rows, pa.timestamp("ms", tz="UTC")
     errors, states = pa.repeat("", count), pa.repeat(LedgerState.DELETED.value, count)
     if outcomes.errors or outcomes.states:

@@ -1,7 +1,7 @@
 """Runs whose deletes began and that have not ended: which they are, how they were begun, and what they hold.
 
 An apply may die, leave objects that could not be deleted, or defer its deletes. Until the run has ended, what its
-table of doomed objects holds is its own, and no other run takes it. So
+table of garbage holds is its own, and no other run takes it. So
 
 - how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and whoever goes on
   with the run does as it says;
@@ -31,8 +31,8 @@ import pyarrow.compute as pc
 from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, Tasks
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
     DELETES_ALLOWED,
+    EXPIRED,
     BadInput,
     Manifest,
     Plan,
@@ -235,18 +235,18 @@ async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan
 
 async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bool:
     """Whether no object can be in both plans: one of them was made knowing the other; or the commits that the other run
-    condemns were all known to this plan, and it condemns none of them. What one names that the plan did not know, as it
+    expires were all known to this plan, and it expires none of them. What one names that the plan did not know, as it
     came later, the plan may hold.
     """
     if other.run_id in plan.beside:
         return True
     try:
         theirs = await read_plan(context.store, other.run_id)
-        if plan.condemned is None or theirs.condemned is None:
+        if plan.expired is None or theirs.expired is None:
             # What one of an old layout takes lies in no slice, and all that the others take does.
             modes = {plan.mode, theirs.mode}
             return plan.run_id in theirs.beside or (RunMode.OLD_LAYOUT in modes and len(modes) > 1)
-        wanted = (await context.read(theirs.condemned, CONDEMNED))["id"].combine_chunks()
+        wanted = (await context.read(theirs.expired, EXPIRED))["id"].combine_chunks()
     except (PlanMissing, BadInput) as error:
         if not other.window:
             # Without its plan it deletes nothing more; with the plan back, its apply looks for this run.
@@ -255,7 +255,7 @@ async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bo
             f"run {other.run_id} keeps objects until the end of a window, and what it takes is unknown: {error}",
             input="plan",
         ) from error
-    ours = (await context.read(plan.condemned, CONDEMNED))["id"].combine_chunks()
+    ours = (await context.read(plan.expired, EXPIRED))["id"].combine_chunks()
     known = (await context.read(plan.commits, COMMITS))["id"].combine_chunks()
     return bool(
         pc.all(pc.is_in(wanted, value_set=known), min_count=0).as_py()
@@ -271,7 +271,7 @@ def runs_over(views: Iterable[RunView]) -> frozenset[str]:
 async def held_tables(
     context: RunContext, views: Sequence[RunView], over_before: Collection[str]
 ) -> dict[str, Manifest]:
-    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables DOOMED
+    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables GARBAGE
     by run, the newest first. Of one that ended meanwhile a listing may still have had what it took.
 
     Raises:
@@ -286,10 +286,10 @@ async def held_tables(
     begun = await _all_begun(context.store, context.ports.tasks, views)
     # A plan that nobody began to apply holds nothing, also where a collection of metadata took it.
     held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
-    return {view.run_id: await doomed_of(context.store, view) for view in held}
+    return {view.run_id: await garbage_of(context.store, view) for view in held}
 
 
-async def doomed_of(store: ObjectStore, view: RunView) -> Manifest:
+async def garbage_of(store: ObjectStore, view: RunView) -> Manifest:
     """The table that a run may carry out, or has, by its record.
 
     Raises:
@@ -298,14 +298,14 @@ async def doomed_of(store: ObjectStore, view: RunView) -> Manifest:
     try:
         plan = await read_plan(store, view.run_id)
         if plan.kind.publishes:
-            return (await recheck_of(store, plan, view)).doomed
+            return (await recheck_of(store, plan, view)).garbage
     except (PlanMissing, BadInput) as error:
         raise BadInput(
             f"run {view.run_id} may be deleting, and what it takes is unknown: {error}", input="plan"
         ) from error
-    if plan.doomed.digest() != view.plan:
+    if plan.garbage.digest() != view.plan:
         raise BadInput(f"run {view.run_id} may be deleting, and its plan is not that of its record", input="plan")
-    return plan.doomed
+    return plan.garbage
 
 
 async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> None:
@@ -324,7 +324,7 @@ async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
             cleared = msgspec.json.decode(await store.get(f"{plan.folder}{_RECHECK}{name}"), type=Cleared)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadInput(f"{plan.folder}{_RECHECK}{name} is unreadable: {error}", input="recheck") from error
-        if cleared.doomed.digest() == view.plan:
+        if cleared.garbage.digest() == view.plan:
             return cleared
     raise BadInput(f"run {plan.run_id} is sweeping, and what it may sweep is missing", input="recheck")
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from lakebed.base import Tasks
 from lakebed.gc import protocol
-from lakebed.gc.protocol import DoomedObject, ExpiringCommit, Plan, below, doomed_rows
+from lakebed.gc.protocol import ExpiringCommit, GarbageObject, Plan, below, garbage_rows
 from lakebed.gc.rules import check_rules
 from lakebed.objectstore import ObjectStore
 
@@ -15,15 +15,15 @@ from .history import expiring, judge
 from .named import check_table
 
 
-async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[DoomedObject]:
+async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[GarbageObject]:
     """The objects whose path or address begins with `prefix`, in the plan's order; one part of it in memory at a time.
 
     Raises:
         BadInput: a part is missing, short or changed.
     """
-    check_table(plan.doomed, protocol.DOOMED)
-    for part in plan.doomed.parts:
-        for row in doomed_rows(below(await read_garbage(store, plan, part), prefix)):
+    check_table(plan.garbage, protocol.GARBAGE)
+    for part in plan.garbage.parts:
+        for row in garbage_rows(below(await read_garbage(store, plan, part), prefix)):
             yield row
 
 
@@ -34,7 +34,7 @@ async def expiring_of(store: ObjectStore, tasks: Tasks, plan: Plan, *, limit: in
     Raises:
         BadInput: something the plan rests on is missing or changed.
     """
-    if plan.condemned is None or not plan.condemned.rows or plan.rules is None:
+    if plan.expired is None or not plan.expired.rows or plan.rules is None:
         return []
     commits = await read_input(store, tasks, plan.commits, protocol.COMMITS)
     refs = await read_input(store, tasks, plan.refs, protocol.REFS)

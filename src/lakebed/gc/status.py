@@ -35,9 +35,9 @@ DEFERRED: Final = "deferred"
 """The state of a run that waits for the end of its window; on its record it is one that may delete."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none; `plan` the
-    digest on that record, and `condemned` how many commits are, until the run is over.
+    digest on that record, and `expiring` how many commits are, until the run is over.
 
     `objects` and `size_bytes` are what goes, `objects_done` are those of the parts that are recorded, whatever became
     of each; all None where it is not known. `began_ms` and `ended_ms` are of its applies: None where none began, or it
@@ -49,7 +49,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     kind: RunKind
     state: str
     started_ms: int
-    condemned: int = 0
+    expiring: int = 0
     plan: str = ""
     objects: int | None = None
     size_bytes: int | None = None
@@ -67,21 +67,21 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return is_at_it and not self.nothing_deleted
 
 
-def standing_by_record(view: RunView) -> Standing:
+def run_status_by_record(view: RunView) -> RunStatus:
     """For who cannot reach the namespace."""
-    return Standing(
+    return RunStatus(
         run_id=view.run_id,
         kind=view.kind,
         state=_state_of(view),
         started_ms=view.started_ms,
-        condemned=view.condemned,
+        expiring=view.expiring,
         plan=view.plan,
         until_ms=view.until_ms,
         nothing_deleted=ended_without_deleting(view),
     )
 
 
-async def standing_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunView | None) -> Standing:
+async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunView | None) -> RunStatus:
     """Costs a few small reads, and a listing of the run's files in the ledger.
 
     Raises:
@@ -93,16 +93,16 @@ async def standing_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunVi
     except PlanMissing:
         if view is None:
             raise
-        return standing_by_record(view)
+        return run_status_by_record(view)
     if view is None:
-        planned = Standing(
+        planned = RunStatus(
             run_id=run_id,
             kind=plan.kind,
             state="supposed" if plan.what_if else "planned",
             started_ms=plan.now_ms,
         )
         return _with_total(planned, plan)
-    found, begun = _with_total(standing_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
+    found, begun = _with_total(run_status_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
     if begun is None or found.nothing_deleted:
         return found
     goes = await _goes(store, plan, view)
@@ -111,13 +111,13 @@ async def standing_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunVi
         began_ms=begun.began_ms,
         window=begun.window,
         objects=goes.rows if goes else found.objects,
-        size_bytes=found.size_bytes if goes is plan.doomed else None,
+        size_bytes=found.size_bytes if goes is plan.garbage else None,
         objects_done=await _done(store, plan, goes) if goes else None,
         ended_ms=await _ended_ms(store, plan) if view.state is RunState.ENDED else None,
     )
 
 
-def _with_total(found: Standing, plan: Plan) -> Standing:
+def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
     """A committed run has its record only since it is applied: it began with its plan."""
     total = plan.totals.all
     return msgspec.structs.replace(found, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
@@ -126,8 +126,8 @@ def _with_total(found: Standing, plan: Plan) -> Standing:
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
     """What the run was let to take; None where it was not, yet."""
     if not plan.kind.publishes:
-        return plan.doomed
-    return (await recheck_of(store, plan, view)).doomed if view.plan else None
+        return plan.garbage
+    return (await recheck_of(store, plan, view)).garbage if view.plan else None
 
 
 async def _done(store: ObjectStore, plan: Plan, goes: Manifest) -> int:
@@ -212,13 +212,13 @@ def go_on_command(repository: str, run_id: str) -> str:
 
 
 @contextlib.contextmanager
-def telling_where(run_id: str, standing: Callable[[], Standing], command: str, progress: Progress) -> Iterator[None]:
+def telling_where(run_id: str, run_status: Callable[[], RunStatus], command: str, progress: Progress) -> Iterator[None]:
     """Around an apply: if somebody stops it, or nobody answers, say how far it came and what goes on with it."""
     try:
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
         try:
-            progress(left_off(standing(), command))
+            progress(left_off(run_status(), command))
         except LakebedError:
             progress(
                 f"stopped; what was done of run {run_id} is recorded; if its deletes began, the next `gc run` goes on "
@@ -227,7 +227,7 @@ def telling_where(run_id: str, standing: Callable[[], Standing], command: str, p
         raise
 
 
-def left_off(found: Standing, command: str) -> str:
+def left_off(found: RunStatus, command: str) -> str:
     """One sentence for who stopped an apply, or saw it stop."""
     if found.state == RunState.ENDED:
         return f"stopped, and run {found.run_id} had ended"

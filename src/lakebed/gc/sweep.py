@@ -66,7 +66,7 @@ async def sweep(
     rule: SweepRule,
     fence: Fence,
 ) -> Swept:
-    """Delete what `plan` (table DOOMED) holds, as far as it is not done; and say how all of it went.
+    """Delete what `plan` (table GARBAGE) holds, as far as it is not done; and say how all of it went.
 
     Raises:
         BadInput: a part is missing or is not what the manifest says; parts before it may be done.
@@ -112,7 +112,7 @@ async def sweep_part(
     rule: SweepRule,
 ) -> Swept:
     """One part, from reading it to recording it."""
-    doomed = protocol.read_part(plan, protocol.DOOMED, part, await read_part(task.store, plan.folder, part))
+    garbage = protocol.read_part(plan, protocol.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
         act, most = _deleting(deleter), BATCHES
@@ -122,7 +122,7 @@ async def sweep_part(
         outcomes = await _each(task, objects, act, may_go=rule.may_delete, most=most)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
-    return await _carry_out(task.store, ledger.key(part.name), doomed, take)
+    return await _carry_out(task.store, ledger.key(part.name), garbage, take)
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
@@ -191,7 +191,7 @@ def _deleting(deleter: Deleter) -> Act:
 
 
 def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look) -> Act:
-    """`act`, but on those of a batch that are among these rows (DOOMED) only if they still are what the rows say."""
+    """`act`, but on those of a batch that are among these rows (GARBAGE) only if they still are what the rows say."""
     seen_ms = objects["last_seen_at"].cast(pa.int64()).to_pylist()
     facts = zip(objects["size_bytes"].to_pylist(), seen_ms, strict=True)
     planned: dict[str, tuple[int, int]] = dict(zip(objects["address"].to_pylist(), facts, strict=True))

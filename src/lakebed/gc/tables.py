@@ -54,13 +54,13 @@ def check_whole(rows: pa.Table, what: str) -> None:
             raise protocol.BadInput(f"{what}: null in column {name}", input=what, column=name)
 
 
-DOOMED: Final = Table(protocol.DOOMED.meaning, _of_handoff(protocol.DOOMED))
+GARBAGE: Final = Table(protocol.GARBAGE.meaning, _of_handoff(protocol.GARBAGE))
 
 LEDGER: Final = Table(protocol.LEDGER.meaning, _of_handoff(protocol.LEDGER))
 
 VERDICTS: Final = Table(
-    "doomed objects, with what the totals of a plan are summed by: branch and first folder of a path that had it",
-    pa.schema([*DOOMED.schema, *_required(("branch", pa.string()), ("prefix", pa.string()))]),
+    "garbage, with what the totals of a plan are summed by: branch and first folder of a path that had it",
+    pa.schema([*GARBAGE.schema, *_required(("branch", pa.string()), ("prefix", pa.string()))]),
 )
 
 CANDIDATES: Final = Table(

@@ -35,11 +35,11 @@ def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals
     """Of the PARTS that `write_portions` wrote into `folder` in all tasks."""
     parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
-    return protocol.manifest_of(protocol.DOOMED, folder, parts_of(parts)), totals
+    return protocol.manifest_of(protocol.GARBAGE, folder, parts_of(parts)), totals
 
 
 async def deal_again(engine: Engine, manifest: protocol.Manifest, *, folder: str, closed: Collection[int]) -> Bucketed:
-    """Write CANDIDATES into `folder`: the objects of a plan (table DOOMED), to be marked once more.
+    """Write CANDIDATES into `folder`: the objects of a plan (table GARBAGE), to be marked once more.
 
     Of a slice that is not closed now nothing may go.
     """
@@ -65,7 +65,7 @@ def read_rows(manifest: protocol.Manifest) -> Work:
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         for part in parts_of(share):
             data = await read_part(task.store, manifest.folder, part)
-            yield protocol.read_part(manifest, protocol.DOOMED, part, data)
+            yield protocol.read_part(manifest, protocol.GARBAGE, part, data)
 
     return work
 
@@ -77,7 +77,7 @@ async def write_portions(
     number = 0
     async for rows in _portions(verdicts):
         name = f"part-{task.number:05d}-{number:05d}.parquet"
-        data = protocol.encode_part(protocol.DOOMED, _ordered(rows).select(list(protocol.DOOMED.names())))
+        data = protocol.encode_part(protocol.GARBAGE, _ordered(rows).select(list(protocol.GARBAGE.names())))
         yield await write_part(task.store, folder, name, data, rows=rows.num_rows, note=totals_of(rows, now_ms=now_ms))
         number += 1
 
@@ -157,7 +157,7 @@ def _label(name: str | int) -> str:
 
 
 def _pack(rows: pa.Table) -> Iterator[pa.Table]:
-    """DOOMED rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
+    """GARBAGE rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
         same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))

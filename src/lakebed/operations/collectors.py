@@ -157,21 +157,21 @@ APPLY_GC_RUN: Final = Operation(
     _APPLYING,
     "Succeed if this plan may be applied now.",
 )
-CONDEMN_GC_COMMITS: Final = Operation(
-    "condemnGcCommits",
+EXPIRE_GC_COMMITS: Final = Operation(
+    "expireGcCommits",
     "POST",
-    _RUN + "/condemn",
-    protocol.Condemn,
-    protocol.Condemnation,
+    _RUN + "/expire",
+    protocol.Expire,
+    protocol.RecheckInputs,
     _APPLYING,
     "Publish the commits that expire, and write what is alive now.",
 )
-GIVE_UP_GC_IDS: Final = Operation(
-    "giveUpGcIds",
+RETIRE_GC_IDS: Final = Operation(
+    "retireGcIds",
     "POST",
-    _RUN + "/give-up",
-    protocol.GiveUp,
-    protocol.GivenUp,
+    _RUN + "/retire",
+    protocol.RetireLeftovers,
+    protocol.LeftoversRetired,
     _APPLYING,
     "Publish the ids of metadata files that no writer may use again.",
 )
@@ -198,7 +198,7 @@ PURGE_GC_RUN: Final = Operation(
     "POST",
     _RUN + "/purging",
     protocol.Purge,
-    protocol.Condemnation,
+    protocol.RecheckInputs,
     _APPLYING,
     "Let a deferred run delete, and write what is alive now.",
     is_body_optional=True,
@@ -240,7 +240,7 @@ GET_GC_PLAN: Final = get("getGcPlan", _PLAN, protocol.Plan, _READ_RUNS, "Return 
 LIST_GC_PLAN_OBJECTS: Final = get(
     "listGcPlanObjects",
     _PLAN + "/objects",
-    protocol.DoomedPage,
+    protocol.GarbagePage,
     _READ_RUNS,
     "List the objects that a plan deletes.",
     PREFIX,

@@ -40,7 +40,7 @@ from lakebed.versions import (
 )
 
 MISSING_SHOWN: Final = 1000
-_TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+_TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class Checked(msgspec.Struct, kw_only=True):
@@ -127,7 +127,7 @@ class _Repository:
         taken = {CommitId(key[len(keys.SWEPT) :].decode()) async for key, _ in self._scan(keys.SWEPT)}
         async for key, value in self._scan(keys.RUN):
             if decode_record(RunRecord, value).state in _TAKING:
-                partition = keys.condemned_partition(self._uid, RunId(key[len(keys.RUN) :].decode()))
+                partition = keys.expiring_partition(self._uid, RunId(key[len(keys.RUN) :].decode()))
                 taken |= {CommitId(name.decode()) async for name, _ in scan_prefix(self._store, partition, b"")}
         return taken
 

@@ -81,8 +81,8 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals | None = None
     objects_deleted: int | None = None
     bytes_deleted: int = 0
-    objects_doomed: int = 0
-    bytes_doomed: int = 0
+    garbage_objects: int = 0
+    garbage_bytes: int = 0
     deferred_until_ms: int | None = None
     objects_purged: int | None = None
     bytes_purged: int = 0
@@ -287,8 +287,8 @@ def _result(printed: _Printed) -> JobResult | None:
         deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
     elif printed.objects_deleted is not None:
         is_deferred = printed.deferred_until_ms is not None
-        deed, objects = JobDeed.APPLIED, printed.objects_doomed if is_deferred else printed.objects_deleted
-        size_bytes = printed.bytes_doomed if is_deferred else printed.bytes_deleted
+        deed, objects = JobDeed.APPLIED, printed.garbage_objects if is_deferred else printed.objects_deleted
+        size_bytes = printed.garbage_bytes if is_deferred else printed.bytes_deleted
     elif printed.objects_purged is not None:
         deed, objects, size_bytes = JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
     else:

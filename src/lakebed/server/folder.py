@@ -1,6 +1,6 @@
 """The data folder of an embedded installation: what lies in it, and telling whether a folder is one.
 
-lakebed.json    {"format": 3}: this is a data folder, of this format
+lakebed.json    {"format": 4}: this is a data folder, of this format
 reserve         space set aside, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
 objects/        what storage namespaces of local:// lie below
@@ -24,7 +24,7 @@ STORE_FILE: Final = "metadata.db"
 OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
 UNFINISHED_FILE: Final = "unfinished"
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 RESERVE_FILE: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20

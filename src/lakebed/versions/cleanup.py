@@ -42,7 +42,7 @@ from .retired import Retired
 from .staging.slices import Slices
 from .staging.uploads import Uploads
 
-MARKING = frozenset({RunState.MARKING, RunState.CONDEMNING})
+MARKING = frozenset({RunState.MARKING, RunState.EXPIRING})
 """A run marks from its first record until its `set_if` after its last read."""
 
 

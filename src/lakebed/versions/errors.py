@@ -81,9 +81,9 @@ class UploadRefused(Conflict):
     """The address was not issued here, has expired, or was used before."""
 
 
-class Condemned(Conflict):
+class CommitExpired(Conflict):
     """A collection run gave up this commit's data, or is about to. Facts: `commit`, `run`."""
 
 
-class ContentsGone(Condemned):
+class ContentsGone(CommitExpired):
     """A read of a commit that a collection run gave up: its objects go at any moment. Facts: `commit`, `run`."""

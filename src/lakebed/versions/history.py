@@ -14,7 +14,7 @@ from lakebed.base import CommitId, MetarangeId, NotFound, Row
 
 from .cells import is_gone
 from .context import Context
-from .errors import Condemned
+from .errors import CommitExpired
 from .records import BranchRecord, Commit
 from .refs import Refs
 from .retired import Retired, says_who_took
@@ -70,7 +70,7 @@ class History:
         async def is_touching(commit: Commit) -> bool:
             try:
                 return await self._touches(commit, objects, prefixes)
-            except Condemned:
+            except CommitExpired:
                 return False  # A collection took what it changed.
 
         found: list[Commit] = []

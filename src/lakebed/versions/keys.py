@@ -1,7 +1,7 @@
 """Where each record of a repository lies in the key-value store (docs/formats/records.md).
 
 One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
-the repository has objects; one a collection run, for the commits it condemns, for the same reason; and one for what
+the repository has objects; one a collection run, for the commits it expires, for the same reason; and one for what
 collections of metadata gave up.
 """
 
@@ -34,8 +34,8 @@ def token_partition(uid: RepositoryUid, token: StagingToken) -> bytes:
     return f"{uid}/{token}".encode()
 
 
-def condemned_partition(uid: RepositoryUid, run: RunId) -> bytes:
-    """Keys are the ids of the commits that this run condemns, values are empty."""
+def expiring_partition(uid: RepositoryUid, run: RunId) -> bytes:
+    """Keys are the ids of the commits that this run expires, values are empty."""
     return f"{uid}/run-{run}".encode()
 
 

@@ -236,11 +236,11 @@ class IntentRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A collection run. The commits it condemns are the keys of `condemned_partition`, filled while it is PLANNING,
+    """A collection run. The commits it expires are the keys of `expiring_partition`, filled while it is PLANNING,
     which takes nothing, and emptied when it has ended; `listed` is emptied last, when nobody can fill it any more.
 
     `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
-    what is condemned, `listed` is the digest of the list it published, `recheck` of what it found still condemned,
+    what is expiring, `listed` is the digest of the list it published, `recheck` of what it found still expiring,
     `plan` of the plan (lakebed.gc.protocol.Manifest): what may be deleted is named by these, so a plan from an earlier
     attempt is refused. `began`: an apply of a MARKED run began, so nobody but it may end the run. `swept`: each
     commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a

@@ -6,7 +6,7 @@ staged) and `$` (with what is staged, which is what a bare branch means anyway).
 tag, and a tag over a commit.
 
 A ref is made in two steps (docs/design/protocols.md, "Naming a commit…"): first `creating`, which nobody can use and
-yet every collector honours as a root; then, if no run condemned its commit, `active`.
+yet every collector honours as a root; then, if no run expired its commit, `active`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Refs:
 
         Raises:
             BranchExists: the name is taken.
-            Condemned: a collection gave this commit up.
+            CommitExpired: a collection gave this commit up.
         """
         check_branch(name)
         commit_id = await self.resolve_commit(source)
@@ -246,7 +246,7 @@ class Refs:
         """
         Raises:
             TagExists: the name is taken.
-            Condemned: a collection gave this commit up.
+            CommitExpired: a collection gave this commit up.
         """
         check_tag(name)
         commit_id = await self.resolve_commit(source)
@@ -306,9 +306,9 @@ class Refs:
         return True
 
     async def _activate(self, key: bytes, held: Held, active: BranchRecord | TagRecord, commit_id: CommitId) -> None:
-        """Steps 2 and 3: check that the commit is not condemned, then make the ref usable, else remove it."""
+        """Steps 2 and 3: check that the commit is not expiring, then make the ref usable, else remove it."""
         try:
-            await self._retired.check_not_condemned([commit_id])
+            await self._retired.check_not_expiring([commit_id])
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
             # Also when we are cancelled, or nobody could make this ref until it counts as dead. What was made active in

@@ -1,7 +1,7 @@
 """Commits that may no longer be named and ids of files that may no longer be written: where writers and runs meet.
 
 A writer that is about to name a commit first writes where a run will look (a ref that is `creating`, an intent, a
-commit record), then checks here. A run first publishes what it condemns, then looks there. So one of the two sees the
+commit record), then checks here. A run first publishes what it expires, then looks there. So one of the two sees the
 other (docs/design/protocols.md, "Naming a commit while a collection of committed data runs"). A commit that a run took
 is not read through either: else a path would resolve until its object goes, and no reader had any grace.
 
@@ -20,43 +20,43 @@ from lakebed.ranges import FileCorrupt
 
 from . import keys
 from .context import Context
-from .errors import Condemned, ContentsGone
+from .errors import CommitExpired, ContentsGone
 from .records import RunRecord, SweptRecord, decode_record, encode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BATCH: Final = 1_000
-TAKING = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+TAKING = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class Retired:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    async def check_not_condemned(self, commits: Iterable[CommitId]) -> None:
-        """Costs a scan of the runs, and for each commit one `get` and one more for each run that condemns just now.
+    async def check_not_expiring(self, commits: Iterable[CommitId]) -> None:
+        """Costs a scan of the runs, and for each commit one `get` and one more for each run that expires just now.
 
         Raises:
-            Condemned: a run took, or is about to take, the data of one of these commits.
+            CommitExpired: a run took, or is about to take, the data of one of these commits.
         """
         wanted = sorted(set(commits) - {CommitId("")})
         # Each commit of a run that noted `swept` has its record below. Else a deferred run would cost reads for days.
         taking = [run for run, record in await self.runs() if record.state in TAKING and not record.swept]
         for run in taking:
-            partition = keys.condemned_partition(self._context.uid, run)
+            partition = keys.expiring_partition(self._context.uid, run)
             for commit, held in zip(
                 wanted,
                 await self._context.store.get_many(partition, [commit.encode() for commit in wanted]),
                 strict=True,
             ):
                 if held is not None:
-                    raise _condemned(commit, run)
+                    raise _expired(commit, run)
         # After the runs, never before: a run writes these before it ends, so one of the two looks finds it.
         swept = await self._context.get_many([keys.SWEPT + commit.encode() for commit in wanted])
         for commit, held in zip(wanted, swept, strict=True):
             if held is not None:
-                raise _condemned(commit, RunId(decode_record(SweptRecord, held.value).run))
+                raise _expired(commit, RunId(decode_record(SweptRecord, held.value).run))
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:
         """To be asked after the contents were read: what was read before the run gave them up is readable for the grace
@@ -82,12 +82,12 @@ class Retired:
         )
         return ["" if held is None else held.value.decode() for held in found]
 
-    async def took(self, error: FileCorrupt) -> Condemned | None:
+    async def took(self, error: FileCorrupt) -> CommitExpired | None:
         """Where a file of a tree is missing because a collection gave it up, that in so many words."""
         [run] = await self.retired_by([error.id]) if error.reason == MISSING else [""]
         if not run:
             return None
-        return Condemned(f"the contents of this commit were given up by collection run {run}", run=run)
+        return CommitExpired(f"the contents of this commit were given up by collection run {run}", run=run)
 
     # For collectors: ids that may no longer be written
 
@@ -104,18 +104,18 @@ class Retired:
         """Answer for each run whether its folder was retired: then its plan can be published no more."""
         return [bool(by) for by in await self.retired_by([keys.retired_run(run).decode() for run in runs])]
 
-    # For collectors: commits that a run condemns
+    # For collectors: commits that a run expires
 
-    async def condemn(self, run: RunId, commits: Sequence[CommitId]) -> None:
-        """Add to what the run condemns. It counts while the run is condemning or sweeping."""
-        partition = keys.condemned_partition(self._context.uid, run)
+    async def expire(self, run: RunId, commits: Sequence[CommitId]) -> None:
+        """Add to what the run expires. It counts while the run is expiring or sweeping."""
+        partition = keys.expiring_partition(self._context.uid, run)
         for start in range(0, len(commits), BATCH):
             batch = commits[start : start + BATCH]
             await self._context.store.set_many(partition, [(commit.encode(), b"") for commit in batch])
 
-    async def condemned(self, run: RunId) -> list[CommitId]:
-        """Return what the run condemns now, in order of id."""
-        partition = keys.condemned_partition(self._context.uid, run)
+    async def expiring(self, run: RunId) -> list[CommitId]:
+        """Return what the run expires now, in order of id."""
+        partition = keys.expiring_partition(self._context.uid, run)
         found: list[CommitId] = []
         start: bytes | None = b""
         while start is not None:
@@ -125,8 +125,8 @@ class Retired:
         return found
 
     async def release(self, run: RunId, commits: Iterable[CommitId]) -> None:
-        """Take these commits out of what the run condemns."""
-        partition = keys.condemned_partition(self._context.uid, run)
+        """Take these commits out of what the run expires."""
+        partition = keys.expiring_partition(self._context.uid, run)
         names = sorted(commit.encode() for commit in commits)
         for start in range(0, len(names), BATCH):
             await self._context.store.delete_many(partition, names[start : start + BATCH])
@@ -170,13 +170,13 @@ class Retired:
             return found
 
     async def forget_run(self, run: RunId) -> bool:
-        """Remove a run's record and what it condemned. False: there is none, or it was replaced meanwhile."""
+        """Remove a run's record and what it expired. False: there is none, or it was replaced meanwhile."""
         key = keys.RUN + run.encode()
         held = await self._context.get(key)
         if held is None:
             return False
         # The list first: a crash between the two leaves a record without a list, which the next pass finds.
-        partition = keys.condemned_partition(self._context.uid, run)
+        partition = keys.expiring_partition(self._context.uid, run)
         while (page := await self._context.store.scan(partition, b"", BATCH)).keys:
             await self._context.store.delete_many(partition, page.keys)
         try:
@@ -191,7 +191,7 @@ def says_who_took(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Wrap a method of a part with `_retired` that reads what commits hold.
 
-    Where a file is missing because a collection took it, the method raises Condemned.
+    Where a file is missing because a collection took it, the method raises CommitExpired.
     """
 
     @wraps(method)
@@ -207,5 +207,5 @@ def says_who_took(
     return asking
 
 
-def _condemned(commit: CommitId, run: str) -> Condemned:
-    return Condemned(f"commit {commit[:12]} was given up by collection run {run}", commit=commit, run=run)
+def _expired(commit: CommitId, run: str) -> CommitExpired:
+    return CommitExpired(f"commit {commit[:12]} was given up by collection run {run}", commit=commit, run=run)

@@ -90,10 +90,10 @@ def write_plan(lake: str, data: Path, *, what_if: bool = False) -> None:
         rules_version=1,
         commits=manifest,
         refs=manifest,
-        condemned=manifest,
+        expired=manifest,
         commit_counts=CommitCounts(all=2, kept=1, expired=1, swept=0),
         range_counts=RangeCounts(live=1, expired=1),
-        doomed=protocol.manifest_of(protocol.DOOMED, "_lakefs/x/", []),
+        garbage=protocol.manifest_of(protocol.GARBAGE, "_lakefs/x/", []),
         totals=Totals(all=Total(objects=3, size_bytes=2048)),
     )
     file = data / "objects" / lake.removeprefix("lakefs://") / plan_path(plan.kind, PLANNED)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.gc.protocol import (
-    DOOMED,
+    GARBAGE,
     LEDGER,
     BadInput,
     arrow_schema,
@@ -33,8 +33,8 @@ def parquet(rows: pa.Table) -> bytes:
 
 
 def first_version(rows: pa.Table) -> bytes:
-    """Rows of DOOMED as the first release wrote them."""
-    since = {column.name: column.since for column in DOOMED.columns}
+    """Rows of GARBAGE as the first release wrote them."""
+    since = {column.name: column.since for column in GARBAGE.columns}
     return parquet(rows.select([column for column in rows.column_names if since[column] == 1]))
 
 
@@ -75,20 +75,20 @@ def test_what_is_no_ledger_file_is_refused_by_name(data: bytes) -> None:
 def test_a_plan_of_the_first_version_is_read_without_paths() -> None:
     row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": ""}
     rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["lost"]})
-    data = first_version(rows.cast(arrow_schema(DOOMED)))
+    data = first_version(rows.cast(arrow_schema(GARBAGE)))
     part = part_of("part-0.parquet", data, rows=1)
-    whole = manifest_of(DOOMED, "x/", [part])
+    whole = manifest_of(GARBAGE, "x/", [part])
     manifest = replace(whole, table_version=1)
 
-    assert check_manifest(manifest, name="x") is DOOMED
-    assert read_part(manifest, DOOMED, part, data)["path"].to_pylist() == [""]
-    assert read_part(manifest, DOOMED, part, data, ["address"])["address"].to_pylist() == ["data/x"]
+    assert check_manifest(manifest, name="x") is GARBAGE
+    assert read_part(manifest, GARBAGE, part, data)["path"].to_pylist() == [""]
+    assert read_part(manifest, GARBAGE, part, data, ["address"])["address"].to_pylist() == ["data/x"]
 
 
-@pytest.mark.parametrize("version", [0, DOOMED.version + 1])
+@pytest.mark.parametrize("version", [0, GARBAGE.version + 1])
 def test_a_plan_of_a_version_that_never_was_is_refused(version: int) -> None:
-    whole = manifest_of(DOOMED, "x/", [])
+    whole = manifest_of(GARBAGE, "x/", [])
     manifest = replace(whole, table_version=version)
 
-    with pytest.raises(BadInput, match="unknown table doomed version"):
+    with pytest.raises(BadInput, match="unknown table garbage version"):
         check_manifest(manifest, name="x")

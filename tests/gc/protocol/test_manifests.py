@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
+    EXPIRED,
     TABLES,
     UNCOMMITTED,
     BadInput,
@@ -32,30 +32,30 @@ from lakebed.gc.protocol import (
     read_part,
 )
 
-FOLDER = "_lakefs/retention/gc/committed/r1/condemned/"
+FOLDER = "_lakefs/retention/gc/committed/r1/expired/"
 
 
-def condemned(*ids: str) -> bytes:
-    return encode_part(CONDEMNED, pa.table({"id": pa.array(ids, pa.string())}))
+def expiring(*ids: str) -> bytes:
+    return encode_part(EXPIRED, pa.table({"id": pa.array(ids, pa.string())}))
 
 
 def one_part() -> tuple[Manifest, Part, bytes]:
-    data = condemned("a", "b")
+    data = expiring("a", "b")
     part = part_of("part-00000.parquet", data, rows=2)
-    return manifest_of(CONDEMNED, FOLDER, [part]), part, data
+    return manifest_of(EXPIRED, FOLDER, [part]), part, data
 
 
 def test_a_manifest_survives_its_own_encoding() -> None:
     manifest, _, _ = one_part()
 
-    assert decode_manifest(encode_manifest(manifest), name="condemned") == manifest
+    assert decode_manifest(encode_manifest(manifest), name="expired") == manifest
 
 
 def test_an_input_without_parts_is_complete_and_has_no_rows() -> None:
-    manifest = manifest_of(CONDEMNED, FOLDER, [])
+    manifest = manifest_of(EXPIRED, FOLDER, [])
 
-    assert check_manifest(manifest, name="condemned") is CONDEMNED
-    assert join_parts(manifest, CONDEMNED, []).num_rows == 0
+    assert check_manifest(manifest, name="expired") is EXPIRED
+    assert join_parts(manifest, EXPIRED, []).num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_a_manifest_that_cannot_be_trusted_is_refused_by_name(
     manifest, _, _ = one_part()
 
     with pytest.raises(BadInput, match=complaint):
-        decode_manifest(encode_manifest(change(manifest)), name="condemned")
+        decode_manifest(encode_manifest(change(manifest)), name="expired")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"format": "one"}', b"\xff\xfe"])
 def test_a_manifest_that_is_no_json_of_ours_is_refused(data: bytes) -> None:
-    with pytest.raises(BadInput, match="manifest condemned is unreadable"):
-        decode_manifest(data, name="condemned")
+    with pytest.raises(BadInput, match="manifest expired is unreadable"):
+        decode_manifest(data, name="expired")
 
 
 def test_a_part_is_read_back_as_it_was_written() -> None:
     manifest, part, data = one_part()
 
-    rows = read_part(manifest, CONDEMNED, part, data)
+    rows = read_part(manifest, EXPIRED, part, data)
 
-    assert join_parts(manifest, CONDEMNED, [rows]).column("id").to_pylist() == ["a", "b"]
+    assert join_parts(manifest, EXPIRED, [rows]).column("id").to_pylist() == ["a", "b"]
 
 
 def test_a_missing_part_is_named() -> None:
@@ -110,7 +110,7 @@ def test_a_part_of_another_size_is_named() -> None:
         check_listing(manifest, {part.name: 1})
 
 
-def test_a_stray_file_beside_the_parts_is_reported_and_not_fatal() -> None:
+def test_an_unknown_file_beside_the_parts_is_reported_and_not_fatal() -> None:
     manifest, part, _ = one_part()
 
     assert check_listing(manifest, {part.name: part.size_bytes, "README": 3}) == ["README"]
@@ -133,36 +133,36 @@ def test_a_part_with_a_flipped_bit_is_refused() -> None:
 
 
 def test_a_part_with_fewer_rows_than_its_manifest_says_is_refused() -> None:
-    data = condemned("a")
+    data = expiring("a")
     part = part_of("part-00000.parquet", data, rows=2)
 
     with pytest.raises(BadInput, match="has 1 rows instead of 2"):
-        read_part(manifest_of(CONDEMNED, FOLDER, [part]), CONDEMNED, part, data)
+        read_part(manifest_of(EXPIRED, FOLDER, [part]), EXPIRED, part, data)
 
 
 def test_reading_fewer_parts_than_the_manifest_has_is_refused() -> None:
     manifest, _, _ = one_part()
 
     with pytest.raises(BadInput, match="gave 0 rows instead of 2"):
-        join_parts(manifest, CONDEMNED, [])
+        join_parts(manifest, EXPIRED, [])
     with pytest.raises(BadInput, match="gave 3 rows"):
         check_rows(manifest, 3)
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet at all"])
 def test_bytes_that_are_no_parquet_are_refused(data: bytes) -> None:
-    with pytest.raises(BadInput, match="is no condemned table"):
-        decode_part(CONDEMNED, data, name="p")
+    with pytest.raises(BadInput, match="is no expired table"):
+        decode_part(EXPIRED, data, name="p")
 
 
 def test_a_part_without_a_declared_column_is_refused() -> None:
     with pytest.raises(BadInput, match="is no uncommitted table"):
-        decode_part(UNCOMMITTED, condemned("a"), name="p")
+        decode_part(UNCOMMITTED, expiring("a"), name="p")
 
 
 def test_a_null_is_never_written() -> None:
     with pytest.raises(ValueError, match="null"):
-        encode_part(CONDEMNED, pa.table({"id": pa.array([None], pa.string())}))
+        encode_part(EXPIRED, pa.table({"id": pa.array([None], pa.string())}))
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
@@ -181,7 +181,7 @@ def test_a_list_column_is_read_back_in_order() -> None:
             "metarange_id": [""],
             "parents": [["b", "a"]],
             "swept": [False],
-            "condemned": [False],
+            "expiring": [False],
         }
     )
 
@@ -190,6 +190,6 @@ def test_a_list_column_is_read_back_in_order() -> None:
 
 def test_two_manifests_of_different_bytes_have_different_digests() -> None:
     first, _, _ = one_part()
-    second = manifest_of(CONDEMNED, FOLDER, [part_of("part-00000.parquet", condemned("a", "c"), rows=2)])
+    second = manifest_of(EXPIRED, FOLDER, [part_of("part-00000.parquet", expiring("a", "c"), rows=2)])
 
     assert first.digest() != second.digest()

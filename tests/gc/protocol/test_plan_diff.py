@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lakebed.base import FOREIGN_SLICE, format_address, parse_address
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     CommitCounts,
     DifferentKinds,
     Plan,
@@ -44,7 +44,7 @@ def plan(run_id: str, kind: RunKind = RunKind.COMMITTED, **branches: int) -> Pla
         refs=manifest,
         commit_counts=CommitCounts(all=1, kept=1, expired=0, swept=0),
         range_counts=RangeCounts(live=0, expired=0),
-        doomed=manifest,
+        garbage=manifest,
         totals=Totals(by_branch={name: Total(objects=count) for name, count in branches.items()}),
     )
 
@@ -56,8 +56,8 @@ def row(address: str, **more: Any) -> dict[str, Any]:
 
 
 def diff(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]], **more: Any) -> PlanDiff:
-    tables = [pa.Table.from_pylist(list(rows), arrow_schema(DOOMED)) for rows in (a, b)]
-    nothing = pa.Table.from_pylist([], arrow_schema(CONDEMNED))
+    tables = [pa.Table.from_pylist(list(rows), arrow_schema(GARBAGE)) for rows in (a, b)]
+    nothing = pa.Table.from_pylist([], arrow_schema(EXPIRED))
     return diff_plans(plan("a"), plan("b"), (tables[0], tables[1]), (nothing, nothing), **more)
 
 
@@ -96,7 +96,7 @@ def test_as_many_rows_are_shown_as_were_asked_for_and_all_are_counted() -> None:
 
 def test_commits_and_branches_are_compared() -> None:
     ids = [pa.table({"id": pa.array(names, pa.string())}) for names in (["c1", "c2"], ["c2", "c3", "c4"])]
-    nothing = pa.Table.from_pylist([], arrow_schema(DOOMED))
+    nothing = pa.Table.from_pylist([], arrow_schema(GARBAGE))
 
     found = diff_plans(plan("a", main=1, dev=2), plan("b", main=4), (nothing, nothing), (ids[0], ids[1]))
 
@@ -106,7 +106,7 @@ def test_commits_and_branches_are_compared() -> None:
 
 
 def test_plans_of_two_kinds_are_not_compared() -> None:
-    nothing = pa.Table.from_pylist([], arrow_schema(DOOMED))
+    nothing = pa.Table.from_pylist([], arrow_schema(GARBAGE))
 
     with pytest.raises(DifferentKinds):
         diff_plans(plan("a"), plan("b", RunKind.UNCOMMITTED), (nothing, nothing), (nothing, nothing))

@@ -20,7 +20,7 @@ from lakebed.gc.rules import (
     Trees,
     check_rules,
     days_rules,
-    doomed_addresses,
+    garbage_addresses,
     judge_commits,
     kept_commits,
 )
@@ -59,11 +59,11 @@ def ports(contents: Mapping[str, Collection[str]]) -> Trees:
     )
 
 
-def doomed(
+def garbage(
     past: History, rules: Rules, contents: Mapping[str, Collection[str]], uncommitted: Collection[str] = ()
 ) -> set[str]:
     verdict = judge_commits(past, rules, now_ms=NOW)
-    return doomed_addresses(past, verdict, ports(contents), uncommitted=uncommitted, namespace=NAMESPACE)
+    return garbage_addresses(past, verdict, ports(contents), uncommitted=uncommitted, namespace=NAMESPACE)
 
 
 EXAMPLE1, EXAMPLE2, EXAMPLE3, KEPT = address(1), address(2), address(3), address(4)
@@ -80,7 +80,7 @@ def test_simple_example_cleanup_on_the_main_branch() -> None:
     )
     contents = {"A": [EXAMPLE1, EXAMPLE3], "B": [EXAMPLE1, EXAMPLE2], "C": [EXAMPLE2], "D": []}
 
-    gone = doomed(past, days_rules(7), contents)
+    gone = garbage(past, days_rules(7), contents)
 
     assert gone == {EXAMPLE3}
 
@@ -107,7 +107,7 @@ def test_complex_example_cleanup_on_multiple_branches() -> None:
     past = history(*COMPLEX, heads={"main": "E", "feature1": "D"})
     rules = days_rules(7, {"main": 7, "feature1": 3})
 
-    gone = doomed(past, rules, COMPLEX_CONTENTS)
+    gone = garbage(past, rules, COMPLEX_CONTENTS)
 
     assert gone == {EXAMPLE3}
     assert kept_commits(past, rules, now_ms=NOW) == {"B", "D", "E"}
@@ -119,7 +119,7 @@ def test_dangling_example_with_seven_days_keeps_both_commits_of_the_deleted_bran
     kept = kept_commits(past, days_rules(7), now_ms=NOW)
 
     assert {"C", "D"} <= kept
-    assert doomed(past, days_rules(7), COMPLEX_CONTENTS) == set()
+    assert garbage(past, days_rules(7), COMPLEX_CONTENTS) == set()
 
 
 def test_dangling_example_with_three_days_expires_both_commits_of_the_deleted_branch() -> None:
@@ -129,13 +129,13 @@ def test_dangling_example_with_three_days_expires_both_commits_of_the_deleted_br
     verdict = judge_commits(past, rules, now_ms=NOW)
 
     assert verdict.expired == {"A", "C", "D"}
-    assert doomed(past, rules, COMPLEX_CONTENTS) == {EXAMPLE1, EXAMPLE3}
+    assert garbage(past, rules, COMPLEX_CONTENTS) == {EXAMPLE1, EXAMPLE3}
 
 
 def test_data_only_on_a_branch_deleted_long_ago_goes() -> None:
     past = history(commit("A", days_ago=30), commit("X", "A", days_ago=20), heads={"main": "A"})
 
-    assert doomed(past, days_rules(7), {"A": [EXAMPLE1], "X": [EXAMPLE1, EXAMPLE2]}) == {EXAMPLE2}
+    assert garbage(past, days_rules(7), {"A": [EXAMPLE1], "X": [EXAMPLE1, EXAMPLE2]}) == {EXAMPLE2}
 
 
 def test_a_head_is_kept_however_old_it_is() -> None:
@@ -148,7 +148,7 @@ def test_objects_outside_the_storage_namespace_are_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     outside = ["s3://other/file", "s3://bucket/ns2/data/x", "local://bucket/ns/data/x"]
 
-    gone = doomed(past, days_rules(1), {"A": [*outside, EXAMPLE1], "B": [KEPT]}, uncommitted=["s3://other/y"])
+    gone = garbage(past, days_rules(1), {"A": [*outside, EXAMPLE1], "B": [KEPT]}, uncommitted=["s3://other/y"])
 
     assert gone == {EXAMPLE1}
 
@@ -158,15 +158,15 @@ def test_an_object_named_by_its_uri_and_by_its_key_is_one_object(scheme: str) ->
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     absolute = f"{scheme}://bucket/ns/{EXAMPLE1}"
 
-    assert doomed(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [absolute]}) == {EXAMPLE2}
-    assert doomed(past, days_rules(1), {"A": [absolute, EXAMPLE2], "B": [EXAMPLE1]}) == {EXAMPLE2}
-    assert doomed(past, days_rules(1), {"A": [absolute], "B": [KEPT]}, uncommitted=[EXAMPLE1]) == set()
+    assert garbage(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [absolute]}) == {EXAMPLE2}
+    assert garbage(past, days_rules(1), {"A": [absolute, EXAMPLE2], "B": [EXAMPLE1]}) == {EXAMPLE2}
+    assert garbage(past, days_rules(1), {"A": [absolute], "B": [KEPT]}, uncommitted=[EXAMPLE1]) == set()
 
 
 def test_staged_data_of_any_branch_is_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
-    gone = doomed(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [KEPT]}, uncommitted=[EXAMPLE1])
+    gone = garbage(past, days_rules(1), {"A": [EXAMPLE1, EXAMPLE2], "B": [KEPT]}, uncommitted=[EXAMPLE1])
 
     assert gone == {EXAMPLE2}
 
@@ -175,13 +175,13 @@ def test_an_object_in_a_slice_that_is_not_closed_is_never_deleted() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
     open_ = format_address(SLICE + 1, 0)
 
-    assert doomed(past, days_rules(1), {"A": [open_], "B": [EXAMPLE1]}) == set()
+    assert garbage(past, days_rules(1), {"A": [open_], "B": [EXAMPLE1]}) == set()
 
 
 def test_what_lies_outside_data_is_special_and_never_touched() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
-    gone = doomed(past, days_rules(1), {"A": ["_lakefs/ranges/x.parquet", "old/layout"], "B": [EXAMPLE1]})
+    gone = garbage(past, days_rules(1), {"A": ["_lakefs/ranges/x.parquet", "old/layout"], "B": [EXAMPLE1]})
 
     assert gone == set()
 
@@ -292,7 +292,7 @@ def test_a_range_that_a_kept_commit_shares_is_not_opened() -> None:
     )
     verdict = judge_commits(past, days_rules(1), now_ms=NOW)
 
-    gone = doomed_addresses(past, verdict, trees, uncommitted=(), namespace=NAMESPACE)
+    gone = garbage_addresses(past, verdict, trees, uncommitted=(), namespace=NAMESPACE)
 
     assert gone == {EXAMPLE2}
 
@@ -319,14 +319,14 @@ def test_a_metarange_or_range_that_was_not_read_stops_the_run() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
     with pytest.raises(KeyError):
-        doomed(past, days_rules(1), {"A": [EXAMPLE1]})
+        garbage(past, days_rules(1), {"A": [EXAMPLE1]})
 
 
 def test_kept_commits_with_entries_and_no_address_stop_the_run() -> None:
     past = history(commit("A", days_ago=30), commit("B", "A", days_ago=20), heads={"main": "B"})
 
     with pytest.raises(EmptyLiveSet):
-        doomed(past, days_rules(1), {"A": [EXAMPLE1], "B": []})
+        garbage(past, days_rules(1), {"A": [EXAMPLE1], "B": []})
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_run_stays_until_its_last_file_is_old() -> None:
 
 
 def test_a_run_that_somebody_may_work_on_stays_and_a_plan_that_was_never_applied_goes() -> None:
-    states = ["marking", "planning", "condemning", "sweeping", "marked", "ended", "abandoned", ""]
+    states = ["marking", "planning", "expiring", "sweeping", "marked", "ended", "abandoned", ""]
     runs = [run(number, state=state) for number, state in enumerate(states)]
 
     gone = old_runs(runs, rule=MetadataRule(runs_newest=0), now_ms=NOW)

@@ -102,10 +102,10 @@ class Lake:
         return Namespace(uri="mem://ns", closed=frozenset(self.closed))
 
     def clean(self, objects: set[str]) -> frozenset[str]:
-        """What a clean run dooms of these objects."""
+        """What a clean run takes of these objects."""
         return clean_run(
             objects, committed=self.committed(), uncommitted=self.uncommitted(), namespace=self.namespace()
-        ).doomed
+        ).garbage
 
     def optimised(self) -> tuple[frozenset[str], Saved]:
         ids = [CommitId(str(number)) for number in range(len(self.commits))]
@@ -132,15 +132,15 @@ class Lake:
             uncommitted=self.uncommitted(),
             namespace=self.namespace(),
         )
-        return found.doomed, saved
+        return found.garbage, saved
 
     def collect(self, *, failing: int) -> None:
         """An optimised run, of whose deletes one in `failing` fails (0: none)."""
         allowed = self.clean(self.objects)
-        doomed, saved = self.optimised()
-        assert doomed & self.objects <= allowed, "an optimised run deletes what a clean run keeps"
-        failed = {key for place, key in enumerate(sorted(doomed)) if failing and place % failing == 0}
-        self.objects -= doomed - failed
+        garbage, saved = self.optimised()
+        assert garbage & self.objects <= allowed, "an optimised run deletes what a clean run keeps"
+        failed = {key for place, key in enumerate(sorted(garbage)) if failing and place % failing == 0}
+        self.objects -= garbage - failed
         self.base = replace(saved, kept=saved.kept | failed)
 
 
@@ -238,7 +238,7 @@ def test_what_was_too_young_is_looked_at_again() -> None:
             young_since_ms=since_ms,
             uploaded_ms={own(1): 10},
         )
-        return found.doomed, saved
+        return found.garbage, saved
 
     first, saved = run(NOTHING_SAVED, 10, [own(1)])
     again, _ = run(saved, 11, [])
@@ -260,7 +260,7 @@ def test_a_slice_that_is_not_closed_any_more_is_left_alone() -> None:
         namespace=Namespace(uri="mem://ns", closed=frozenset()),
     )
 
-    assert not found.doomed
+    assert not found.garbage
     assert saved.kept == {own(1)}
 
 
@@ -274,4 +274,4 @@ def test_commits_of_the_base_keep_what_they_named_though_they_were_swept() -> No
         base, [own(1, slice_=8)], uploads=(), commits=[CommitId("c")], committed=(), uncommitted=(), namespace=namespace
     )
 
-    assert not found.doomed
+    assert not found.garbage

@@ -24,16 +24,16 @@ def own(number: int, slice_: int = 7) -> str:
     return format_address(slice_, number)
 
 
-def test_what_neither_a_commit_nor_staging_names_is_doomed() -> None:
+def test_what_neither_a_commit_nor_staging_names_is_garbage() -> None:
     run = clean_run([own(1), own(2), own(3)], committed=[own(1)], uncommitted=[own(2)], namespace=NAMESPACE)
 
-    assert run.doomed == {own(3)}
+    assert run.garbage == {own(3)}
 
 
 def test_slices_that_are_not_closed_are_skipped() -> None:
     run = clean_run([own(1), own(1, slice_=8)], committed=(), uncommitted=(), namespace=NAMESPACE)
 
-    assert run.doomed == {own(1)}
+    assert run.garbage == {own(1)}
     assert run.skipped == {own(1, slice_=8)}
 
 
@@ -44,7 +44,7 @@ def test_what_is_younger_than_the_least_age_stays() -> None:
         uploaded, committed=[own(4)], uncommitted=(), namespace=NAMESPACE, young_since_ms=100, uploaded_ms=uploaded
     )
 
-    assert run.doomed == {own(1)}
+    assert run.garbage == {own(1)}
     assert run.young == {own(2), own(3)}
 
 
@@ -56,8 +56,8 @@ def test_an_object_whose_age_is_not_known_stops_a_run_that_asks_for_it() -> None
 def test_special_paths_are_filtered() -> None:
     run = clean_run(["_lakefs/dummy", "readme", own(1)], committed=(), uncommitted=(), namespace=NAMESPACE)
 
-    assert run.doomed == {own(1)}
-    assert not run.strays
+    assert run.garbage == {own(1)}
+    assert not run.unknown_files
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,23 @@ def test_special_paths_are_filtered() -> None:
         "data/",
     ],
 )
-def test_what_is_no_address_of_ours_is_a_stray_and_stays(key: str) -> None:
+def test_what_is_no_address_of_ours_is_an_unknown_file_and_stays(key: str) -> None:
     run = clean_run([key], committed=(), uncommitted=(), namespace=NAMESPACE)
 
-    assert not run.doomed
-    assert run.strays == {key}
+    assert not run.garbage
+    assert run.unknown_files == {key}
 
 
 def test_an_absolute_address_inside_the_namespace_keeps_its_object() -> None:
     run = clean_run([own(1), own(2)], committed=[f"mem://ns/{own(1)}"], uncommitted=[], namespace=NAMESPACE)
 
-    assert run.doomed == {own(2)}
+    assert run.garbage == {own(2)}
 
 
 def test_an_address_in_another_namespace_keeps_nothing() -> None:
     run = clean_run([own(1)], committed=[f"mem://ns2/{own(1)}"], uncommitted=[], namespace=NAMESPACE)
 
-    assert run.doomed == {own(1)}
+    assert run.garbage == {own(1)}
 
 
 def commit(name: str, *, swept: bool = False) -> CommitFacts:

@@ -7,7 +7,7 @@ import pytest
 from lakebed.base import RunId
 from lakebed.gc.rules import days_rules
 from lakebed.gc.service.commits import read_snapshot
-from lakebed.versions import Condemned
+from lakebed.versions import CommitExpired
 
 from .conftest import Lake
 from .test_metadata import FILES, collector
@@ -54,7 +54,7 @@ async def test_a_commit_is_cherry_picked_although_its_parent_was_swept(lake: Lak
 async def test_a_revert_that_would_bring_back_swept_data_is_refused(lake: Lake) -> None:
     await part(lake)
 
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         await lake.versions.merges.revert("dev", "dev~1", committer="me")
 
 

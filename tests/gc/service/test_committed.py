@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, Entry, RunId
 from lakebed.gc.kinds.committed import NoRules
 from lakebed.gc.protocol import (
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     Apply,
     BadInput,
-    Condemn,
-    Condemnation,
     End,
+    Expire,
     Manifest,
+    RecheckInputs,
     RunKind,
     RunState,
     StartRun,
@@ -48,7 +48,7 @@ from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from lakebed.versions import (
     BranchRecord,
     Commit,
-    Condemned,
+    CommitExpired,
     ContentsGone,
     IntentRecord,
     decode_record,
@@ -85,28 +85,28 @@ async def story(lake: Lake) -> Story:
 
 
 class Run:
-    """A committed run, step by step, condemning what a test tells it to."""
+    """A committed run, step by step, expiring what a test tells it to."""
 
     def __init__(self, lake: Lake, *, rules_version: int = 1, options: ServiceOptions | None = None) -> None:
         self.lake = lake
         self.service = lake.service_with(options or ServiceOptions())
         self.rules_version = rules_version
 
-    async def plan(self, *commits: Commit) -> Condemn:
+    async def plan(self, *commits: Commit) -> Expire:
         self.started = await self.service.start(StartRun(kind=RunKind.COMMITTED))
         self.id = self.started.run_id
         self.inputs = Inputs(self.lake.objectstore, RunKind.COMMITTED, RunId(self.id))
         ids = pa.table({"id": pa.array([commit.id for commit in commits], pa.string())})
-        table = await self.inputs.write_table(CONDEMNED, CONDEMNED.name, ids)
-        return Condemn(commits=table, rules_version=self.rules_version)
+        table = await self.inputs.write_table(EXPIRED, EXPIRED.name, ids)
+        return Expire(commits=table, rules_version=self.rules_version)
 
-    async def condemn(self, *commits: Commit) -> Condemnation:
+    async def expire(self, *commits: Commit) -> RecheckInputs:
         self.body = await self.plan(*commits)
-        return await self.service.condemn(self.id, self.body)
+        return await self.service.expire(self.id, self.body)
 
-    async def sweep(self, answer: Condemnation, *doomed: str) -> Manifest:
+    async def sweep(self, answer: RecheckInputs, *garbage: str) -> Manifest:
         assert answer.commits is not None
-        plan = await self.inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="expired"))
+        plan = await self.inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(garbage), reason="expired"))
         await self.service.sweep(self.id, Sweep(plan=plan, commits=answer.commits))
         return plan
 
@@ -133,9 +133,9 @@ async def test_what_was_the_head_until_now_stays_whatever_date_its_successor_was
 ) -> None:
     old = await replaced_after(lake, 60, given_days_ago=given_days_ago)
 
-    assert old not in (await lake.collector().collect_committed()).doomed
+    assert old not in (await lake.collector().collect_committed()).garbage
     lake.days(31)
-    assert old in (await lake.collector().collect_committed()).doomed
+    assert old in (await lake.collector().collect_committed()).garbage
 
 
 async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> None:
@@ -147,7 +147,7 @@ async def test_dates_count_where_a_history_is_written_in_one_go(lake: Lake) -> N
         await lake.versions.commits.commit("main", message="m", committer="me", created_ms=given_ms)
         lake.clock.ms += 60_000
 
-    assert (await lake.collector().collect_committed()).doomed == set(addresses[:2])
+    assert (await lake.collector().collect_committed()).garbage == set(addresses[:2])
 
 
 async def slow_commit(lake: Lake, how: str, text: str) -> Commit:
@@ -193,9 +193,9 @@ async def test_a_server_whose_clock_is_behind_replaces_no_head_before_it_was_one
         heads.append((await lake.versions.staging.get("main", b"a")).address)
     lake.days(1)
 
-    assert (await lake.collector().collect_committed()).doomed.isdisjoint(heads)
+    assert (await lake.collector().collect_committed()).garbage.isdisjoint(heads)
     lake.days(7)
-    assert (await lake.collector().collect_committed()).doomed >= set(heads[:-1])
+    assert (await lake.collector().collect_committed()).garbage >= set(heads[:-1])
 
 
 async def test_a_given_date_is_not_believed_until_a_clock_that_was_behind_has_caught_up(lake: Lake) -> None:
@@ -239,7 +239,7 @@ async def test_what_was_the_head_until_a_committer_woke_up_counts_from_then(lake
     note = Note(message="m", committer="me", metadata={})
     await lake.versions.commits._publish_sealed("main", mine, seen, note, allow_empty=False)
 
-    assert old not in (await lake.collector().collect_committed()).doomed
+    assert old not in (await lake.collector().collect_committed()).garbage
 
 
 class Died(Exception):
@@ -265,9 +265,9 @@ async def test_what_a_committer_left_who_died_before_it_was_published_goes_by_th
     await lake.service.rules.write(Rules(default=period))
     lake.days(29)
 
-    assert (await lake.collector().collect_committed()).doomed == set()
+    assert (await lake.collector().collect_committed()).garbage == set()
     lake.days(2)
-    assert (await lake.collector().collect_committed()).doomed == ({left} if period == "30d" else set())
+    assert (await lake.collector().collect_committed()).garbage == ({left} if period == "30d" else set())
 
 
 @pytest.mark.parametrize("how", ["reset", "deleted"])
@@ -285,13 +285,13 @@ async def test_what_only_an_idle_branch_held_counts_by_its_own_date_when_it_leav
     else:
         await lake.versions.refs.delete_branch("idle")
 
-    assert old in (await lake.collector().collect_committed()).doomed
+    assert old in (await lake.collector().collect_committed()).garbage
 
 
 async def test_objects_only_expired_commits_hold_go_and_the_head_still_reads(lake: Lake, story: Story) -> None:
     run = await lake.collector().collect_committed()
 
-    assert run.doomed == {story.old, story.middle}
+    assert run.garbage == {story.old, story.middle}
     assert await lake.objects() == {story.new}
     assert (await lake.versions.staging.get("main", b"a")).address == story.new
     assert {story.a.id, story.b.id} <= run.swept
@@ -333,11 +333,11 @@ async def test_objects_in_a_slice_that_has_not_closed_stay(lake: Lake) -> None:
     await lake.service.rules.write(Rules(default="1h"))
     lake.days(0.1)
 
-    assert (await lake.collector().collect_committed()).doomed == frozenset()
+    assert (await lake.collector().collect_committed()).garbage == frozenset()
 
     # Its commit is swept now; what is left of it is the other collection's, once the slice has closed.
     lake.days(2)
-    assert (await lake.collector().collect_uncommitted()).doomed == {old}
+    assert (await lake.collector().collect_uncommitted()).garbage == {old}
 
 
 async def test_a_second_run_has_nothing_left_to_take(lake: Lake, story: Story) -> None:
@@ -345,7 +345,7 @@ async def test_a_second_run_has_nothing_left_to_take(lake: Lake, story: Story) -
 
     again = await lake.collector().collect_committed()
 
-    assert (again.doomed, again.swept) == (frozenset(), frozenset())
+    assert (again.garbage, again.swept) == (frozenset(), frozenset())
 
 
 async def test_what_a_swept_commit_still_names_is_garbage_to_the_next_clean_run(lake: Lake, story: Story) -> None:
@@ -364,13 +364,13 @@ async def _delete_nothing(keys: Sequence[str]) -> Sequence[DeleteFailure]:
 # Naming a commit while a run goes on
 
 
-async def test_a_branch_from_a_condemned_commit_is_refused_naming_the_run(lake: Lake, story: Story) -> None:
+async def test_a_branch_from_an_expiring_commit_is_refused_naming_the_run(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.condemn(story.a)
+    await run.expire(story.a)
 
-    with pytest.raises(Condemned, match=run.id):
+    with pytest.raises(CommitExpired, match=run.id):
         await lake.versions.refs.create_branch("late", story.a.id)
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         await lake.versions.refs.create_tag("late", story.a.id)
     assert [branch.name for branch in (await lake.versions.refs.list_branches())[0]] == ["main"]
 
@@ -378,11 +378,11 @@ async def test_a_branch_from_a_condemned_commit_is_refused_naming_the_run(lake: 
 async def test_a_swept_commit_stays_refused_for_ever(lake: Lake, story: Story) -> None:
     run = await lake.collector().collect_committed()
 
-    with pytest.raises(Condemned, match=run.run_id):
+    with pytest.raises(CommitExpired, match=run.run_id):
         await lake.server().refs.create_branch("late", story.a.id)
 
 
-async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was_given_up_is_not(
+async def test_a_commit_that_is_expiring_alone_is_read_through_and_one_that_was_given_up_is_not(
     lake: Lake, story: Story
 ) -> None:
     reader = lake.server()
@@ -399,7 +399,7 @@ async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was
         found.extend(keys)
         return []
 
-    await Run(lake).condemn(story.a)
+    await Run(lake).expire(story.a)
     await reader.staging.get(story.a.id, b"a")
     await Collector(lake.versions, lake.service, delete).collect_committed()
 
@@ -408,29 +408,29 @@ async def test_a_commit_that_is_condemned_alone_is_read_through_and_one_that_was
         await reader.staging.get_many(story.a.id, [b"a"])
 
 
-async def test_a_revert_to_condemned_data_is_refused(lake: Lake, story: Story) -> None:
-    """Reverting C takes entries from its parent B, which is condemned."""
-    await Run(lake).condemn(story.b)
+async def test_a_revert_to_expiring_data_is_refused(lake: Lake, story: Story) -> None:
+    """Reverting C takes entries from its parent B, which is expiring."""
+    await Run(lake).expire(story.b)
 
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         await lake.versions.merges.revert("main", story.c.id, parent_number=0, committer="me")
 
 
-async def test_a_hard_reset_to_a_condemned_commit_is_refused(lake: Lake, story: Story) -> None:
-    await Run(lake).condemn(story.a)
+async def test_a_hard_reset_to_an_expiring_commit_is_refused(lake: Lake, story: Story) -> None:
+    await Run(lake).expire(story.a)
 
-    with pytest.raises(Condemned):
+    with pytest.raises(CommitExpired):
         await lake.versions.resets.hard_reset("main", story.a.id)
 
 
-async def test_a_branch_made_on_an_expired_commit_before_it_is_condemned_keeps_it(lake: Lake, story: Story) -> None:
+async def test_a_branch_made_on_an_expired_commit_before_it_is_expiring_keeps_it(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a, story.b)
     await lake.versions.refs.create_branch("early", story.a.id)
 
-    answer = await run.service.condemn(run.id, body)
+    answer = await run.service.expire(run.id, body)
 
-    assert (answer.condemned, answer.taken_out) == (1, 1)
+    assert (answer.expiring, answer.taken_out) == (1, 1)
 
 
 async def test_a_commit_that_a_ref_being_made_names_is_taken_out(lake: Lake, story: Story) -> None:
@@ -439,7 +439,7 @@ async def test_a_commit_that_a_ref_being_made_names_is_taken_out(lake: Lake, sto
     creating = replace(decode_record(BranchRecord, held.value), commit_id=story.a.id, state="creating", sealed=())
     await lake.store.set(lake.versions.partition, keys.BRANCH + b"making", encode_record(creating))
 
-    answer = await Run(lake).condemn(story.a, story.b)
+    answer = await Run(lake).expire(story.a, story.b)
 
     assert answer.taken_out == 1
 
@@ -448,7 +448,7 @@ async def test_a_commit_that_a_hold_names_is_taken_out(lake: Lake, story: Story)
     hold = IntentRecord(commit_id=story.b.id, branch="main", created_ms=lake.clock.ms)
     await lake.store.set(lake.versions.partition, keys.INTENT + b"1", encode_record(hold))
 
-    answer = await Run(lake).condemn(story.a, story.b)
+    answer = await Run(lake).expire(story.a, story.b)
 
     assert answer.taken_out == 1
 
@@ -457,8 +457,8 @@ async def test_what_was_taken_out_can_be_named_again_once_the_run_sweeps(lake: L
     run = Run(lake)
     body = await run.plan(story.a)
     await lake.versions.refs.create_branch("early", story.a.id)
-    answer = await run.service.condemn(run.id, body)
-    with pytest.raises(Condemned):
+    answer = await run.service.expire(run.id, body)
+    with pytest.raises(CommitExpired):
         await lake.versions.refs.create_branch("more", story.a.id)
 
     await run.sweep(answer)
@@ -466,10 +466,10 @@ async def test_what_was_taken_out_can_be_named_again_once_the_run_sweeps(lake: L
     await lake.versions.refs.create_branch("more", story.a.id)
 
 
-async def test_condemning_touches_the_branches_that_the_commits_were_made_for(lake: Lake, story: Story) -> None:
+async def test_expiring_touches_the_branches_that_the_commits_were_made_for(lake: Lake, story: Story) -> None:
     await lake.versions.refs.create_branch("quiet", "main")
 
-    await Run(lake).condemn(story.a)
+    await Run(lake).expire(story.a)
 
     assert (await _branch(lake, "main")).epoch == 1
     assert (await _branch(lake, "quiet")).epoch == 0
@@ -490,15 +490,15 @@ async def test_rules_changed_during_a_run_end_it(lake: Lake, story: Story) -> No
     await lake.service.rules.write(days_rules(1000))
 
     with pytest.raises(RulesChanged):
-        await run.service.condemn(run.id, body)
+        await run.service.expire(run.id, body)
 
     assert (await lake.service.run(run.id)).state is RunState.ENDED
     await lake.versions.refs.create_branch("free", story.a.id)
 
 
-async def test_a_rule_set_while_a_run_condemns_counts_after_it(lake: Lake, story: Story) -> None:
+async def test_a_rule_set_while_a_run_expires_counts_after_it(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.condemn(story.a)
+    await run.expire(story.a)
 
     written = await lake.service.rules.write(days_rules(1000))
 
@@ -526,7 +526,7 @@ async def test_planning_publishes_nothing(lake: Lake, story: Story) -> None:
 
 async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    answer = await run.condemn(story.a)
+    answer = await run.expire(story.a)
     await lake.service.abandon(run.id)
 
     await lake.versions.refs.create_branch("free", story.a.id)
@@ -534,33 +534,33 @@ async def test_an_abandoned_run_lets_its_commits_go(lake: Lake, story: Story) ->
         await run.sweep(answer)
 
 
-async def test_rules_deleted_while_a_run_condemns_abandon_it(lake: Lake, story: Story) -> None:
+async def test_rules_deleted_while_a_run_expires_abandon_it(lake: Lake, story: Story) -> None:
     run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
     await lake.put("main", "b")
-    answer = await run.condemn(story.a)
+    answer = await run.expire(story.a)
     assert answer.continuation_token is not None
     await lake.service.rules.write(None)
 
     with pytest.raises(RulesNotFound):
-        await run.service.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+        await run.service.expire(run.id, replace(run.body, continuation_token=answer.continuation_token))
 
     assert (await lake.service.run(run.id)).state is RunState.ABANDONED
     await lake.versions.refs.create_branch("late", story.a.id)
 
 
-async def test_a_run_that_died_condemning_leaves_no_list_behind(lake: Lake, story: Story) -> None:
+async def test_a_run_that_died_expiring_leaves_no_list_behind(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.condemn(story.a)
+    await run.expire(story.a)
     lake.days(8)
 
     assert await lake.service.abandon_dead_runs() == [run.id]
 
-    assert (await lake.store.scan(keys.condemned_partition(lake.versions.uid, RunId(run.id)), b"", 1)).keys == []
+    assert (await lake.store.scan(keys.expiring_partition(lake.versions.uid, RunId(run.id)), b"", 1)).keys == []
 
 
 async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    answer = await run.condemn(story.a)
+    answer = await run.expire(story.a)
     plan = await run.sweep(answer)
     with pytest.raises(RunMoved):
         await lake.service.abandon(run.id)
@@ -572,7 +572,7 @@ async def test_a_sweeping_run_cannot_be_abandoned_but_resumed_and_ended(lake: La
 
 async def test_a_run_ends_by_the_plan_that_it_sweeps_and_by_no_other(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.sweep(await run.condemn(story.a))
+    await run.sweep(await run.expire(story.a))
 
     for plan in ("", run.body.commits.digest()):
         with pytest.raises(StalePlan):
@@ -597,78 +597,78 @@ async def test_a_run_does_not_end_before_what_it_takes_is_written_down() -> None
     await lake.versions.commits.initialise("main")
     story = await Story().tell(lake)
     run = Run(lake)
-    answer = await run.condemn(story.a)
+    answer = await run.expire(story.a)
     with pytest.raises(StoreUnavailable):
         await run.sweep(answer)
     body = End(plan=(await lake.service.run(run.id)).plan)
 
     with pytest.raises(RunMoved, match="apply it again"):
         await lake.service.end(run.id, body)
-    with pytest.raises(Condemned, match=run.id):
+    with pytest.raises(CommitExpired, match=run.id):
         await lake.versions.refs.create_branch("rescue", story.a.id)
 
     await run.sweep(answer)
     assert (await lake.service.end(run.id, body)).state is RunState.ENDED
-    with pytest.raises(Condemned, match=run.id):
+    with pytest.raises(CommitExpired, match=run.id):
         await lake.versions.refs.create_branch("rescue", story.a.id)
 
 
 async def test_a_plan_from_an_earlier_recheck_is_refused(lake: Lake, story: Story) -> None:
-    """Condemned again, a commit may have been named meanwhile: the first plan still dooms its objects."""
+    """Expired again, a commit may have been named meanwhile: the first plan still has its objects as garbage."""
     run = Run(lake)
-    first = await run.condemn(story.a, story.b)
-    second = await run.service.condemn(run.id, run.body)
+    first = await run.expire(story.a, story.b)
+    second = await run.service.expire(run.id, run.body)
 
     with pytest.raises(StalePlan):
         await run.sweep(first)
     await run.sweep(second)
 
 
-async def test_a_sweeping_run_is_not_condemned_again(lake: Lake, story: Story) -> None:
+async def test_a_sweeping_run_is_not_expiring_again(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.sweep(await run.condemn(story.a))
+    await run.sweep(await run.expire(story.a))
 
     with pytest.raises(RunMoved, match="sweeping"):
-        await run.service.condemn(run.id, run.body)
+        await run.service.expire(run.id, run.body)
 
 
-async def test_condemning_in_pages_says_the_same(lake: Lake, story: Story) -> None:
+async def test_expiring_in_pages_says_the_same(lake: Lake, story: Story) -> None:
     for number in range(4):
         await lake.put("main", f"k{number}")
     run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
-    answer = await run.condemn(story.a, story.b)
+    answer = await run.expire(story.a, story.b)
     pages = 1
     while answer.continuation_token is not None:
-        answer = await run.service.condemn(run.id, replace(run.body, continuation_token=answer.continuation_token))
+        answer = await run.service.expire(run.id, replace(run.body, continuation_token=answer.continuation_token))
         pages += 1
 
     assert pages > 4
     assert answer.uncommitted is not None
-    assert (answer.condemned, answer.uncommitted.rows) == (2, 4)
+    assert (answer.expiring, answer.uncommitted.rows) == (2, 4)
 
 
 async def test_a_page_of_an_earlier_attempt_is_refused(lake: Lake, story: Story) -> None:
     for number in range(3):
         await lake.put("main", f"k{number}")
     run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
-    first = await run.condemn(story.a)
-    await run.service.condemn(run.id, run.body)
+    first = await run.expire(story.a)
+    await run.service.expire(run.id, run.body)
 
     with pytest.raises(BadContinuation, match="earlier attempt"):
-        await run.service.condemn(run.id, replace(run.body, continuation_token=first.continuation_token))
+        await run.service.expire(run.id, replace(run.body, continuation_token=first.continuation_token))
 
 
 async def test_a_made_up_page_does_not_skip_reading_what_is_staged(lake: Lake, story: Story) -> None:
     """Nobody has the secret of an attempt, so nobody can say for it that all was read."""
     await lake.put("main", "staged")
     run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
-    await run.condemn(story.a)
+    await run.expire(story.a)
     record = (await RunBook(lake.versions, ServiceOptions()).read(RunId(run.id)))[0]
     cursor = Cursor(name=f"uncommitted.{record.attempt}", phase=Phase.DONE)
     token = Continuations(RunId(run.id), replace(record, secret="0" * 64), Reader.COLLECTOR).token(cursor)
 
     with pytest.raises(BadContinuation):
-        await run.service.condemn(run.id, replace(run.body, continuation_token=token))
+        await run.service.expire(run.id, replace(run.body, continuation_token=token))
 
 
 async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story) -> None:
@@ -680,7 +680,7 @@ async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story
     with pytest.raises(RunNotFound):
         await lake.service.apply("r1", replace(planned, kind=RunKind.UNCOMMITTED))
     await lake.store.set_many(keys.retired_partition(lake.versions.uid), [(keys.retired_run(RunId("r1")), b"m")])
-    with pytest.raises(RunMoved, match="given up"):
+    with pytest.raises(RunMoved, match="retired"):
         await lake.service.apply("r1", planned)
     await lake.service.rules.write(None)
     with pytest.raises(RulesNotFound):
@@ -689,54 +689,54 @@ async def test_an_apply_is_asked_about_before_it_begins(lake: Lake, story: Story
 
 async def test_asking_with_another_version_of_the_rules_ends_no_run(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    await run.condemn(story.a)
+    await run.expire(story.a)
 
     with pytest.raises(RulesChanged):
         await lake.service.apply(run.id, Apply(kind=RunKind.COMMITTED, plan="", rules_version=9))
 
-    assert (await lake.service.run(run.id)).state is RunState.CONDEMNING
+    assert (await lake.service.run(run.id)).state is RunState.EXPIRING
 
 
 async def test_what_another_call_published_beside_ours_is_not_ours_to_take(lake: Lake, story: Story) -> None:
     """Its branches were not bumped by this attempt, so a sleeping commit of theirs could still be published."""
     run = Run(lake)
     body = await run.plan(story.a)
-    await lake.versions.retired.condemn(RunId(run.id), [story.b.id])
+    await lake.versions.retired.expire(RunId(run.id), [story.b.id])
 
-    answer = await run.service.condemn(run.id, body)
+    answer = await run.service.expire(run.id, body)
 
-    assert answer.condemned == 1
+    assert answer.expiring == 1
 
 
 async def test_a_page_for_another_list_is_refused(lake: Lake, story: Story) -> None:
     for number in range(3):
         await lake.put("main", f"k{number}")
     run = Run(lake, options=ServiceOptions(scan_page=1, page_rows=1))
-    first = await run.condemn(story.a)
-    other = replace(run.body, commits=manifest_of(CONDEMNED, run.body.commits.folder, []))
+    first = await run.expire(story.a)
+    other = replace(run.body, commits=manifest_of(EXPIRED, run.body.commits.folder, []))
 
     with pytest.raises(BadContinuation):
-        await run.service.condemn(run.id, replace(other, continuation_token=first.continuation_token))
+        await run.service.expire(run.id, replace(other, continuation_token=first.continuation_token))
 
 
-async def test_a_list_that_names_no_commit_of_ours_condemns_nothing(lake: Lake, story: Story) -> None:
+async def test_a_list_that_names_no_commit_of_ours_expires_nothing(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a, replace(story.a, message="never made"))
 
     with pytest.raises(BadInput, match="does not exist"):
-        await run.service.condemn(run.id, body)
+        await run.service.expire(run.id, body)
     with pytest.raises(RunNotFound):
         await lake.service.run(run.id)
 
 
-async def test_a_list_cut_short_condemns_nothing(lake: Lake, story: Story) -> None:
+async def test_a_list_cut_short_expires_nothing(lake: Lake, story: Story) -> None:
     run = Run(lake)
     body = await run.plan(story.a)
     key = body.commits.folder + body.commits.parts[0].name
     await lake.objectstore.put(key, (await lake.objectstore.get(key))[:-1])
 
     with pytest.raises(BadInput, match="bytes instead of"):
-        await run.service.condemn(run.id, body)
+        await run.service.expire(run.id, body)
     with pytest.raises(RunNotFound):
         await lake.service.run(run.id)
 
@@ -747,22 +747,22 @@ async def test_a_list_from_another_runs_folder_is_refused(lake: Lake, story: Sto
     other = (await lake.service.start(StartRun(kind=RunKind.COMMITTED))).run_id
 
     with pytest.raises(BadInput, match="not in the folder of run"):
-        await lake.service.condemn(other, body)
+        await lake.service.expire(other, body)
 
 
 async def test_a_plan_that_is_no_plan_is_refused(lake: Lake, story: Story) -> None:
     run = Run(lake)
-    answer = await run.condemn(story.a)
+    answer = await run.expire(story.a)
     assert answer.commits is not None
 
-    with pytest.raises(BadInput, match="condemned table"):
-        await lake.service.sweep(run.id, Sweep(plan=manifest_of(CONDEMNED, "x/", []), commits=answer.commits))
+    with pytest.raises(BadInput, match="expired table"):
+        await lake.service.sweep(run.id, Sweep(plan=manifest_of(EXPIRED, "x/", []), commits=answer.commits))
 
 
-async def test_the_head_is_never_condemned_whatever_a_collector_asks(lake: Lake, story: Story) -> None:
-    answer = await Run(lake).condemn(story.c)
+async def test_the_head_is_never_expiring_whatever_a_collector_asks(lake: Lake, story: Story) -> None:
+    answer = await Run(lake).expire(story.c)
 
-    assert (answer.condemned, answer.taken_out) == (0, 1)
+    assert (answer.expiring, answer.taken_out) == (0, 1)
 
 
 async def test_a_range_that_cannot_be_read_stops_the_run_before_anything_is_deleted(lake: Lake, story: Story) -> None:
@@ -789,5 +789,5 @@ async def test_an_object_imported_from_elsewhere_is_never_touched(lake: Lake) ->
 
     run = await lake.collector().collect_committed()
 
-    assert run.doomed == frozenset()
+    assert run.garbage == frozenset()
     assert CommitId("") not in run.swept

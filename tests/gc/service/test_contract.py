@@ -18,18 +18,18 @@ from lakebed.client import Client, Credentials
 from lakebed.gc import HttpRequests
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     LEFTOVERS,
     UNCOMMITTED,
     Apply,
-    Condemn,
+    Expire,
     Fate,
-    GiveUp,
     Manifest,
     Question,
     Requests,
     Restore,
+    RetireLeftovers,
     RunAbandoned,
     RunKind,
     RunState,
@@ -152,7 +152,7 @@ async def test_a_run_of_uncommitted_data_goes_from_its_start_to_its_end(lake: La
     run = await service.start(kind)
     uncommitted = await service.uncommitted(run.run_id)
     prepared = await service.commits(run.run_id)
-    plan = lake.write(kind, run.run_id, DOOMED, {})
+    plan = lake.write(kind, run.run_id, GARBAGE, {})
     marked = await service.marked(run.run_id, plan)
     applying = await service.applying(run.run_id, Apply(kind=kind, plan=plan.digest(), rules_version=0, begins=True))
     ended = await service.ended(run.run_id, plan)
@@ -174,10 +174,10 @@ async def test_a_run_of_committed_data_goes_from_its_start_to_its_end(lake: Lake
 
     run = await service.start(kind)
     prepared = await service.commits(run.run_id)
-    condemned = lake.write(kind, run.run_id, CONDEMNED, {"id": []})
-    answer = await service.condemn(run.run_id, Condemn(commits=condemned, rules_version=prepared.rules_version))
+    expiring = lake.write(kind, run.run_id, EXPIRED, {"id": []})
+    answer = await service.expire(run.run_id, Expire(commits=expiring, rules_version=prepared.rules_version))
     assert answer.commits is not None
-    plan = lake.write(kind, run.run_id, DOOMED, {})
+    plan = lake.write(kind, run.run_id, GARBAGE, {})
     sweeping = await service.sweeping(run.run_id, plan, answer.commits)
     again = await service.sweeping(run.run_id, plan, answer.commits)
     ended = await service.ended(run.run_id, plan)
@@ -198,8 +198,8 @@ async def test_a_run_of_metadata_goes_from_its_start_to_its_end(lake: Lake) -> N
     run = await service.start(kind)
     prepared = await service.commits_for_metadata(run.run_id)
     leftovers = lake.write(kind, run.run_id, LEFTOVERS, {"kind": ["file"], "id": ["0" * 64]})
-    given = await service.give_up(run.run_id, GiveUp(leftovers=leftovers))
-    plan = lake.write(kind, run.run_id, DOOMED, {})
+    given = await service.retire(run.run_id, RetireLeftovers(leftovers=leftovers))
+    plan = lake.write(kind, run.run_id, GARBAGE, {})
     await service.sweeping(run.run_id, plan, given.commits)
     ended = await service.ended(run.run_id, plan)
 
@@ -209,7 +209,7 @@ async def test_a_run_of_metadata_goes_from_its_start_to_its_end(lake: Lake) -> N
 
 async def test_an_abandoned_run_is_marked_no_more(lake: Lake) -> None:
     run = await lake.service.start(RunKind.UNCOMMITTED)
-    plan = lake.write(RunKind.UNCOMMITTED, run.run_id, DOOMED, {})
+    plan = lake.write(RunKind.UNCOMMITTED, run.run_id, GARBAGE, {})
 
     abandoned = await lake.service.abandoned(run.run_id)
 
@@ -220,19 +220,19 @@ async def test_an_abandoned_run_is_marked_no_more(lake: Lake) -> None:
         await lake.service.applying(run.run_id, Apply(kind=RunKind.UNCOMMITTED, plan=plan.digest(), rules_version=0))
 
 
-async def test_nothing_is_condemned_without_rules(lake: Lake) -> None:
+async def test_nothing_is_expiring_without_rules(lake: Lake) -> None:
     run = await lake.service.start(RunKind.COMMITTED)
-    condemned = lake.write(RunKind.COMMITTED, run.run_id, CONDEMNED, {"id": []})
+    expiring = lake.write(RunKind.COMMITTED, run.run_id, EXPIRED, {"id": []})
 
     with pytest.raises(NotFound):
-        await lake.service.condemn(run.run_id, Condemn(commits=condemned, rules_version=0))
+        await lake.service.expire(run.run_id, Expire(commits=expiring, rules_version=0))
     assert not (await lake.service.planning()).has_rules
     assert (await lake.service.rules()).rules is None
 
 
 async def test_a_run_without_a_record_is_none_and_cannot_end(lake: Lake) -> None:
     run = await lake.service.start(RunKind.COMMITTED)
-    plan = lake.write(RunKind.COMMITTED, run.run_id, DOOMED, {})
+    plan = lake.write(RunKind.COMMITTED, run.run_id, GARBAGE, {})
 
     assert await lake.service.run(run.run_id) is None
     with pytest.raises(NotFound):
@@ -266,7 +266,7 @@ async def test_a_deferred_run_does_not_delete_before_its_window_is_over(lake: La
     run = await service.start(kind)
     await service.uncommitted(run.run_id)
     await service.commits(run.run_id)
-    plan = lake.write(kind, run.run_id, DOOMED, {})
+    plan = lake.write(kind, run.run_id, GARBAGE, {})
     await service.marked(run.run_id, plan)
     await service.applying(run.run_id, Apply(kind=kind, plan=plan.digest(), rules_version=0, begins=True))
 

@@ -8,21 +8,21 @@ import pytest
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     LEFTOVERS,
     UNCOMMITTED,
     Apply,
     BadInput,
     BadWindow,
-    Condemn,
     Defer,
     End,
-    GiveUp,
+    Expire,
     Manifest,
     Mark,
     Purge,
     ReadUncommitted,
+    RetireLeftovers,
     RunKind,
     RunState,
     Service,
@@ -57,13 +57,13 @@ class Clocked(Lake):
         super().days(count)
         self.store_clock.ms += int(count * DAY_MS)
 
-    async def marked(self, *doomed: str) -> tuple[str, Manifest]:
+    async def marked(self, *garbage: str) -> tuple[str, Manifest]:
         """A run of uncommitted data that an apply began, and its plan."""
         started = await self.service.start(StartRun(kind=RunKind.UNCOMMITTED))
         await Service(self.service).uncommitted(started.run_id)
         await self.service.prepare_commits(started.run_id)
         inputs = Inputs(self.objectstore, RunKind.UNCOMMITTED, RunId(started.run_id))
-        plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(doomed), reason="unreferenced"))
+        plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(garbage), reason="unreferenced"))
         await self.service.mark(started.run_id, Mark(plan=plan))
         request = Apply(kind=RunKind.UNCOMMITTED, plan=plan.digest(), rules_version=0, begins=True)
         await self.service.apply(started.run_id, request)
@@ -90,7 +90,7 @@ async def test_a_deferred_run_says_until_when_and_which_objects_wait(lake: Clock
     assert view.state is RunState.MARKED
     assert (view.window, view.until_ms, view.is_purging) == ("7d", lake.clock.ms + WEEK_MS + 1, False)
     data = await lake.objectstore.get(deferred_path(RunKind.UNCOMMITTED, run_id))
-    assert decode_deferred(data, run_id).doomed == plan
+    assert decode_deferred(data, run_id).garbage == plan
 
 
 async def test_nothing_ends_or_deletes_before_the_window_is_over(lake: Clocked) -> None:
@@ -180,7 +180,7 @@ async def test_a_run_without_a_window_is_not_purged(lake: Clocked) -> None:
 async def test_only_a_run_that_may_delete_is_deferred(lake: Clocked) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(started.run_id))
-    plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unreferenced"))
+    plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="unreferenced"))
 
     with pytest.raises(RunMoved):
         await lake.service.defer(started.run_id, Defer(plan=plan, window="7d"))
@@ -195,7 +195,7 @@ async def test_only_a_run_that_may_delete_is_deferred(lake: Clocked) -> None:
 async def test_a_run_defers_just_the_table_that_it_may_delete(lake: Clocked) -> None:
     run_id, plan = await lake.marked(await lake.put("main", "a"))
     inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(run_id))
-    other = await inputs.write_table(DOOMED, "doomed.other", plan_of(frozenset(), reason="unreferenced"))
+    other = await inputs.write_table(GARBAGE, "garbage.other", plan_of(frozenset(), reason="unreferenced"))
 
     with pytest.raises(StalePlan):
         await lake.service.defer(run_id, Defer(plan=other, window="7d"))
@@ -254,9 +254,9 @@ async def test_a_run_of_committed_data_is_deferred_once_its_commits_are_swept(la
     await lake.commit("main")
     started = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
     inputs = Inputs(lake.objectstore, RunKind.COMMITTED, RunId(started.run_id))
-    condemned = await inputs.write_table(CONDEMNED, CONDEMNED.name, pa.table({"id": pa.array([old.id], pa.string())}))
-    answer = await lake.service.condemn(started.run_id, Condemn(commits=condemned, rules_version=1))
-    plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="expired"))
+    expiring = await inputs.write_table(EXPIRED, EXPIRED.name, pa.table({"id": pa.array([old.id], pa.string())}))
+    answer = await lake.service.expire(started.run_id, Expire(commits=expiring, rules_version=1))
+    plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="expired"))
     with pytest.raises(RunMoved):
         await lake.service.defer(started.run_id, Defer(plan=plan, window="7d"))
     assert answer.commits is not None
@@ -284,8 +284,8 @@ async def test_metadata_is_never_deferred(lake: Clocked) -> None:
     started = await service.start(RunKind.METADATA)
     inputs = Inputs(lake.objectstore, RunKind.METADATA, RunId(started.run_id))
     leftovers = await inputs.write_table(LEFTOVERS, LEFTOVERS.name, arrow_schema(LEFTOVERS).empty_table())
-    given = await service.give_up(started.run_id, GiveUp(leftovers=leftovers))
-    plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unnamed"))
+    given = await service.retire(started.run_id, RetireLeftovers(leftovers=leftovers))
+    plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="unnamed"))
     await service.sweeping(started.run_id, plan, given.commits)
 
     with pytest.raises(WrongKind):

@@ -25,7 +25,7 @@ from lakebed.gc.recording import Swept
 from lakebed.gc.rules import days_rules
 from lakebed.gc.service import ServiceOptions
 from lakebed.gc.service.commits import Snapshot
-from lakebed.gc.service.condemning import Condemning
+from lakebed.gc.service.expiring import Expiring
 from lakebed.gc.service.inputs import Inputs
 from lakebed.gc.service.reading import Reading
 from lakebed.gc.service.rules import RuleBook, RulesRecord
@@ -266,15 +266,15 @@ async def a_file_nobody_expects(lake: Lake) -> None:
     garbage = await lake.put("main", "a", "1")
     await lake.put("main", "a", "2")
     in_slice = f"{garbage.rpartition('/')[0]}/mine.txt"
-    strays = {"data/notes.txt", "data/1/x", in_slice, "_lakefs/notes.txt", "_lakefs/retention/gc/notes.txt"}
-    for stray in strays:
+    unknown_files = {"data/notes.txt", "data/1/x", in_slice, "_lakefs/notes.txt", "_lakefs/retention/gc/notes.txt"}
+    for stray in unknown_files:
         await lake.objectstore.put(stray, b"mine")
 
     run = await lake.collector().collect_uncommitted()
 
-    assert run.doomed == {garbage}
-    assert run.strays == strays - {"data/1/x"} | {"data/1/"}
-    assert strays <= {stat.key async for page in lake.objectstore.list("") for stat in page}
+    assert run.garbage == {garbage}
+    assert run.unknown_files == unknown_files - {"data/1/x"} | {"data/1/"}
+    assert unknown_files <= {stat.key async for page in lake.objectstore.list("") for stat in page}
 
 
 def _as_long_as_sequences(names: Sequence[str]) -> bool:
@@ -323,7 +323,7 @@ LOSSES = (
     Loss(
         "the mark is older than a branch made on an expired commit",
         a_branch_on_an_expired_commit,
-        mutant("refs-once", "refs are read again", (), patches(Condemning, _kept=_keep_nothing_anew)),
+        mutant("refs-once", "refs are read again", (), patches(Expiring, _kept=_keep_nothing_anew)),
     ),
     Loss(
         "a tag is the only thing that holds a commit",
@@ -359,7 +359,7 @@ LOSSES = (
     Loss(
         "a file nobody expects under the special folders",
         a_file_nobody_expects,
-        Surgery("strays", "only addresses of ours", ((listing, "_are_sequences", _as_long_as_sequences),)),  # type: ignore[arg-type]  # a module has attributes too
+        Surgery("unknown-files", "only addresses of ours", ((listing, "_are_sequences", _as_long_as_sequences),)),  # type: ignore[arg-type]  # a module has attributes too
     ),
     Loss(
         "the listing is older than an upload that started before it",

@@ -11,14 +11,14 @@ import pytest
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, StagingToken
 from lakebed.gc.protocol import (
-    DOOMED,
+    GARBAGE,
     LEFTOVERS,
     Apply,
     BadInput,
     End,
-    GiveUp,
     Mark,
     ReadUncommitted,
+    RetireLeftovers,
     RunKind,
     RunState,
     StartRun,
@@ -33,7 +33,7 @@ from lakebed.gc.service.metadata import MetadataRuns
 from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key
-from lakebed.versions import Applied, Commit, Condemned, RetiredBy, Versions, keys, none_retired
+from lakebed.versions import Applied, Commit, CommitExpired, RetiredBy, Versions, keys, none_retired
 from tests.gc.service.conftest import Lake
 from tests.gc.shipped import MetadataCollector
 from tests.gc.specified import plan_of
@@ -208,7 +208,7 @@ async def test_what_a_commit_names_by_the_time_the_plan_is_applied_stays(lake: L
     assert (await lake.server().staging.get("main@", b"a")).size_bytes == 4
 
 
-async def test_content_that_was_given_up_comes_back_under_another_id_and_a_late_delete_misses_it(lake: Lake) -> None:
+async def test_content_that_was_retired_comes_back_under_another_id_and_a_late_delete_misses_it(lake: Lake) -> None:
     """A sweep that slept deletes once more, after its run has ended."""
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "a"))
     gone = await collector(lake).collect()
@@ -277,7 +277,7 @@ async def test_one_range_of_it_that_went_is_enough(lake: Lake) -> None:
     await lake.collector().collect_uncommitted()
 
 
-async def test_a_file_that_is_missing_and_was_never_given_up_stops_the_run(lake: Lake) -> None:
+async def test_a_file_that_is_missing_and_was_never_retired_stops_the_run(lake: Lake) -> None:
     await commit(lake, "a")
     stranded = await lake.versions.trees.apply(EMPTY_METARANGE, await staged(lake, "b"))
     await write_unpublished(lake, stranded.metarange_id)
@@ -290,7 +290,7 @@ async def test_a_file_that_is_missing_and_was_never_given_up_stops_the_run(lake:
         await collector(cold).collect()
 
 
-async def test_a_published_commit_whose_file_was_given_up_and_is_gone_stops_the_run(lake: Lake) -> None:
+async def test_a_published_commit_whose_file_was_retired_and_is_gone_stops_the_run(lake: Lake) -> None:
     """That cannot come from us: it is damage, and nothing more may go."""
     made = await commit(lake, "a")
     await lake.store.set(keys.retired_partition(lake.versions.uid), made.metarange_id.encode(), b"run")
@@ -312,7 +312,7 @@ async def test_the_folder_and_then_the_record_of_a_run_that_is_over_go(lake: Lak
 
     assert {key.split("/")[4] for key in gone if key.startswith("_lakefs/retention/gc/")} == over
     assert over.isdisjoint(view.run_id for view in (await lake.service.runs()).runs)
-    with pytest.raises(Condemned) as refused:
+    with pytest.raises(CommitExpired) as refused:
         await lake.versions.refs.create_branch("again", first.id)
     assert refused.value.facts["run"] in over
 
@@ -350,8 +350,8 @@ async def marked(lake: Lake) -> RunId:
     run_id = RunId((await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id)
     await lake.service.read_uncommitted(run_id, ReadUncommitted())
     inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, run_id)
-    doomed = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unreferenced"))
-    await lake.service.mark(run_id, Mark(plan=doomed))
+    garbage = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="unreferenced"))
+    await lake.service.mark(run_id, Mark(plan=garbage))
     return run_id
 
 
@@ -428,7 +428,7 @@ async def test_what_a_run_saved_since_the_plan_stays_with_all_of_the_run(lake: L
     assert (await lake.service.run(run_id)).state is RunState.ENDED
 
 
-async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None:
+async def test_a_plan_that_was_retired_can_not_be_published(lake: Lake) -> None:
     """Its maker slept: the folder is listed, and may be gone half."""
     await commit(lake, "a")
     planned, second = collector(lake), collector(lake)
@@ -445,15 +445,15 @@ async def test_a_plan_that_was_given_up_can_not_be_published(lake: Lake) -> None
 # Bad input and bad order
 
 
-async def leftovers(lake: Lake, run_id: str, rows: list[tuple[str, str]]) -> tuple[Inputs, GiveUp]:
+async def leftovers(lake: Lake, run_id: str, rows: list[tuple[str, str]]) -> tuple[Inputs, RetireLeftovers]:
     inputs = Inputs(lake.objectstore, RunKind.METADATA, RunId(run_id))
     columns: list[Any] = [[kind for kind, _ in rows], [id_ for _, id_ in rows]]
     table = pa.table(columns, schema=arrow_schema(LEFTOVERS))
-    return inputs, GiveUp(leftovers=await inputs.write_table(LEFTOVERS, LEFTOVERS.name, table))
+    return inputs, RetireLeftovers(leftovers=await inputs.write_table(LEFTOVERS, LEFTOVERS.name, table))
 
 
 @pytest.mark.parametrize("harm", ["delete", "truncate", "flip", "version"])
-async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: Lake, harm: str) -> None:
+async def test_a_list_that_is_not_what_its_manifest_says_retires_nothing(lake: Lake, harm: str) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     inputs, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
     part = inputs.folder(LEFTOVERS.name) + body.leftovers.parts[0].name
@@ -466,10 +466,10 @@ async def test_a_list_that_is_not_what_its_manifest_says_gives_up_nothing(lake: 
         case "flip":
             await lake.objectstore.put(part, data[:20] + bytes([data[20] ^ 1]) + data[21:])
         case _:
-            body = GiveUp(leftovers=msgspec.structs.replace(body.leftovers, table_version=99))
+            body = RetireLeftovers(leftovers=msgspec.structs.replace(body.leftovers, table_version=99))
 
     with pytest.raises(BadInput):
-        await lake.service.give_up(started.run_id, body)
+        await lake.service.retire(started.run_id, body)
     assert not (await lake.store.scan(keys.retired_partition(lake.versions.uid), b"", 1)).keys
 
 
@@ -478,37 +478,37 @@ async def test_a_list_with_things_of_another_kind_is_refused(lake: Lake) -> None
     _, body = await leftovers(lake, started.run_id, [("object", "data/x")])
 
     with pytest.raises(BadInput, match="object"):
-        await lake.service.give_up(started.run_id, body)
+        await lake.service.retire(started.run_id, body)
 
 
 async def test_a_run_has_one_list_and_may_publish_it_again(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     _, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
-    await lake.service.give_up(started.run_id, body)
-    await lake.service.give_up(started.run_id, body)
+    await lake.service.retire(started.run_id, body)
+    await lake.service.retire(started.run_id, body)
     _, other = await leftovers(lake, started.run_id, [("file", "1" * 64)])
 
     with pytest.raises(BadInput, match="another list"):
-        await lake.service.give_up(started.run_id, other)
+        await lake.service.retire(started.run_id, other)
 
 
 async def test_only_the_latest_look_may_be_swept(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.METADATA))
     inputs, body = await leftovers(lake, started.run_id, [("file", "0" * 64)])
-    first = await lake.service.give_up(started.run_id, body)
-    await lake.service.give_up(started.run_id, body)
-    plan = await inputs.write_table(DOOMED, DOOMED.name, plan_of(frozenset(), reason="unnamed"))
+    first = await lake.service.retire(started.run_id, body)
+    await lake.service.retire(started.run_id, body)
+    plan = await inputs.write_table(GARBAGE, GARBAGE.name, plan_of(frozenset(), reason="unnamed"))
 
     with pytest.raises(StalePlan):
         await lake.service.sweep(started.run_id, Sweep(plan=plan, commits=first.commits))
 
 
-async def test_a_run_of_another_kind_gives_up_nothing(lake: Lake) -> None:
+async def test_a_run_of_another_kind_retires_nothing(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
     _, body = await leftovers(lake, started.run_id, [])
 
     with pytest.raises(WrongKind):
-        await lake.service.give_up(started.run_id, body)
+        await lake.service.retire(started.run_id, body)
 
 
 async def test_a_metarange_that_cannot_be_read_stops_the_plan(lake: Lake) -> None:
@@ -538,7 +538,7 @@ async def test_whoever_reads_what_is_gone_is_told_which_run_took_it(lake: Lake) 
         lambda: cold.merges.revert("main", second.id, committer="me"),
         lambda: cold.copies.copy(first.id, b"a", "main", b"again", shallow=True),
     ):
-        with pytest.raises(Condemned) as told:
+        with pytest.raises(CommitExpired) as told:
             await reading()
         assert told.value.facts["run"]
     assert [one.message for one in (await cold.history.log("main"))[0]] == ["c", "b", "a", "Repository created"]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, from_row
 from lakebed.gc.protocol import (
-    DOOMED,
+    GARBAGE,
     LEDGER_PREFIX,
     RESTORED_FROM,
     BadInput,
@@ -32,7 +32,7 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.versions import BranchNotFound, PathNotFound
 from tests.gc.deferred import defer, hold, purge
-from tests.gc.doomed import PART
+from tests.gc.garbage import PART
 from tests.gc.service.conftest import Lake
 
 KEY = b"of the server"
@@ -79,11 +79,11 @@ async def test_objects_return_to_their_paths_under_fresh_addresses(lake: Lake) -
 
 
 async def test_a_restored_object_is_committed_like_any_other(lake: Lake) -> None:
-    doomed = await defer(lake.versions, ["data/abcd"])
+    garbage = await defer(lake.versions, ["data/abcd"])
     await restored(lake)
 
     await lake.commit("main")
-    await purge(lake.versions, lake.deleter, doomed)
+    await purge(lake.versions, lake.deleter, garbage)
     await lake.collector().collect_uncommitted()
 
     assert await paths(lake) == {"events/0": "abcd"}
@@ -184,10 +184,10 @@ async def took_versions(lake: Lake, *contents: str) -> Manifest:
     """A run holds versions of path `events/0`, each in a part of its own, and each seen on the day that it tells."""
     keys = [f"data/v{number}" for number in range(len(contents))]
     seen = [LATER + timedelta(days=int(text[-1])) for text in contents]
-    doomed = await defer(lake.versions, keys, parts=len(keys), seen=seen)
+    garbage = await defer(lake.versions, keys, parts=len(keys), seen=seen)
     for key, text in zip(keys, contents, strict=True):
         await lake.objectstore.put(key, text.encode())
-    return doomed
+    return garbage
 
 
 ORDERS = [("day1", "day2", "day3"), ("day3", "day2", "day1"), ("day2", "day3", "day1"), ("day2", "day1", "day3")]
@@ -233,12 +233,12 @@ async def test_of_versions_the_one_seen_last_returns_where_its_bytes_were_there_
 
 
 async def test_versions_in_one_part_do_not_race(lake: Lake) -> None:
-    doomed = await defer(lake.versions, [f"data/v{number}" for number in range(4)])
-    rows = read_part(doomed, DOOMED, doomed.parts[0], await lake.objectstore.get(doomed.folder + PART))
+    garbage = await defer(lake.versions, [f"data/v{number}" for number in range(4)])
+    rows = read_part(garbage, GARBAGE, garbage.parts[0], await lake.objectstore.get(garbage.folder + PART))
     same = rows.set_column(rows.schema.get_field_index("path"), "path", [["events/0"] * 4]).cast(rows.schema)
-    data = encode_part(DOOMED, same)
-    await lake.objectstore.put(doomed.folder + PART, data)
-    await hold(lake.versions, manifest_of(DOOMED, doomed.folder, [part_of(PART, data, rows=4)]))
+    data = encode_part(GARBAGE, same)
+    await lake.objectstore.put(garbage.folder + PART, data)
+    await hold(lake.versions, manifest_of(GARBAGE, garbage.folder, [part_of(PART, data, rows=4)]))
 
     page = await restored(lake)
 
@@ -350,8 +350,8 @@ async def test_a_folder_of_one_run_is_what_that_run_took(lake: Lake) -> None:
 
 
 async def test_a_table_that_was_altered_stops_the_restore(lake: Lake) -> None:
-    doomed = await defer(lake.versions, ["data/abcd"])
-    await lake.objectstore.put(doomed.folder + PART, b"altered")
+    garbage = await defer(lake.versions, ["data/abcd"])
+    await lake.objectstore.put(garbage.folder + PART, b"altered")
 
     with pytest.raises(BadInput, match="part-00000"):
         await restored(lake)
@@ -436,9 +436,9 @@ async def test_one_request_looks_into_few_files_and_many_find_what_there_is(
 
 async def test_a_run_that_is_purged_between_two_pages_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
-    doomed = await defer(lake.versions, ["data/abcd", "data/efgh"])
+    garbage = await defer(lake.versions, ["data/abcd", "data/efgh"])
     page = await Restoring(lake.versions, key=KEY).restore(Restore(run_id="r1"), branch="main")
-    await purge(lake.versions, lake.deleter, doomed)
+    await purge(lake.versions, lake.deleter, garbage)
 
     with pytest.raises(NotRestorable, match="run r1 deleted it at"):
         await restored(lake, Restore(run_id="r1", continuation_token=page.continuation_token))
@@ -449,10 +449,10 @@ async def test_a_search_goes_on_in_the_next_run_where_one_ends_between_two_pages
 ) -> None:
     monkeypatch.setattr("lakebed.gc.service.restorable.PAGE_OBJECTS", 1)
     await defer(lake.versions, ["data/abcd", "data/efgh"], run="r1")
-    doomed = await defer(lake.versions, ["data/ijkl", "data/mnop"], run="r2")
+    garbage = await defer(lake.versions, ["data/ijkl", "data/mnop"], run="r2")
     body = Restore(path="events/", prefix="back", all_versions=True)
     page = await Restoring(lake.versions, key=KEY).restore(body, branch="main")
-    await purge(lake.versions, lake.deleter, doomed, run="r2")
+    await purge(lake.versions, lake.deleter, garbage, run="r2")
 
     await restored(lake, replace(body, continuation_token=page.continuation_token))
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from lakebed.gc.protocol import (
-    CONDEMNED,
-    DOOMED,
-    Condemnation,
+    EXPIRED,
+    GARBAGE,
     End,
     Mark,
     PreparedCommits,
+    RecheckInputs,
     RunList,
     RunState,
     RunView,
@@ -226,7 +226,7 @@ async def test_a_run_of_uncommitted_data_goes_from_marking_to_ended(http: httpx.
     prepared = await call(http, f"runs/{started.run_id}/commits", PreparedCommits)
     assert isinstance(prepared, PreparedCommits)
     assert (prepared.commits.rows, prepared.refs.rows, prepared.rules) == (1, 1, None)
-    plan = manifest_of(DOOMED, "x/", [])
+    plan = manifest_of(GARBAGE, "x/", [])
     await call(http, f"runs/{started.run_id}/marked", RunView, json=Mark(plan=plan))
     assert (await http.post(f"{GC}/runs/{started.run_id}/ended")).status_code == 400
     ended = await call(http, f"runs/{started.run_id}/ended", RunView, json=End(plan=plan.digest()))
@@ -248,28 +248,28 @@ async def test_a_step_of_an_abandoned_run_is_a_conflict(http: httpx.AsyncClient)
     assert (response.status_code, response.json()) == (409, {"message": f"run {started.run_id} is abandoned"})
 
 
-async def test_condemning_without_rules_is_refused(http: httpx.AsyncClient) -> None:
+async def test_expiring_without_rules_is_refused(http: httpx.AsyncClient) -> None:
     started = await call(http, "runs", StartedRun, json={"kind": "committed"}, status=201)
     assert isinstance(started, StartedRun)
-    body = {"commits": manifest_of(DOOMED, "x/", []), "rules_version": 0}
+    body = {"commits": manifest_of(GARBAGE, "x/", []), "rules_version": 0}
 
-    response = await http.post(f"{GC}/runs/{started.run_id}/condemn", content=msgspec.json.encode(body))
+    response = await http.post(f"{GC}/runs/{started.run_id}/expire", content=msgspec.json.encode(body))
 
     assert response.status_code == 404
     assert "no retention rules" in response.json()["message"]
 
 
-async def test_a_condemnation_of_nothing_is_answered_whole(http: httpx.AsyncClient) -> None:
+async def test_a_recheck_of_nothing_is_answered_whole(http: httpx.AsyncClient) -> None:
     await http.put("repositories/lake/settings/gc_rules", json=RULES)
     started = await call(http, "runs", StartedRun, json={"kind": "committed"}, status=201)
     assert isinstance(started, StartedRun)
-    folder = f"{started.folder}condemned/"
-    body = {"commits": manifest_of(CONDEMNED, folder, []), "rules_version": 1}
-    answer = await call(http, f"runs/{started.run_id}/condemn", Condemnation, json=body)
+    folder = f"{started.folder}expired/"
+    body = {"commits": manifest_of(EXPIRED, folder, []), "rules_version": 1}
+    answer = await call(http, f"runs/{started.run_id}/expire", RecheckInputs, json=body)
 
-    assert isinstance(answer, Condemnation)
+    assert isinstance(answer, RecheckInputs)
     assert answer.commits is not None
-    assert (answer.commits.rows, answer.condemned) == (1, 0)
+    assert (answer.commits.rows, answer.expiring) == (1, 0)
 
 
 @pytest.mark.parametrize("run_id", ["..", "UPPER", "a%2Fb"])

@@ -228,11 +228,11 @@ async def test_a_glob_lets_its_branches_expire_and_no_others(lake: Lake) -> None
     objects = await old_and_new(lake)
     rules = Rules(default="forever", branches=(BranchRule(pattern="feature-*", period="1d"),))
     await lake.service.rules.write(rules)
-    assert (await lake.collector().collect_committed()).doomed == frozenset()
+    assert (await lake.collector().collect_committed()).garbage == frozenset()
 
     await lake.service.rules.write(Rules(default="forever", branches=(BranchRule(pattern="m*", period="15d"),)))
 
-    assert (await lake.collector().collect_committed()).doomed == set(objects[:2])
+    assert (await lake.collector().collect_committed()).garbage == set(objects[:2])
 
 
 async def test_uncommitted_garbage_younger_than_the_rules_say_stays() -> None:
@@ -248,7 +248,7 @@ async def test_uncommitted_garbage_younger_than_the_rules_say_stays() -> None:
     lake.clock.ms += 3_600_000
     await lake.service.rules.write(Rules(default="forever", uncommitted_min_age="1d"))
 
-    assert (await lake.collector().collect_uncommitted()).doomed == {old}
+    assert (await lake.collector().collect_uncommitted()).garbage == {old}
 
     await lake.service.rules.write(Rules(default="forever"))
-    assert (await lake.collector().collect_uncommitted()).doomed == {young}
+    assert (await lake.collector().collect_uncommitted()).garbage == {young}

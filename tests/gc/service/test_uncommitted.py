@@ -10,7 +10,7 @@ import pytest
 from lakebed.base import Entry, MetarangeId, RunId
 from lakebed.gc.protocol import (
     COMMITS,
-    DOOMED,
+    GARBAGE,
     UNCOMMITTED,
     Apply,
     BadInput,
@@ -59,7 +59,7 @@ async def test_an_overwritten_staged_object_goes_and_the_new_one_stays(lake: Lak
 
     run = await lake.collector().collect_uncommitted()
 
-    assert run.doomed == {old}
+    assert run.garbage == {old}
     assert await lake.objects() == {new}
 
 
@@ -118,19 +118,19 @@ async def test_a_second_run_finds_nothing(lake: Lake) -> None:
     await lake.put("main", "a", "2")
     await lake.collector().collect_uncommitted()
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
 
 
 async def test_an_empty_repository_has_no_garbage(lake: Lake) -> None:
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
 
 
-async def test_strays_below_data_are_reported_and_survive(lake: Lake) -> None:
+async def test_unknown_files_below_data_are_reported_and_survive(lake: Lake) -> None:
     await lake.objectstore.put("data/notes.txt", b"mine")
 
     run = await lake.collector().collect_uncommitted()
 
-    assert run.strays == {"data/notes.txt"}
+    assert run.unknown_files == {"data/notes.txt"}
     assert await lake.objects() == {"data/notes.txt"}
 
 
@@ -171,10 +171,10 @@ class Meanwhile:
         for metarange in set(commits.column("metarange_id").to_pylist()) - {""}:
             rows = await self.lake.versions.trees.scan(metarange, b"", 1000)
             committed |= {self.lake.versions_address(row) for _, row in rows}
-        plan = await inputs.write_table(DOOMED, DOOMED.name, arrow_schema(DOOMED).empty_table())
+        plan = await inputs.write_table(GARBAGE, GARBAGE.name, arrow_schema(GARBAGE).empty_table())
         await self.service.mark(self.started.run_id, Mark(plan=plan))
         namespace = Namespace(uri=self.started.namespace, closed=frozenset(self.started.closed_slices))
-        return clean_run(self.listing, committed=committed, uncommitted=uncommitted, namespace=namespace).doomed
+        return clean_run(self.listing, committed=committed, uncommitted=uncommitted, namespace=namespace).garbage
 
 
 async def test_an_object_uploaded_while_a_run_reads_survives(lake: Lake) -> None:
@@ -217,9 +217,9 @@ async def test_a_copy_between_two_pages_of_the_reading_survives_the_removal_of_i
     await lake.versions.copies.copy("main", b"z", "main", b"a")
     await lake.versions.staging.delete("main", b"z")
 
-    doomed = await run.finish()
+    garbage = await run.finish()
 
-    assert address not in doomed
+    assert address not in garbage
     assert (await lake.versions.staging.get("main", b"a")).address == address
 
 
@@ -241,14 +241,14 @@ async def test_a_linked_upload_survives_from_the_moment_its_address_is_handed_ou
     address = await lake.versions.uploads.issue("main")
     await lake.objectstore.put(address, b"x")
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
 
     stat = await lake.objectstore.stat(address)
     await lake.versions.uploads.link(
         "main", b"a", Entry(address=address, size_bytes=stat.size_bytes, checksum="c", modified_ms=1)
     )
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
     assert await lake.objects() == {address}
 
 
@@ -265,7 +265,7 @@ async def test_an_upload_that_expired_unlinked_goes(lake: Lake) -> None:
 
     run = await lake.collector().collect_uncommitted()
 
-    assert run.doomed == {address}
+    assert run.garbage == {address}
 
 
 async def test_a_commit_between_two_pages_moves_addresses_to_where_the_run_looks_next(lake: Lake) -> None:
@@ -323,12 +323,12 @@ async def test_a_crashed_servers_open_slice_is_not_collected_until_it_is_given_u
     old = await lake.put("main", "a", "1", server=dead)
     new = await lake.put("main", "a", "2", server=dead)
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
 
     lake.days(2)
     run = await lake.collector().collect_uncommitted()
 
-    assert run.doomed == {old}
+    assert run.garbage == {old}
     assert await lake.objects() == {new}
 
 
@@ -355,14 +355,14 @@ async def test_a_copy_left_pending_by_a_crash_keeps_its_object_until_it_is_given
     await lake.store.set(lake.versions.partition, keys.COPY + b"1", encode_record(pending))
     await lake.versions.staging.delete("main", b"a")
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
 
     lake.days(2)
     await lake.collector().collect_uncommitted()
     await lake.versions.cleanup.clean()
     await lake.versions.cleanup.clean()
 
-    assert (await lake.collector().collect_uncommitted()).doomed == {address}
+    assert (await lake.collector().collect_uncommitted()).garbage == {address}
 
 
 # The run itself
@@ -376,7 +376,7 @@ async def test_a_run_that_was_abandoned_throws_its_work_away(lake: Lake) -> None
     with pytest.raises(RunMoved, match="abandoned"):
         await run.read_page()
     with pytest.raises(RunMoved, match="abandoned"):
-        await lake.service.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "x/", [])))
+        await lake.service.mark(started.run_id, Mark(plan=manifest_of(GARBAGE, "x/", [])))
 
 
 async def test_a_run_left_marking_for_too_long_is_abandoned(lake: Lake) -> None:
@@ -390,18 +390,18 @@ async def test_a_run_left_marking_for_too_long_is_abandoned(lake: Lake) -> None:
 
 async def test_marking_twice_with_one_plan_is_one_mark_and_with_another_is_refused(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
-    plan = Mark(plan=manifest_of(DOOMED, "x/", []))
+    plan = Mark(plan=manifest_of(GARBAGE, "x/", []))
 
     first = await lake.service.mark(started.run_id, plan)
 
     assert await lake.service.mark(started.run_id, plan) == first
     with pytest.raises(RunMoved):
-        await lake.service.mark(started.run_id, Mark(plan=manifest_of(DOOMED, "y/", [])))
+        await lake.service.mark(started.run_id, Mark(plan=manifest_of(GARBAGE, "y/", [])))
 
 
 async def test_a_marked_run_cannot_be_abandoned(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
-    plan = manifest_of(DOOMED, "x/", [])
+    plan = manifest_of(GARBAGE, "x/", [])
     await lake.service.mark(started.run_id, Mark(plan=plan))
 
     with pytest.raises(RunMoved):
@@ -451,11 +451,11 @@ async def test_what_another_server_holds_open_is_judged_by_the_run_after_the_one
     await lake.put("main", "a", server=other)
     lake.days(0.01)
 
-    assert (await lake.collector().collect_uncommitted()).doomed == frozenset()
+    assert (await lake.collector().collect_uncommitted()).garbage == frozenset()
     assert (await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))).open_slices == 1
 
     await CollectionService(other).close_slices_for_runs()
-    assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
+    assert (await lake.collector().collect_uncommitted()).garbage == {garbage}
 
 
 async def test_a_slice_opened_since_the_last_run_began_stays_open(lake: Lake) -> None:
@@ -477,7 +477,7 @@ async def test_what_a_clock_dated_years_ahead_is_given_up_like_what_is_old(lake:
     await lake.put("main", "a")
 
     assert len(await lake.service.abandon_dead_runs()) == 1
-    assert (await lake.collector().collect_uncommitted()).doomed == {garbage}
+    assert (await lake.collector().collect_uncommitted()).garbage == {garbage}
 
 
 async def test_a_run_dated_ahead_of_the_clock_does_not_end_each_slice_as_it_is_opened(lake: Lake) -> None:
@@ -508,7 +508,7 @@ async def test_a_continuation_token_that_is_none_is_refused(lake: Lake, token: s
 
 async def test_an_apply_is_for_the_plan_that_the_run_was_marked_with_and_no_other(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
-    plan = manifest_of(DOOMED, "x/", [])
+    plan = manifest_of(GARBAGE, "x/", [])
     request = Apply(kind=RunKind.UNCOMMITTED, plan=plan.digest())
     with pytest.raises(RunMoved, match="marking"):
         await lake.service.apply(started.run_id, request)
@@ -523,7 +523,7 @@ async def test_an_apply_is_for_the_plan_that_the_run_was_marked_with_and_no_othe
         await lake.service.apply(started.run_id, Apply(kind=RunKind.METADATA, plan=plan.digest()))
 
 
-async def test_a_run_of_committed_data_reads_staging_only_when_it_condemns(lake: Lake) -> None:
+async def test_a_run_of_committed_data_reads_staging_only_when_it_expires(lake: Lake) -> None:
     started = await lake.service.start(StartRun(kind=RunKind.COMMITTED))
 
     with pytest.raises(RunNotFound):
@@ -598,7 +598,7 @@ async def test_a_commit_in_flight_never_publishes_an_address_that_a_run_found_ov
         if not new:
             new.append(await lake.put("main", "a", "2", server=writer))
             run = await lake.collector().collect_uncommitted()
-            assert run.doomed == {old}
+            assert run.garbage == {old}
         return await apply(metarange, changes, retired_by=retired_by)
 
     committer.trees.apply = apply_late  # type: ignore[method-assign]  # a pause between the reading and the publishing

@@ -35,7 +35,7 @@ from .session import (
     is_plan,
     no_such_run,
     read_run,
-    read_standing,
+    read_run_status,
     rules_file,
     run_named,
     warn_of_unfinished,
@@ -52,8 +52,8 @@ from .text import (
     plan_text,
     plan_texts,
     report_text,
+    run_status_text,
     runs_text,
-    standing_text,
     view_text,
 )
 from .why import why
@@ -138,7 +138,7 @@ def show(
         return _show_commits(session, collector, found, limit=limit)
     report = collector.report(run)
     if html is None:
-        state = outcome(collector.standing(run), report)
+        state = outcome(collector.run_status(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
         if not session.is_json:
             for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
@@ -260,8 +260,8 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
     """Show how far a run has come."""
     collector = collector_of(session, uri, local_root)
     run = run_named(session, collector, run)
-    found = read_standing(collector, run)
-    session.show(found, lambda found: standing_text(found, go_on(collector, run)))
+    found = read_run_status(collector, run)
+    session.show(found, lambda found: run_status_text(found, go_on(collector, run)))
 
 
 @app.command("abandon")

@@ -75,7 +75,7 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
         *_outcome(plan, report),
         "<h2>What it was made from</h2>",
         *_inputs(plan),
-        *_strays(plan),
+        *_unknown_files(plan),
         "</main>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
@@ -106,7 +106,7 @@ def _sums(plan: Plan) -> Iterator[str]:
     total = plan.totals.all
     facts = [(f"{total.objects:,}", "object" if total.objects == 1 else "objects")]
     facts.append((human_size(total.size_bytes), "to give back"))
-    if plan.condemned is not None:
+    if plan.expired is not None:
         expired = plan.commit_counts.expired
         facts.append((f"{expired:,}", "commit expires" if expired == 1 else "commits expire"))
     yield '<ul class="sums">'
@@ -230,10 +230,10 @@ def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:
         ("ended", human_time(report.run_end_time_ms // 1000)),
         ("deleted", f"{count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"),
         ("failed", f"{report.objects_failed:,}"),
-        ("let off when it was applied", f"{plan.totals.all.objects - report.objects_doomed:,}"),
+        ("let off when it was applied", f"{plan.totals.all.objects - report.garbage_objects:,}"),
     ]
     if report.deferred_until_ms is not None:
-        amount = f"{count_of(report.objects_doomed, 'object')}, {human_size(report.bytes_doomed)}"
+        amount = f"{count_of(report.garbage_objects, 'object')}, {human_size(report.garbage_bytes)}"
         facts.insert(2, ("deferred", f"{amount}, until {human_time(report.deferred_until_ms // 1000)}"))
     if report.objects_kept:
         facts.append(("kept, for they changed since", f"{report.objects_kept:,}"))
@@ -256,9 +256,9 @@ def _inputs(plan: Plan) -> Iterator[str]:
         "commits": plan.commits,
         "refs": plan.refs,
         "uncommitted": plan.uncommitted,
-        "condemned": plan.condemned,
+        "expired": plan.expired,
         "leftovers": plan.leftovers,
-        "doomed": plan.doomed,
+        "garbage": plan.garbage,
     }
     yield '<table><caption>Files, each known by its digest</caption><thead><tr><th scope="col">input</th>'
     yield '<th scope="col" class="number">rows</th><th scope="col" class="number">parts</th>'
@@ -290,11 +290,11 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _strays(plan: Plan) -> Iterator[str]:
-    if not plan.strays:
+def _unknown_files(plan: Plan) -> Iterator[str]:
+    if not plan.unknown_files:
         return
-    counted = count_of(plan.strays_count, "file or folder", "files or folders")
-    yield f"<h2>Strays</h2><p>{text(counted)} that Lakebed did not write. They are never deleted.</p>"
+    counted = count_of(plan.unknown_files_count, "file or folder", "files or folders")
+    yield f"<h2>Unknown files</h2><p>{text(counted)} that Lakebed did not write. They are never deleted.</p>"
     yield "<ul>"
-    yield from (f"<li><code>{text(key)}</code></li>" for key in plan.strays[:TOP])
+    yield from (f"<li><code>{text(key)}</code></li>" for key in plan.unknown_files[:TOP])
     yield "</ul>"

@@ -28,7 +28,7 @@ from .text import unfinished_text
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.gc import Collector, LocalSession, Standing
+    from lakebed.gc import Collector, LocalSession, RunStatus
     from lakebed.gc.protocol import Plan, Request
     from lakebed.gc.rules import Rules
 
@@ -169,24 +169,24 @@ def read_run(collector: Collector, run: str) -> Plan:
         raise no_such_run(collector, run) from None
 
 
-def read_standing(collector: Collector, run: str) -> Standing:
+def read_run_status(collector: Collector, run: str) -> RunStatus:
     """Return how far a run has come; by its record alone where the namespace is not within reach.
 
     Raises:
         NoSuchRun: there is neither a run nor a plan of this name.
     """
-    from lakebed.gc import PlanMissing, standing_by_record
+    from lakebed.gc import PlanMissing, run_status_by_record
     from lakebed.objectstore import InvalidNamespace
 
     try:
-        return collector.standing(run)
+        return collector.run_status(run)
     except PlanMissing:
         raise no_such_run(collector, run) from None
     except InvalidNamespace:
         view = collector.status(run)
         if view is None:
             raise
-        return standing_by_record(view)
+        return run_status_by_record(view)
 
 
 def go_on(collector: Collector, run: str) -> str:

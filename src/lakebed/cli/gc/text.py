@@ -10,8 +10,8 @@ from lakebed.base import count_of, human_size
 from lakebed.cli.output import fields, human_time, printable, table, terminal_width
 
 if TYPE_CHECKING:
-    from lakebed.gc import ListedRun, Standing, UnfinishedRun
-    from lakebed.gc.protocol import DoomedObject, ExpiringCommit, OnlyIn, Plan, PlanDiff, RunReport, RunView, Total
+    from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
+    from lakebed.gc.protocol import ExpiringCommit, GarbageObject, OnlyIn, Plan, PlanDiff, RunReport, RunView, Total
 
 TOP: Final = 10
 """Name this many branches and folders, and sum up the others."""
@@ -57,8 +57,8 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         facts.append(("listed", f"{listed} in {count_of(plan.listing.slices, 'slice')}"))
     if plan.open_slices:
         facts.append(("left", f"{open_text(plan.open_slices)}: left to a later run"))
-    if plan.strays:
-        facts.append(("strays", f"{plan.strays_count:,}, reported and never deleted"))
+    if plan.unknown_files:
+        facts.append(("unknown files", f"{plan.unknown_files_count:,}, reported and never deleted"))
     yield from fields(facts)
     totals = plan.totals
     for title, sums in (
@@ -71,7 +71,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         if any(sums):
             yield ""
             yield from bars(title, sums, width=width)
-    yield from (f"stray: {printable(key)}" for key in plan.strays[:TOP])
+    yield from (f"unknown file: {printable(key)}" for key in plan.unknown_files[:TOP])
 
 
 def open_text(slices: int) -> str:
@@ -142,8 +142,8 @@ def report_text(report: RunReport) -> str:
 
 def _gone(report: RunReport) -> str:
     if report.deferred_until_ms is not None:
-        size, until = human_size(report.bytes_doomed), human_time(report.deferred_until_ms // 1000)
-        return f"deferred {count_of(report.objects_doomed, 'object')}, {size}, until {until}"
+        size, until = human_size(report.garbage_bytes), human_time(report.deferred_until_ms // 1000)
+        return f"deferred {count_of(report.garbage_objects, 'object')}, {size}, until {until}"
     gone = f"deleted {count_of(report.objects_deleted, 'object')}, {human_size(report.bytes_deleted)}"
     if report.objects_kept:
         gone += f"; kept {count_of(report.objects_kept, 'object')} that changed since"
@@ -159,7 +159,7 @@ def _applied(report: RunReport) -> str:
     return f"applied {human_time(report.run_end_time_ms // 1000)}: {_gone(report)}"
 
 
-def outcome(found: Standing, report: RunReport | None) -> str:
+def outcome(found: RunStatus, report: RunReport | None) -> str:
     """Say what came of a plan."""
     if found.state in {"planned", "supposed"}:
         return f"{state_text(found.state)}; not applied"
@@ -167,10 +167,10 @@ def outcome(found: Standing, report: RunReport | None) -> str:
         return _applied(report)
     if report is not None and report.objects_failed:
         return f"{_applied(report)}; {count_of(report.objects_failed, 'object')} could not be deleted: apply again"
-    return standing_state(found)
+    return run_state_text(found)
 
 
-def standing_state(found: Standing) -> str:
+def run_state_text(found: RunStatus) -> str:
     return state_text(found.state, nothing_deleted=found.nothing_deleted, has_begun=found.is_unfinished)
 
 
@@ -187,26 +187,26 @@ _STATES: Final = {
     "marked": "planned",
     "planned": "planned",
     "supposed": "planned, rules not saved",
-    "condemning": "applying",
+    "expiring": "applying",
     "sweeping": "applying",
     "ended": "applied",
 }
 
 
-def standing_text(found: Standing, command: str) -> Iterator[str]:
+def run_status_text(found: RunStatus, command: str) -> Iterator[str]:
     """Yield how far a run has come; `command`, if there is one, goes on with it. Commits are counted while they are
-    condemned: the list is emptied when a run is over.
+    expiring: the list is emptied when a run is over.
     """
     facts: list[tuple[str, Any]] = [
         ("run", f"{found.run_id} ({found.kind})"),
-        ("state", standing_state(found)),
+        ("state", run_state_text(found)),
         ("made", human_time(found.started_ms // 1000)),
     ]
     if found.objects is not None and not found.nothing_deleted:
         size = "" if found.size_bytes is None else f", {human_size(found.size_bytes)}"
         facts.append(("goes", f"{count_of(found.objects, 'object')}{size}"))
-    if found.condemned:
-        facts.append(("condemns", count_of(found.condemned, "commit")))
+    if found.expiring:
+        facts.append(("expires", count_of(found.expiring, "commit")))
     if found.window:
         facts.append(("window", found.window))
     if found.state == "deferred" and found.until_ms is not None:
@@ -223,9 +223,9 @@ def standing_text(found: Standing, command: str) -> Iterator[str]:
 
 
 def view_text(view: RunView) -> Iterator[str]:
-    from lakebed.gc import standing_by_record
+    from lakebed.gc import run_status_by_record
 
-    return standing_text(standing_by_record(view), "")
+    return run_status_text(run_status_by_record(view), "")
 
 
 def unfinished_text(run: UnfinishedRun, command: str) -> str:
@@ -250,7 +250,7 @@ def runs_text(runs: Iterable[ListedRun]) -> Iterable[str]:
     return table(("run", "began", "kind", "state", "objects", "size"), rows)
 
 
-def objects_text(objects: Iterable[DoomedObject]) -> Iterator[str]:
+def objects_text(objects: Iterable[GarbageObject]) -> Iterator[str]:
     """Yield a row for each object: its path and its address, or its address where it is in no commit."""
     found = list(objects)
     if not found:

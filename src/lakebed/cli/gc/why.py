@@ -99,7 +99,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer) -> Iterator[str]:
             (name.commit[:16], human_time(name.created_ms // 1000), printable(name.path), name.run)
             for name in found.commits[:SHOWN]
         ]
-        yield from table(("commit", "made", "path", "condemned by"), rows)
+        yield from table(("commit", "made", "path", "expired by"), rows)
         if found.commits_count > len(rows):
             yield f"… and {count_of(found.commits_count - len(rows), 'commit')} more"
 

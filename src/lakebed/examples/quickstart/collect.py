@@ -83,8 +83,8 @@ class Collection:
             for kind, fate in KINDS.items():
                 (plan,) = collector.plan(PlanRequest(kinds=(kind,)))
                 self._show(plan, fate)
-                doomed = collector.doomed(plan.run_id).select("address").toArrow()["address"].to_pylist()
-                self._compare(set(doomed), fate)
+                garbage = collector.garbage(plan.run_id).select("address").toArrow()["address"].to_pylist()
+                self._compare(set(garbage), fate)
                 report = collector.apply(ApplyRequest(run_id=plan.run_id))
                 self._teller.say(f"Applied: {_amount(report.objects_deleted, report.bytes_deleted)} deleted.")
                 reports.append(report)

@@ -7,7 +7,7 @@ go; their ranges give the objects. It may be stale when it is applied, so it is 
 1. the service publishes the commits, bumps branches, writes down what is staged, uploaded or copied, and reads refs,
    commits and rules again; a commit that something names is taken out
 2. of the plan's objects, those are let off that any of this names, or a commit that stays now and did not stay when the
-   plan was made; the rest is a second table, `doomed.<recheck>`
+   plan was made; the rest is a second table, `garbage.<recheck>`
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lakebed.gc.mark import mark_expired
 from lakebed.gc.places import may_be_swept
 from lakebed.gc.protocol import (
     CommitCounts,
-    Condemn,
-    Condemnation,
+    Expire,
     Plan,
     PreparedCommits,
     RangeCounts,
+    RecheckInputs,
     RunKind,
     StartedRun,
 )
 from lakebed.gc.ranges import deal_expired, read_ranges
 from lakebed.gc.recheck import deal_ranges, look_again, whole
 from lakebed.gc.rules import Rules, check_rules
-from lakebed.gc.strays import find_strays
+from lakebed.gc.unknown_files import find_unknown_files
 
 from .kind import Look, SweepRule
 
@@ -65,15 +65,15 @@ class Committed:
         return await context.reread(lambda: context.service.commits(run.run_id), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-        assert plan.condemned is not None, "committed plans have one"
-        request = Condemn(commits=plan.condemned, rules_version=rules_version)
-        context.progress(f"condemning {count_of(plan.condemned.rows, 'commit')}")
+        assert plan.expired is not None, "committed plans have one"
+        request = Expire(commits=plan.expired, rules_version=rules_version)
+        context.progress(f"expiring {count_of(plan.expired.rows, 'commit')}")
 
-        async def look_again(answer: Condemnation) -> Cleared:
+        async def look_again(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, answer)
 
         return await context.reread(
-            lambda: context.service.condemn(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
+            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
         )
 
 
@@ -96,16 +96,16 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
         closed=slice_numbers(run.closed_slices),
     )
     named = await deal_ranges(context, run, live, folder=folder_in(run, "live.tasks"))
-    doomed, totals = await mark_expired(
-        context.engine, candidates, [named], into=folder_in(run, protocol.DOOMED.name), now_ms=run.now_ms
+    garbage, totals = await mark_expired(
+        context.engine, candidates, [named], into=folder_in(run, protocol.GARBAGE.name), now_ms=run.now_ms
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
     ids = pa.table({"id": judged.expired_ids()})
-    unknown = await find_strays(context.store)
+    unknown = await find_unknown_files(context.store)
     return Plan(
         **plan_frame(context, run, prepared),
-        condemned=await write_input(context.store, folder_in(run, protocol.CONDEMNED.name), protocol.CONDEMNED, ids),
+        expired=await write_input(context.store, folder_in(run, protocol.EXPIRED.name), protocol.EXPIRED, ids),
         commit_counts=CommitCounts(
             all=commits.num_rows,
             kept=int(judged.kept.sum()),
@@ -113,7 +113,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
             swept=int((~judged.kept & ~judged.expired).sum()),
         ),
         range_counts=RangeCounts(live=live.num_rows, expired=expired.num_rows),
-        doomed=doomed,
+        garbage=garbage,
         totals=totals,
         **unknown.facts(),
     )
@@ -125,26 +125,26 @@ def _rules_of(prepared: PreparedCommits) -> Rules:
     return check_rules(prepared.rules)
 
 
-async def _recheck(context: RunContext, plan: Plan, answer: Condemnation) -> Cleared:
+async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
     """Keep of the plan's objects those that nothing names now either, under a name of this recheck."""
     commits, uncommitted = whole(answer)
-    doomed, totals = await look_again(
+    garbage, totals = await look_again(
         context,
         plan,
-        plan.doomed,
+        plan.garbage,
         kept=await _kept_by(context, plan),
         commits=commits,
         uncommitted=uncommitted,
         closed=slice_numbers(answer.closed_slices),
     )
     size_bytes = totals.all.size_bytes
-    return Cleared(doomed=doomed, commits=commits, condemned=answer.condemned, size_bytes=size_bytes)
+    return Cleared(garbage=garbage, commits=commits, expiring=answer.expiring, size_bytes=size_bytes)
 
 
 async def _kept_by(context: RunContext, plan: Plan) -> pa.Table:
     """The ids of the commits whose objects the plan counted as live."""
-    assert plan.condemned is not None, "committed plans have one"
+    assert plan.expired is not None, "committed plans have one"
     commits = await context.read(plan.commits, protocol.COMMITS)
-    condemned = (await context.read(plan.condemned, protocol.CONDEMNED))["id"].combine_chunks()
-    stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=condemned)))
+    expiring = (await context.read(plan.expired, protocol.EXPIRED))["id"].combine_chunks()
+    stays = pc.invert(pc.or_(commits["swept"], pc.is_in(commits["id"], value_set=expiring)))
     return commits.filter(stays)

@@ -28,12 +28,12 @@ from lakebed.gc.protocol import (
     GC_PREFIX,
     LEFTOVERS,
     CommitCounts,
-    GivenUp,
-    GiveUp,
+    LeftoversRetired,
     Part,
     Plan,
     PreparedCommits,
     RangeCounts,
+    RetireLeftovers,
     RunKind,
     RunView,
     StartedRun,
@@ -41,16 +41,16 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.ranges import read_ranges
 from lakebed.gc.rules import MetadataRule, RunFacts, old_runs, unnamed_files
-from lakebed.gc.strays import (
+from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
+from lakebed.gc.unknown_files import (
     SPECIAL_PREFIX,
-    Strays,
-    find_strays_around,
+    UnknownFiles,
+    find_unknown_files_around,
     is_metadata,
     run_file,
-    strays_among,
     tree_file,
+    unknown_files_among,
 )
-from lakebed.gc.tables import PARTS, RANGE_IDS, VERDICTS
 from lakebed.gc.verdicts import sum_parts, write_portions
 from lakebed.objectstore import ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key, range_key
@@ -73,7 +73,7 @@ class Special:
 
     files: pa.Table
     runs: dict[tuple[str, str], list[ObjectStat]]
-    strays: Strays
+    unknown_files: UnknownFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +112,40 @@ class Metadata:
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
         runs = old_runs(facts, rule=self.by, now_ms=run.now_ms) - {run.run_id}
-        doomed, totals = await _write(context, run, _doomed(nameless, special.runs, ids, runs))
+        garbage, totals = await _write(context, run, _garbage(nameless, special.runs, ids, runs))
         swept = int(commits["swept"].to_numpy().sum())
-        around = await find_strays_around(context.store)
+        around = await find_unknown_files_around(context.store)
         return Plan(
             **plan_frame(context, run, prepared),
             leftovers=await _write_leftovers(context.store, run, sorted(ids), sorted(runs)),
             commit_counts=CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept),
             range_counts=RangeCounts(live=ranges.num_rows, expired=len(ids)),
-            doomed=doomed,
+            garbage=garbage,
             totals=totals,
-            **around.plus(special.strays).facts(),
+            **around.plus(special.unknown_files).facts(),
         )
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
         assert plan.leftovers is not None, "plans of metadata have one"
-        context.progress(f"giving up {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
-        request = GiveUp(leftovers=plan.leftovers)
+        context.progress(f"retiring {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
+        request = RetireLeftovers(leftovers=plan.leftovers)
 
-        async def look_again(answer: GivenUp) -> tuple[GivenUp, pa.Array]:
+        async def look_again(answer: LeftoversRetired) -> tuple[LeftoversRetired, pa.Array]:
             return answer, await _named_since(context, plan, answer)
 
-        answer, spared = await context.reread(lambda: context.service.give_up(plan.run_id, request), look_again)
-        folder = folder_in(plan, f"{protocol.DOOMED.name}.{answer.commits.digest()[:16]}")
+        answer, spared = await context.reread(lambda: context.service.retire(plan.run_id, request), look_again)
+        folder = folder_in(plan, f"{protocol.GARBAGE.name}.{answer.commits.digest()[:16]}")
         alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
         alive += await _taken_up(context.store, plan)
         parts = await _filter(context.store, plan, folder, spared, alive)
-        return Cleared(doomed=protocol.manifest_of(protocol.DOOMED, folder, parts), commits=answer.commits)
+        return Cleared(garbage=protocol.manifest_of(protocol.GARBAGE, folder, parts), commits=answer.commits)
 
 
 async def read_special(store: ObjectStore) -> Special:
     """One listing, of which stays what is ours to judge. A file with a name that we do not give belongs to nothing,
     wherever it lies.
     """
-    trees, strays = [TREE_FILES.empty_table()], Strays()
+    trees, unknown_files = [TREE_FILES.empty_table()], UnknownFiles()
     runs: dict[tuple[str, str], list[ObjectStat]] = {}
     async for page in store.list(SPECIAL_PREFIX):
         files = [(id_, stat) for stat in page if (id_ := tree_file(stat.key)) is not None]
@@ -153,8 +153,8 @@ async def read_special(store: ObjectStore) -> Special:
         for stat in page:
             if (run := run_file(stat.key)) is not None:
                 runs.setdefault(run, []).append(stat)
-        strays = strays.plus(strays_among(stat.key for stat in page))
-    return Special(files=pa.concat_tables(trees), runs=runs, strays=strays)
+        unknown_files = unknown_files.plus(unknown_files_among(stat.key for stat in page))
+    return Special(files=pa.concat_tables(trees), runs=runs, unknown_files=unknown_files)
 
 
 def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
@@ -195,7 +195,7 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
     return facts
 
 
-def _doomed(
+def _garbage(
     files: pa.Table, of_runs: dict[tuple[str, str], list[ObjectStat]], ids: Collection[str], runs: Collection[str]
 ) -> pa.Table:
     """VERDICTS: each file that goes, of these TREE_FILES and of these runs."""
@@ -222,12 +222,12 @@ def _key(item: tuple[ObjectStat, str]) -> str:
     return item[0].key
 
 
-async def _write(context: RunContext, run: StartedRun, doomed: pa.Table) -> tuple[protocol.Manifest, protocol.Totals]:
+async def _write(context: RunContext, run: StartedRun, garbage: pa.Table) -> tuple[protocol.Manifest, protocol.Totals]:
     """The VERDICTS, written down as parts of the plan."""
-    folder = folder_in(run, protocol.DOOMED.name)
+    folder = folder_in(run, protocol.GARBAGE.name)
 
     async def work(task: Task, _: pa.Table) -> AsyncIterator[pa.Table]:
-        async for part in write_portions(task, folder, _once(doomed), now_ms=run.now_ms):
+        async for part in write_portions(task, folder, _once(garbage), now_ms=run.now_ms):
             yield part
 
     # One row for all of it, and no effort: the rows are here already.
@@ -247,7 +247,7 @@ async def _write_leftovers(
     return await write_input(store, folder_in(run, LEFTOVERS.name), LEFTOVERS, rows)
 
 
-async def _named_since(context: RunContext, plan: Plan, answer: GivenUp) -> pa.Array:
+async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired) -> pa.Array:
     """Keys of the files that commits name which the plan did not know, or counted as swept."""
     before = await context.read(plan.commits, protocol.COMMITS)
     now = await context.read(answer.commits, protocol.COMMITS)
@@ -264,7 +264,7 @@ async def _named_since(context: RunContext, plan: Plan, answer: GivenUp) -> pa.A
 async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
     """Folders of runs that wrote something since the plan."""
     listed_ms: dict[str, int] = {}
-    for part in plan.doomed.parts:
+    for part in plan.garbage.parts:
         rows = await read_garbage(store, plan, part)
         folders = rows.filter(pc.starts_with(rows["address"], GC_PREFIX))
         dates = folders["last_seen_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
@@ -281,14 +281,14 @@ async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
 async def _filter(store: ObjectStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
     """Write the plan's objects that nothing spares, part by part."""
     written: list[Part] = []
-    for part in plan.doomed.parts:
+    for part in plan.garbage.parts:
         rows = await read_garbage(store, plan, part)
         stays = pc.is_in(rows["address"], value_set=spared)
         for one in alive:
             stays = pc.or_(stays, pc.starts_with(rows["address"], one))
         left = rows.filter(pc.invert(stays))
         if left.num_rows:
-            data = protocol.encode_part(protocol.DOOMED, left)
+            data = protocol.encode_part(protocol.GARBAGE, left)
             await store.put(folder + part.name, data)
             written.append(protocol.part_of(part.name, data, rows=left.num_rows))
     return written

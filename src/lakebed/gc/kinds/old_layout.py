@@ -50,12 +50,12 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS, slice_of
-from lakebed.gc.strays import strays_of
+from lakebed.gc.unknown_files import unknown_files_of
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .kind import Look, SweepRule, begin_unpublished
 
-DOOMED_ELSEWHERE: Final = "doomed.elsewhere"
+GARBAGE_ELSEWHERE: Final = "garbage.elsewhere"
 """The folder of a plan's table that may hold keys of an old layout, and nothing else."""
 
 HELD_MAX: Final = 200_000
@@ -116,20 +116,20 @@ class OldLayout:
 
         committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
         held = await held_tables(context, await context.service.runs(), over_before)
-        doomed, totals = await mark_keys(
+        garbage, totals = await mark_keys(
             context.engine,
             listed,
             [
                 committed.keys,
                 await _keys_in(context, keys_in, [uncommitted], protocol.UNCOMMITTED),
-                await _keys_in(context, keys_in, [*held.values()], protocol.DOOMED),
+                await _keys_in(context, keys_in, [*held.values()], protocol.GARBAGE),
             ],
-            into=folder_in(run, DOOMED_ELSEWHERE),
+            into=folder_in(run, GARBAGE_ELSEWHERE),
             cause=UNREFERENCED,
             now_ms=run.now_ms,
             young_since_ms=dated_ms - self.age_ms,
         )
-        await context.service.marked(run.run_id, doomed)
+        await context.service.marked(run.run_id, garbage)
         count, swept = committed.commits.num_rows, int(pc.sum(committed.commits["swept"]).as_py() or 0)
         return Plan(
             **plan_frame(context, run, committed.prepared),
@@ -140,9 +140,9 @@ class OldLayout:
             mode_note=f"outside slices, written more than {self.age_ms / DAY_MS:g} days before",
             commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
             range_counts=RangeCounts(live=committed.ranges, expired=0),
-            doomed=doomed,
+            garbage=garbage,
             totals=totals,
-            **strays_of(found).facts(),
+            **unknown_files_of(found).facts(),
         )
 
     async def listing(self, context: RunContext, folder: str) -> tuple[Bucketed, Found]:
@@ -216,11 +216,11 @@ def _behind_ours(key: str) -> str:
 
 
 async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files: list[BucketFile]) -> Found:
-    """Write down what is held, and hold nothing. What no plan may take is told as stray."""
+    """Write down what is held, and hold nothing. What no plan may take is reported as unknown."""
     ours: list[ObjectStat] = []
-    strays: list[ObjectStat] = []
+    unknown_files: list[ObjectStat] = []
     for stat in held:
-        (ours if is_elsewhere(stat.key) else strays).append(stat)
+        (ours if is_elsewhere(stat.key) else unknown_files).append(stat)
     columns = {
         "key": pa.array([stat.key for stat in ours], pa.string()),
         "size_bytes": [stat.size_bytes for stat in ours],
@@ -232,6 +232,6 @@ async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files:
     return Found(
         objects=len(ours),
         size_bytes=sum(stat.size_bytes for stat in ours),
-        strays=tuple(stat.key for stat in strays[: protocol.STRAYS_MAX]),
-        strays_count=len(strays),
+        unknown_files=tuple(stat.key for stat in unknown_files[: protocol.UNKNOWN_FILES_MAX]),
+        unknown_files_count=len(unknown_files),
     )

@@ -146,7 +146,7 @@ async def save(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str], *, ob
         run_id=plan.run_id,
         repository=plan.repository,
         namespace=plan.namespace,
-        plan=plan.doomed.digest(),
+        plan=plan.garbage.digest(),
         run_start_time_ms=plan.now_ms,
         last_read_slice=plan.last_read_slice,
         keeps=plan.keeps,
@@ -158,9 +158,9 @@ async def save(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str], *, ob
 async def _failed(store: ObjectStore, plan: Plan, ledger_keys: Sequence[str]) -> pa.Table:
     """CANDIDATES: the garbage that is still there, for all that the ledger says."""
     found = [CANDIDATES.schema.empty_table()]
-    for part, key in zip(plan.doomed.parts, ledger_keys, strict=True):
-        doomed = await read_garbage(store, plan, part)
-        left = only(doomed, failed(protocol.decode_ledger(await store.get(key), name=key))["address"])
+    for part, key in zip(plan.garbage.parts, ledger_keys, strict=True):
+        garbage = await read_garbage(store, plan, part)
+        left = only(garbage, failed(protocol.decode_ledger(await store.get(key), name=key))["address"])
         seen_ms = left["last_seen_at"].cast(pa.int64()).to_numpy()
         slices, sequences, sizes = (left[name].to_numpy().astype(np.int64) for name in _NUMBERS)
         found.append(pack_numbered(slices, sequences, sizes, seen_ms, UNREFERENCED))

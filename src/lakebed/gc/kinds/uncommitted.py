@@ -53,8 +53,8 @@ from lakebed.gc.protocol import (
 from lakebed.gc.ranges import effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.resume import held_tables, runs_over
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.strays import Strays, find_strays, strays_of
 from lakebed.gc.tables import CLOSED, RANGE_IDS
+from lakebed.gc.unknown_files import UnknownFiles, find_unknown_files, unknown_files_of
 
 from .kind import Look, SweepRule, begin_unpublished
 from .saving import Base, NoSavedState, read_base
@@ -131,19 +131,19 @@ class Uncommitted:
             Live(
                 committed=committed.live,
                 uncommitted=await _named_in(context, run, [uncommitted], protocol.UNCOMMITTED),
-                held=await _named_in(context, run, [*held.values()], protocol.DOOMED),
+                held=await _named_in(context, run, [*held.values()], protocol.GARBAGE),
             ),
-            into=folder_in(run, "doomed"),
+            into=folder_in(run, "garbage"),
             kept_into=folder_in(run, "kept"),
             now_ms=run.now_ms,
             young_since_ms=prepared.rules.uncommitted_since_ms(run.now_ms) if prepared.rules else None,
         )
         keeps = await _keep(context, run, base, slices.listed, prepared, committed, marked.kept)
-        await context.service.marked(run.run_id, marked.doomed)
+        await context.service.marked(run.run_id, marked.garbage)
         swept = int(pc.sum(committed.commits["swept"]).as_py() or 0)
         count = committed.commits.num_rows
         # The special folders hold as much as all commits: clean runs look through them.
-        around = Strays() if base else await find_strays(context.store)
+        around = UnknownFiles() if base else await find_unknown_files(context.store)
         return Plan(
             **plan_frame(context, run, prepared),
             uncommitted=uncommitted,
@@ -158,9 +158,9 @@ class Uncommitted:
             last_read_slice=_last_read_slice(base, slices.listed),
             commit_counts=CommitCounts(all=count, kept=count - swept, expired=0, swept=swept),
             range_counts=RangeCounts(live=len(committed.new_ranges), expired=0),
-            doomed=marked.doomed,
+            garbage=marked.garbage,
             totals=marked.totals,
-            **strays_of(found).plus(around).facts(),
+            **unknown_files_of(found).plus(around).facts(),
         )
 
     async def listing(self, context: RunContext, run: StartedRun, slices: Sequence[int]) -> tuple[Pieces, Found]:

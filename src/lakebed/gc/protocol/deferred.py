@@ -25,11 +25,11 @@ class BadWindow(Invalid):
 
 
 class Deferred(msgspec.Struct, frozen=True, kw_only=True):
-    """`doomed` (table DOOMED) names the objects that stay for the window."""
+    """`garbage` (table GARBAGE) names the objects that stay for the window."""
 
     run_id: str
     kind: RunKind
-    doomed: Manifest
+    garbage: Manifest
 
 
 def purge_path(kind: RunKind, run_id: str) -> str:

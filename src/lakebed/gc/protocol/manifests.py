@@ -114,7 +114,7 @@ def check_manifest(manifest: Manifest, *, name: str) -> Table:
 def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
     """Compare with a listing of the folder (part name to bytes): raise for what is missing or of another size.
 
-    Returns the names that lie there and are not in the manifest, sorted: strays, to be reported and never read.
+    Returns the names that lie there and are not in the manifest, sorted: unknown files, to be reported and never read.
 
     Raises:
         BadInput: naming the first part that is missing, short or long.

@@ -8,11 +8,11 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
     POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
-    POST runs/{id}/condemn         Condemn           -> Condemnation        again with its token until it has none
-    POST runs/{id}/give-up         GiveUp            -> GivenUp             of metadata, in place of condemn
+    POST runs/{id}/expire          Expire            -> RecheckInputs       again with its token until it has none
+    POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    of metadata, in place of expire
     POST runs/{id}/sweeping        Sweep             -> RunView
     POST runs/{id}/deferred        Defer             -> RunView             409: its window is over, it deletes
-    POST runs/{id}/purging         Purge             -> Condemnation        again with its token until it has none
+    POST runs/{id}/purging         Purge             -> RecheckInputs       again with its token until it has none
     POST runs/{id}/ended           End               -> RunView             409: that is not the plan it sweeps by
     POST runs/{id}/abandoned       (empty)           -> RunView
     GET  runs                                        -> RunList             newest first
@@ -42,7 +42,7 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     """`closed_slices` (names, ascending) were read after the run's record was there: only objects in these may be
-    doomed. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
+    garbage. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
     `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
     the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
     was listed. A committed run has none. `open_slices` counts those that are not closed.
@@ -60,7 +60,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as its record has it. `condemned` counts commits; `plan` is the digest of the plan's manifest.
+    """A run as its record has it. `expiring` counts commits; `plan` is the digest of the plan's manifest.
 
     `until_ms`: its deletes are deferred until then, for a `window`. `is_purging`: the window is over, and it deletes.
     """
@@ -69,7 +69,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     kind: RunKind
     state: RunState
     started_ms: int
-    condemned: int = 0
+    expiring: int = 0
     plan: str = ""
     until_ms: int | None = None
     window: str = ""
@@ -103,7 +103,7 @@ class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Condemn`.
+    """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
     `rules` None: none are set, and a committed run must stop here.
     """
@@ -116,14 +116,14 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the manifest of the plan (table DOOMED), so that the record says what may be deleted."""
+    """`plan` is the manifest of the plan (table GARBAGE), so that the record says what may be deleted."""
 
     plan: Manifest
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to condemn by (0 where
-    it condemns no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
+    """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to expire by (0 where
+    it expires no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
     metadata ends a run of uncommitted data.
     """
 
@@ -146,19 +146,19 @@ class Adopting(msgspec.Struct, frozen=True, kw_only=True):
     adopted_ms: int
 
 
-class Condemn(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` (table CONDEMNED) lies in the run's folder. The same body again, with the token, for each page."""
+class Expire(msgspec.Struct, frozen=True, kw_only=True):
+    """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page."""
 
     commits: Manifest
     rules_version: int
     continuation_token: str | None = None
 
 
-class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
+class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the last page has everything but the token; of the others only the token and `run_id`.
 
-    `commits` is the table COMMITS as read now: the plan may take what `condemned` rows name and must keep what any row
-    names that is neither condemned nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
+    `commits` is the table COMMITS as read now: the plan may take what `expiring` rows name and must keep what any row
+    names that is neither expiring nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
     asked for and are kept after all; `closed_slices` bounds the plan as in StartedRun.
     """
 
@@ -168,17 +168,17 @@ class Condemnation(msgspec.Struct, frozen=True, kw_only=True):
     refs: Manifest | None = None
     uncommitted: Manifest | None = None
     closed_slices: tuple[str, ...] = ()
-    condemned: int = 0
+    expiring: int = 0
     taken_out: int = 0
 
 
-class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
+class RetireLeftovers(msgspec.Struct, frozen=True, kw_only=True):
     """`leftovers` (table LEFTOVERS) lies in the run's folder. The same list again after a crash, never another."""
 
     leftovers: Manifest
 
 
-class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
     """`commits` is the table COMMITS as read after the list was published and every branch bumped: files that a row
     names which is not swept must stay. So must the folders of `runs_alive`.
     """
@@ -196,7 +196,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` (table DOOMED) was made from the inputs of the last `Condemnation`, whose `commits` comes back here: a
+    """`plan` (table GARBAGE) was made from the inputs of the last `RecheckInputs`, whose `commits` comes back here: a
     plan made from an earlier one is refused. Sent again for a run that sweeps already, it resumes that run.
     """
 
@@ -205,7 +205,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defer(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` (table DOOMED) is what the run may delete now; its objects stay for the `window` (`7d`). Sent again, the
+    """`plan` (table GARBAGE) is what the run may delete now; its objects stay for the `window` (`7d`). Sent again, the
     window counts from then, if that makes it longer.
     """
 
@@ -214,6 +214,6 @@ class Defer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the last page has what is named now, as that of `Condemn` has; it condemns nothing."""
+    """The answer of the last page has what is named now, as that of `Expire` has; it expires nothing."""
 
     continuation_token: str | None = None

@@ -59,5 +59,5 @@ def report_path(kind: RunKind, run_id: RunId) -> str:
 
 
 def is_special(key: str) -> bool:
-    """Whether a key of the namespace is none of a user's bytes. Special keys are never doomed."""
+    """Whether a key of the namespace is none of a user's bytes. Special keys are never garbage."""
     return not key.startswith(DATA_PREFIX)

@@ -90,7 +90,7 @@ def diff_plans(
     *,
     limit: int = ROWS_SHOWN,
 ) -> PlanDiff:
-    """`objects` are the tables DOOMED of both plans, `commits` their tables CONDEMNED; at most `limit` rows are shown.
+    """`objects` are the tables GARBAGE of both plans, `commits` their tables EXPIRED; at most `limit` rows are shown.
 
     Raises:
         DifferentKinds: one plan is of committed data, the other of uncommitted data.

@@ -1,8 +1,8 @@
 """The single objects of a plan, and the commits whose data it gives up, as people and programs are shown them.
 
-    GET  plans/{run}/objects      -> DoomedPage      ?prefix=PREFIX&amount=N, then &after=TOKEN
+    GET  plans/{run}/objects      -> GarbagePage      ?prefix=PREFIX&amount=N, then &after=TOKEN
 
-below `/api/v1/repositories/{repository}/gc`. A plan's table DOOMED is read a part at a time, in its order: by slice,
+below `/api/v1/repositories/{repository}/gc`. A plan's table GARBAGE is read a part at a time, in its order: by slice,
 sequence and address within a part.
 """
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class DoomedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table `doomed`. `path` is empty for uncommitted data; `last_seen_ms` as there."""
+class GarbageObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table `garbage`. `path` is empty for uncommitted data; `last_seen_ms` as there."""
 
     address: str
     size_bytes: int
@@ -24,10 +24,10 @@ class DoomedObject(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-class DoomedPage(msgspec.Struct, frozen=True, kw_only=True):
+class GarbagePage(msgspec.Struct, frozen=True, kw_only=True):
     """Some of a plan's objects. More, or a look into more of the plan, with the token."""
 
-    objects: tuple[DoomedObject, ...]
+    objects: tuple[GarbageObject, ...]
     continuation_token: str | None = None
 
 
@@ -44,17 +44,17 @@ class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def below(rows: pa.Table, prefix: str) -> pa.Table:
-    """Those of DOOMED rows whose path, or whose address, begins with `prefix`."""
+    """Those of GARBAGE rows whose path, or whose address, begins with `prefix`."""
     if not prefix:
         return rows
     return rows.filter(pc.or_(pc.starts_with(rows["path"], prefix), pc.starts_with(rows["address"], prefix)))
 
 
-def doomed_rows(rows: pa.Table) -> list[DoomedObject]:
-    """DOOMED rows as records."""
-    names = [name for name in DoomedObject.__struct_fields__ if name != "last_seen_ms"]
+def garbage_rows(rows: pa.Table) -> list[GarbageObject]:
+    """GARBAGE rows as records."""
+    names = [name for name in GarbageObject.__struct_fields__ if name != "last_seen_ms"]
     seen_ms = rows["last_seen_at"].cast(pa.int64()).to_pylist()
     return [
-        DoomedObject(last_seen_ms=seen, **dict(zip(names, row, strict=True)))
+        GarbageObject(last_seen_ms=seen, **dict(zip(names, row, strict=True)))
         for seen, *row in zip(seen_ms, *(rows[name].to_pylist() for name in names), strict=True)
     ]

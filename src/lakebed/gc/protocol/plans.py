@@ -20,7 +20,7 @@ from .saved import Keeps, RunMode
 from .sealing import seal, unseal
 
 PLAN_FORMAT: Final = 1
-STRAYS_MAX: Final = 1000
+UNKNOWN_FILES_MAX: Final = 1000
 """How many strange keys of a slice are named; the others are only counted."""
 
 
@@ -42,7 +42,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The doomed objects, counted in several ways; each way adds up to `all`. Plans of before had no `by_age`."""
+    """The garbage, counted in several ways; each way adds up to `all`. Plans of before had no `by_age`."""
 
     all: Total = Total()
     by_reason: dict[str, Total] = {}
@@ -59,16 +59,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     size_bytes: int = 0
     slices: int = 0
-    strays: tuple[str, ...] = ()
-    strays_count: int = 0
+    unknown_files: tuple[str, ...] = ()
+    unknown_files_count: int = 0
 
     def plus(self, more: Found) -> Found:
         return Found(
             objects=self.objects + more.objects,
             size_bytes=self.size_bytes + more.size_bytes,
             slices=self.slices + more.slices,
-            strays=(self.strays + more.strays)[:STRAYS_MAX],
-            strays_count=self.strays_count + more.strays_count,
+            unknown_files=(self.unknown_files + more.unknown_files)[:UNKNOWN_FILES_MAX],
+            unknown_files_count=self.unknown_files_count + more.unknown_files_count,
         )
 
 
@@ -87,14 +87,14 @@ class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict and all it rests on. `condemned` and `rules` are for committed runs, `leftovers` (what is wanted) for
+    """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
     run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none.
 
-    `strays` are some of `strays_count` keys and folders (which end with a slash) that nobody of ours made.
+    `unknown_files` are some of `unknown_files_count` keys and folders (which end with /) of others.
 
     `what_if`: it was made by rules that nobody had saved, and has no version of them.
 
@@ -116,7 +116,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     commits: Manifest
     refs: Manifest
     uncommitted: Manifest | None = None
-    condemned: Manifest | None = None
+    expired: Manifest | None = None
     leftovers: Manifest | None = None
     listing: Found | None = None
     mode: RunMode = RunMode.CLEAN
@@ -129,10 +129,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     last_read_slice: str = ""
     commit_counts: CommitCounts
     range_counts: RangeCounts
-    doomed: Manifest
+    garbage: Manifest
     totals: Totals
-    strays: tuple[str, ...] = ()
-    strays_count: int = 0
+    unknown_files: tuple[str, ...] = ()
+    unknown_files_count: int = 0
     what_if: bool = False
 
     @property

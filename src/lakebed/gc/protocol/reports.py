@@ -29,9 +29,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is doomed stays until then. What
-    lies in no slice and was written again since is kept. `errors` are some of those of objects that failed. `strays`
-    are unknown files: reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of
+    to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is garbage stays until then. What
+    lies in no slice and was written again since is kept. `errors` are some of the objects that failed. `unknown_files`
+    are reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of
     the plan.
     """
 
@@ -51,8 +51,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     last_read_slice: str
     slices_listed: int
     inputs: dict[str, str]
-    objects_doomed: int
-    bytes_doomed: int
+    garbage_objects: int
+    garbage_bytes: int
     objects_deleted: int
     bytes_deleted: int
     objects_failed: int
@@ -60,8 +60,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...] = ()
     objects_kept: int = 0
     bytes_kept: int = 0
-    commits_condemned: int = 0
-    strays: tuple[str, ...] = ()
+    commits_expired: int = 0
+    unknown_files: tuple[str, ...] = ()
     stages: tuple[StageReport, ...] = ()
 
 

@@ -33,7 +33,7 @@ class RulesHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts_after` are runs that condemn or sweep by the former rules: for these the change comes too late."""
+    """`counts_after` are runs that expire or sweep by the former rules: for these the change comes too late."""
 
     version: int
     counts_after: tuple[str, ...]

@@ -62,7 +62,7 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan's doomed objects, which the run's record has too. `failed` are those of them
+    """`plan` is the digest of the plan's garbage, which the run's record has too. `failed` are those of them
     that could not be deleted.
     """
 

@@ -20,12 +20,10 @@ from .manifests import BadInput, Manifest, Part
 from .messages import (
     Adopting,
     Apply,
-    Condemn,
-    Condemnation,
     Defer,
     End,
-    GivenUp,
-    GiveUp,
+    Expire,
+    LeftoversRetired,
     Mark,
     Planning,
     PrepareCommits,
@@ -33,6 +31,8 @@ from .messages import (
     Purge,
     Purging,
     ReadUncommitted,
+    RecheckInputs,
+    RetireLeftovers,
     RunList,
     RunView,
     StartedRun,
@@ -68,11 +68,11 @@ class Requests(Protocol):
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
     async def mark(self, run_id: str, body: Mark) -> RunView: ...
     async def apply(self, run_id: str, body: Apply) -> RunView: ...
-    async def condemn(self, run_id: str, body: Condemn) -> Condemnation: ...
-    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp: ...
+    async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
+    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
     async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
     async def defer(self, run_id: str, body: Defer) -> RunView: ...
-    async def purge(self, run_id: str, body: Purge) -> Condemnation: ...
+    async def purge(self, run_id: str, body: Purge) -> RecheckInputs: ...
     async def end(self, run_id: str, body: End) -> RunView: ...
     async def abandon(self, run_id: str) -> RunView: ...
     async def run(self, run_id: str) -> RunView: ...
@@ -163,13 +163,13 @@ class Service:
         """
         return (await self._requests.purging()).namespace
 
-    async def condemn(self, run_id: str, request: Condemn) -> Condemnation:
+    async def expire(self, run_id: str, request: Expire) -> RecheckInputs:
         """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""
 
-        async def ask(token: str | None) -> Condemnation:
-            return await self._requests.condemn(run_id, replace(request, continuation_token=token))
+        async def ask(token: str | None) -> RecheckInputs:
+            return await self._requests.expire(run_id, replace(request, continuation_token=token))
 
-        return await _last_page("the condemnation", run_id, ask)
+        return await _last_page("the recheck", run_id, ask)
 
     async def deferred(self, run_id: str, plan: Manifest, window: str) -> RunView:
         """Keep what `plan` names until the end of a window, counted from now.
@@ -182,26 +182,26 @@ class Service:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
-    async def purged(self, run_id: str) -> Condemnation:
+    async def purged(self, run_id: str) -> RecheckInputs:
         """Let a deferred run delete, and return what is named now. From here on no window is made longer.
 
         Raises:
             Conflict: the window is not over.
         """
 
-        async def ask(token: str | None) -> Condemnation:
+        async def ask(token: str | None) -> RecheckInputs:
             return await self._requests.purge(run_id, Purge(continuation_token=token))
 
         return await _last_page("the look before a purge", run_id, ask)
 
-    async def give_up(self, run_id: str, request: GiveUp) -> GivenUp:
+    async def retire(self, run_id: str, request: RetireLeftovers) -> LeftoversRetired:
         """Publish the files that a run of metadata takes: from here on no writer uses one of these ids.
 
         Raises:
             RunAbandoned: the run is over, or another run took its plan.
         """
         try:
-            return await self._requests.give_up(run_id, request)
+            return await self._requests.retire(run_id, request)
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
@@ -296,7 +296,7 @@ class _Turns:
         return token
 
 
-async def _last_page(what: str, run_id: str, ask: Callable[[str | None], Awaitable[Condemnation]]) -> Condemnation:
+async def _last_page(what: str, run_id: str, ask: Callable[[str | None], Awaitable[RecheckInputs]]) -> RecheckInputs:
     turns, token = _Turns(what, run_id), None
     while True:
         answer = await ask(token)

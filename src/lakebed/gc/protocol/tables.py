@@ -69,7 +69,7 @@ COMMITS: Final = Table(
         ("metarange_id", "string"),  # empty: the commit without entries
         ("parents", "list<string>"),  # first parent first
         ("swept", "bool"),  # an earlier run took its data: it keeps nothing, and nothing of it is read again
-        ("condemned", "bool"),  # while planning always false; after `condemn`: what is still condemned
+        ("expiring", "bool"),  # while planning always false; after `expire`: what is still expiring
     ),
 )
 
@@ -85,8 +85,8 @@ REFS: Final = Table(
     ),
 )
 
-CONDEMNED: Final = Table(
-    name="condemned",
+EXPIRED: Final = Table(
+    name="expired",
     version=1,
     meaning="one commit whose data a committed run wants to take; each once",
     columns=_columns(("id", "string")),
@@ -102,8 +102,8 @@ LEFTOVERS: Final = Table(
     ),
 )
 
-DOOMED: Final = Table(
-    name="doomed",
+GARBAGE: Final = Table(
+    name="garbage",
     version=2,
     meaning="one object to delete, and why; each address once",
     columns=_columns(
@@ -131,9 +131,9 @@ LEDGER: Final = Table(
         ("error", "string"),  # empty: it was done
         ("path", "string"),
         ("rule", "string"),
-        ("state", "string"),  # as in DOOMED; a LedgerState
-        ("last_seen_at", "timestamp_ms"),  # as in DOOMED: of versions, which is newer
+        ("state", "string"),  # as in GARBAGE; a LedgerState
+        ("last_seen_at", "timestamp_ms"),  # as in GARBAGE: of versions, which is newer
     ),
 )
 
-TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, CONDEMNED, LEFTOVERS, DOOMED, LEDGER)}
+TABLES: Final = {table.name: table for table in (UNCOMMITTED, COMMITS, REFS, EXPIRED, LEFTOVERS, GARBAGE, LEDGER)}

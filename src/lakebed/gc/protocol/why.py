@@ -57,7 +57,7 @@ class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that has the object at `path`. `run` is the run that condemns its data or took it, empty for most."""
+    """A commit that has the object at `path`. `run` is the run that expires its data or took it, empty for most."""
 
     commit: str
     created_ms: int

@@ -2,7 +2,7 @@
 
 from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, rows_of
 from .bases import merge_bases
-from .committed import EmptyLiveSet, Namespace, Trees, doomed_addresses, slice_of
+from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
 from .history import (
@@ -74,9 +74,9 @@ __all__ = [
     "dangling_commits",
     "days_rules",
     "diff_rules",
-    "doomed_addresses",
     "explain",
     "first_parent_indices",
+    "garbage_addresses",
     "goes_ms",
     "in_days",
     "judge_commits",

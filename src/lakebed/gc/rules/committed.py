@@ -1,7 +1,7 @@
 """Which objects go with the commits that expired (docs/design/0004-committed-retention.md, steps 4 to 7).
 
 Ranges are shared between commits. Those of the commits that are kept are A; those of the expired ones, and not in A,
-are B. Doomed is what ranges of B name and ranges of A do not. A range in both is never opened.
+are B. Garbage is what ranges of B name and ranges of A do not. A range in both is never opened.
 
 What the document asks beyond that, and what keeps it safe while people work: nothing outside the storage namespace,
 nothing that a staged cell, an open upload or a tracked copy names, nothing outside `data/`, and of our own addresses
@@ -68,7 +68,7 @@ def slice_of(key: str) -> str | None:
     return name if key.startswith(DATA_PREFIX) and parse_slice_name(name) is not None else None
 
 
-def doomed_addresses(
+def garbage_addresses(
     history: History, verdict: Verdict, trees: Trees, *, uncommitted: Collection[str], namespace: Namespace
 ) -> set[str]:
     """The keys, inside the namespace, whose objects go.

@@ -21,7 +21,7 @@ from .committed import Trees
 from .durations import DAY_MS
 from .history import History
 
-LIVE_STATES = frozenset({"planning", "marking", "condemning", "sweeping"})
+LIVE_STATES = frozenset({"planning", "marking", "expiring", "sweeping"})
 """Somebody may be at work. A run of uncommitted data that is `marked` is a plan until its deletes begin; one without
 record may be one."""
 

@@ -62,11 +62,11 @@ def optimised_run(
     young_since_ms: int | None = None,
     uploaded_ms: Mapping[str, int] | None = None,
 ) -> tuple[CleanRun, Saved]:
-    """The verdict, and what the next run may go on from once every one of the doomed is gone.
+    """The verdict, and what the next run may go on from once all garbage is gone.
 
     `listing` holds the keys below `data/` at least of slices that the base has not; `uploads` are addresses handed out,
     read before it. `commits` are those there are now, `committed` what those of them name that the base has not.
-    `doomed` may name addresses at which no bytes ever came.
+    `garbage` may name addresses at which no bytes ever came.
 
     From NOTHING_SAVED and without uploads this is `clean_run`. KeyError where the age of a candidate is not known.
     """
@@ -79,12 +79,12 @@ def optimised_run(
     unnamed = {key for key in candidates - namespace.keys_of(uncommitted) if namespace.may_take(key)}
     uploaded_ms = uploaded_ms or {}
     young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
-    doomed = frozenset(unnamed - young)
+    garbage = frozenset(unnamed - young)
     found = CleanRun(
-        doomed=doomed, strays=frozenset(users - ours), skipped=frozenset(ours - listed), young=frozenset(young)
+        garbage=garbage, unknown_files=frozenset(users - ours), skipped=frozenset(ours - listed), young=frozenset(young)
     )
     return found, Saved(
-        kept=frozenset(candidates - doomed),
+        kept=frozenset(candidates - garbage),
         slices=base.slices | namespace.closed,
         commits=base.commits | frozenset(commits),
         committed=frozenset(every_commit),

@@ -2,7 +2,7 @@
 
 Store listing, minus committed addresses, minus uncommitted addresses, minus special paths. Only slices that were
 closed when the run began count: every upload into them has ended, so an object there that nothing names now will never
-be named again. What looks like no address of ours (an old layout, a file that somebody put there) is a stray: reported
+be named again. What looks like no address of ours (an old layout, a user's file) is an unknown file: reported
 and kept.
 
 A repository's rules may give uncommitted data a least age: what was uploaded within it stays for now. That is for
@@ -24,12 +24,12 @@ from .history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """`strays` lie below `data/` and are no addresses of ours. `skipped`: in slices not closed yet. `young`: would go,
+    """`unknown_files` lie below `data/` and are no addresses of ours. `skipped`: in open slices. `young`: would go,
     were they not younger than the rules' least age.
     """
 
-    doomed: frozenset[str]
-    strays: frozenset[str]
+    garbage: frozenset[str]
+    unknown_files: frozenset[str]
     skipped: frozenset[str]
     young: frozenset[str] = frozenset()
 
@@ -63,8 +63,8 @@ def clean_run(
     uploaded_ms = uploaded_ms or {}
     young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
     return CleanRun(
-        doomed=frozenset(unnamed - young),
-        strays=frozenset(users - ours),
+        garbage=frozenset(unnamed - young),
+        unknown_files=frozenset(users - ours),
         skipped=frozenset(ours - closed),
         young=frozenset(young),
     )

@@ -14,18 +14,16 @@ import msgspec
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
     COMMITS,
-    DOOMED,
+    GARBAGE,
     REFS,
     UNCOMMITTED,
     Adopting,
     Apply,
     BadInput,
-    Condemn,
-    Condemnation,
     Defer,
     End,
-    GivenUp,
-    GiveUp,
+    Expire,
+    LeftoversRetired,
     Mark,
     Planning,
     PrepareCommits,
@@ -34,8 +32,10 @@ from lakebed.gc.protocol import (
     Purging,
     Question,
     ReadUncommitted,
+    RecheckInputs,
     Restore,
     RestorePage,
+    RetireLeftovers,
     RulesVersion,
     RunKind,
     RunList,
@@ -55,10 +55,10 @@ from lakebed.gc.protocol import (
 from lakebed.versions import RunRecord, Versions
 
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
-from .condemning import Condemning
 from .continuing import Continuations, Reader
 from .deferring import Deferring
 from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
+from .expiring import Expiring
 from .inputs import Inputs
 from .installation import Installation
 from .metadata import MetadataRuns
@@ -99,8 +99,8 @@ class CollectionService:
         self._runs = RunBook(versions, options)
         self._reading = Reading(versions, options)
         self.rules = RuleBook(versions)
-        self._condemning = Condemning(versions, self._runs, self.rules, self._reading)
-        self._deferring = Deferring(versions, self._runs, self._reading, self._condemning)
+        self._expiring = Expiring(versions, self._runs, self.rules, self._reading)
+        self._deferring = Deferring(versions, self._runs, self._reading, self._expiring)
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
@@ -217,7 +217,7 @@ class CollectionService:
             BadInput: the plan's manifest is none.
         """
         check_manifest(body.plan, name="plan")
-        if body.plan.table != DOOMED.name:
+        if body.plan.table != GARBAGE.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -230,7 +230,7 @@ class CollectionService:
         Raises:
             RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
             StalePlan: the run was marked with another plan.
-            RulesNotFound, RulesChanged: the plan's rules are not in force. A run that condemns by them is abandoned.
+            RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -250,16 +250,16 @@ class CollectionService:
             record = await self._runs.note_began(id_)
         return await self._view(id_, record)
 
-    async def condemn(self, run_id: str, body: Condemn) -> Condemnation:
-        """See `Condemning.condemn`.
+    async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
+        """See `Expiring.expire`.
 
         Raises:
-            RulesNotFound: no rules are set: then nothing may be condemned, and a run that condemns is abandoned.
+            RulesNotFound: no rules are set: then nothing may be expiring, and a run that expires is abandoned.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
         await self._require_rules(id_)
-        return await self._condemning.condemn(id_, body)
+        return await self._expiring.expire(id_, body)
 
     async def _require_rules(self, run_id: RunId) -> int:
         """The version of those in force."""
@@ -271,26 +271,26 @@ class CollectionService:
 
     async def _abandon_unswept(self, run_id: RunId) -> None:
         with suppress(RunNotFound, WrongKind, RunMoved):
-            await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
+            await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.EXPIRING)
             await self._finish(run_id, RunState.ABANDONED)
 
-    async def give_up(self, run_id: str, body: GiveUp) -> GivenUp:
-        """See `MetadataRuns.give_up`."""
+    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
+        """See `MetadataRuns.retire`."""
         await self._installation.check()
-        return await self._metadata.give_up(check_run_id(run_id), body)
+        return await self._metadata.retire(check_run_id(run_id), body)
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
-        """See `Condemning.sweep`."""
+        """See `Expiring.sweep`."""
         id_ = check_run_id(run_id)
         await self._installation.check()
-        return await self._view(id_, await self._condemning.sweep(id_, body))
+        return await self._view(id_, await self._expiring.sweep(id_, body))
 
     async def defer(self, run_id: str, body: Defer) -> RunView:
         """See `Deferring.defer`."""
         id_ = check_run_id(run_id)
         return await self._view(id_, await self._deferring.defer(id_, body))
 
-    async def purge(self, run_id: str, body: Purge) -> Condemnation:
+    async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
         """See `Deferring.purge`."""
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -320,7 +320,7 @@ class CollectionService:
 
     async def _finish(self, run_id: RunId, state: RunState) -> RunView:
         record = await self._runs.move(run_id, state)
-        await self._condemning.drop_condemned(run_id)
+        await self._expiring.drop_expiring(run_id)
         return view(run_id, record)
 
     # Being the only one
@@ -371,7 +371,7 @@ class CollectionService:
         return await self._view(id_, record)
 
     async def _view(self, run_id: RunId, record: RunRecord) -> RunView:
-        return view(run_id, record, condemned=len(await self._versions.retired.condemned(run_id)))
+        return view(run_id, record, expiring=len(await self._versions.retired.expiring(run_id)))
 
     async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
         """What keeps an object, and until when, or which run took it. See `Why.ask`."""
@@ -403,10 +403,10 @@ class CollectionService:
     async def abandon_dead_runs(self) -> list[RunId]:
         """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.
 
-        And what runs that ended or were abandoned left of the list of what they condemned.
+        And what runs that ended or were abandoned left of the list of what they expired.
         """
         abandoned = await self._runs.abandon_dead()
-        await self._condemning.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)
+        await self._expiring.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)
         return abandoned
 
 

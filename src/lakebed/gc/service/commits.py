@@ -52,11 +52,11 @@ class Snapshot:
         columns = [list(kinds), list(names), list(commits), list(states)]
         return pa.table(columns, schema=arrow_schema(REFS))
 
-    def commits_tables(self, condemned: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
+    def commits_tables(self, expiring: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
         """COMMITS, so many rows at a time: there may be a million. About 1 µs a commit. The date is that from which
         retention counts."""
         schema = arrow_schema(COMMITS)
-        sets = [packed(sorted(ids)) for ids in (self.swept, condemned)]
+        sets = [packed(sorted(ids)) for ids in (self.swept, expiring)]
         for start in range(0, len(self.commits), PART_ROWS):
             rows = self.commits.table.slice(start, PART_ROWS).combine_chunks()
             ids = rows["id"].chunk(0)

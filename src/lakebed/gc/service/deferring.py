@@ -17,15 +17,15 @@ from lakebed.base import Conflict, RunId
 from lakebed.gc.protocol import (
     CLOCK_KEY,
     COMMITS,
-    DOOMED,
+    GARBAGE,
     REFS,
     BadInput,
-    Condemnation,
     Defer,
     Deferred,
     Manifest,
     Part,
     Purge,
+    RecheckInputs,
     RunKind,
     RunState,
     decode_deferred,
@@ -38,9 +38,9 @@ from lakebed.objectstore import ObjectMissing, store_clock_ms
 from lakebed.versions import RunRecord, Versions
 
 from .commits import read_snapshot, read_swept
-from .condemning import Condemning, uncommitted_name
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import RunMoved, StalePlan, WrongKind
+from .expiring import Expiring, uncommitted_name
 from .inputs import Inputs
 from .reading import Cursor, Reading
 from .runs import RunBook, moved
@@ -53,10 +53,10 @@ class WindowOpen(Conflict):
 
 
 class Deferring:
-    def __init__(self, versions: Versions, runs: RunBook, reading: Reading, condemning: Condemning) -> None:
+    def __init__(self, versions: Versions, runs: RunBook, reading: Reading, expiring: Expiring) -> None:
         self._versions = versions
         self._runs = runs
-        self._condemning = condemning
+        self._expiring = expiring
         self._reading = reading
 
     async def defer(self, run_id: RunId, body: Defer) -> RunRecord:
@@ -77,7 +77,7 @@ class Deferring:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
         kind = record.kind
         # Before the record: whoever finds a deferred run finds its objects.
-        waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, doomed=body.plan))
+        waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, garbage=body.plan))
         await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
         # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
         now_ms = max(await self._clocks_ms())
@@ -86,10 +86,10 @@ class Deferring:
         record = replace(record, until_ms=until_ms, window=window)
         await self._runs.write(run_id, record, held)
         # Each of its commits has its `swept/<commit>`, so nobody looks for it in this list any more.
-        await self._condemning.drop_condemned(run_id)
+        await self._expiring.drop_expiring(run_id)
         return record
 
-    async def purge(self, run_id: RunId, body: Purge) -> Condemnation:
+    async def purge(self, run_id: RunId, body: Purge) -> RecheckInputs:
         """Let a deferred run delete, once its window is over, and write what is named now into its folder.
 
         Raises:
@@ -110,12 +110,12 @@ class Deferring:
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
             token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
-            return Condemnation(run_id=run_id, continuation_token=token)
+            return RecheckInputs(run_id=run_id, continuation_token=token)
         # Slices never open again. One that seems open now belongs to older records: its objects stay.
         closed, _ = await self._runs.closed_slices()
         # Commits after what is staged, as everywhere: what is committed in between would be in neither.
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=record.attempt))
-        return Condemnation(
+        return RecheckInputs(
             run_id=run_id,
             commits=await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables()),
             refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
@@ -171,7 +171,7 @@ class DeferredRuns:
         ]
 
     async def table_of(self, run: DeferredRun) -> Manifest | None:
-        """Return the table DOOMED of a run; None where the run has ended meanwhile, and its folder is gone.
+        """Return the table GARBAGE of a run; None where the run has ended meanwhile, and its folder is gone.
 
         Raises:
             BadInput: it is unreadable.
@@ -180,17 +180,17 @@ class DeferredRuns:
             data = await self._versions.objectstore.get(deferred_path(run.kind, run.run_id))
         except ObjectMissing:
             return None
-        return decode_deferred(data, run.run_id).doomed
+        return decode_deferred(data, run.run_id).garbage
 
-    async def part(self, doomed: Manifest, part: Part) -> pa.Table:
+    async def part(self, garbage: Manifest, part: Part) -> pa.Table:
         """Read one part of such a table, checked against its manifest.
 
         Raises:
             BadInput: it is missing or changed.
         """
-        name = doomed.folder + part.name
+        name = garbage.folder + part.name
         try:
             data = await self._versions.objectstore.get(name)
         except ObjectMissing as error:
             raise BadInput(f"{name} is missing", part=part.name) from error
-        return read_part(doomed, DOOMED, part, data)
+        return read_part(garbage, GARBAGE, part, data)

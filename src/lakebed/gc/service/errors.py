@@ -25,7 +25,7 @@ class RulesChanged(Conflict):
 
 
 class StalePlan(Conflict):
-    """The plan was not made from the latest recheck of what is condemned. Plan again from that, or condemn again."""
+    """The plan was not made from the latest recheck of what is expiring. Plan again from that, or expire again."""
 
 
 class OutOfOrder(Conflict):

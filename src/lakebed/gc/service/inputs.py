@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakebed.base import CommitId, RunId
 from lakebed.gc.protocol import (
-    CONDEMNED,
+    EXPIRED,
     BadInput,
     Manifest,
     Part,
@@ -127,7 +127,7 @@ class Inputs:
         """Keep the commits that were swept before a reading of staging, for the look after it."""
         name = _swept_name(attempt)
         ids = pa.array(sorted(commits), pa.string())
-        await self.write_table(CONDEMNED, name, pa.table([ids], schema=arrow_schema(CONDEMNED)))
+        await self.write_table(EXPIRED, name, pa.table([ids], schema=arrow_schema(EXPIRED)))
 
     async def read_swept(self, *, attempt: str = "") -> frozenset[CommitId]:
         """
@@ -140,7 +140,7 @@ class Inputs:
             manifest = decode_manifest(await self._objectstore.get(path), name=path)
         except ObjectMissing as error:
             raise BadInput(f"{path} is missing", input=name) from error
-        return frozenset(map(CommitId, (await self.read_table(CONDEMNED, manifest)).column("id").to_pylist()))
+        return frozenset(map(CommitId, (await self.read_table(EXPIRED, manifest)).column("id").to_pylist()))
 
     async def write_closed(self, attempt: str, slices: tuple[str, ...]) -> None:
         """Names of slices, kept from the first page of a reading for its last."""

@@ -2,18 +2,18 @@
 (docs/design/protocols.md, "A collection of metadata").
 
 Files are named by content, so one that is garbage now may be what somebody writes a moment later; and a delete that
-slept may come years after. So an id that a run wants is *given up* for ever, before it is deleted: whoever writes
+slept may come years after. So an id that a run wants is *retired* for ever, before it is deleted: whoever writes
 files asks for it after he read his branch, and gives the same content another id. The run, in this order and no other:
 
-    record    `condemning`, with the digest of the list; a run has one list and never another
-    give up   each file's id and each run's, under a key that is never removed
+    record    `expiring`, with the digest of the list; a run has one list and never another
+    retire    each file's id and each run's, under a key that is never removed
     end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
               its folder stays
     bump     every branch: whoever read it before and asked too early fails to publish now, and builds again
     look      swept records, refs, then every commit record: what one names that is not swept stays
     sweeping  `set_if`, bound to this look; from here on deletes may begin
 
-What stays is given up all the same: nobody can tell whether another run may still delete it. That costs a name.
+What stays is retired all the same: nobody can tell whether another run may still delete it. That costs a name.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from lakebed.gc.protocol import (
     LEFTOVERS,
     REFS,
     BadInput,
-    GivenUp,
-    GiveUp,
+    LeftoversRetired,
     Manifest,
+    RetireLeftovers,
     RunKind,
     RunState,
     run_folder,
@@ -57,13 +57,13 @@ class MetadataRuns:
         self._runs = runs
         self._options = options
 
-    async def give_up(self, run_id: RunId, body: GiveUp) -> GivenUp:
-        """Publish what the run wants, and say what must stay all the same. Once it is done, ids are given up for ever.
+    async def retire(self, run_id: RunId, body: RetireLeftovers) -> LeftoversRetired:
+        """Publish what the run wants, and say what must stay all the same. Once it is done, ids are retired for ever.
 
         Costs one write for each thing in the list, two operations for each branch, and a scan of the records.
 
         Raises:
-            RunMoved: the run sweeps, ended or was abandoned, or another collection gave up its plan.
+            RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
             BadInput: the list is not what its manifest says, or not the one that was published before.
         """
         inputs = Inputs(self._versions.objectstore, RunKind.METADATA, run_id)
@@ -79,19 +79,19 @@ class MetadataRuns:
         commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables())
         refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
-        return GivenUp(run_id=run_id, commits=commits, refs=refs, runs_alive=tuple(alive))
+        return LeftoversRetired(run_id=run_id, commits=commits, refs=refs, runs_alive=tuple(alive))
 
     async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports
         record = RunRecord(
             kind=RunKind.METADATA,
-            state=RunState.CONDEMNING,
+            state=RunState.EXPIRING,
             started_ms=ports.clock.now_ms(),
             attempt=ports.ids.fresh(),
             listed=leftovers.digest(),
         )
         try:
-            before, held = await self._runs.read_as(run_id, RunKind.METADATA, RunState.CONDEMNING)
+            before, held = await self._runs.read_as(run_id, RunKind.METADATA, RunState.EXPIRING)
         except RunNotFound:
             now = await self._runs.write(run_id, record, None)
             await self._runs.check_not_retired(run_id)
@@ -102,7 +102,7 @@ class MetadataRuns:
         return record, await self._runs.write(run_id, record, held)
 
     async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
-        """Give up, end, bump. The runs that are alive are returned: their folders stay."""
+        """Retire, end, bump. The runs that are alive are returned: their folders stay."""
         await self._versions.retired.retire(run_id, ids=files, runs=runs)
         alive = [run for run in runs if not await self._end_planned(run)]
         for name, record in await self._versions.context.branches.every():
@@ -113,7 +113,7 @@ class MetadataRuns:
 
     async def _end_planned(self, run_id: RunId) -> bool:
         """Whether nobody works on this run any more, nor will. A run without a record was planned, and may be about to
-        be published: whoever does that looks whether it was given up, after its record is there."""
+        be published: whoever does that looks whether it was retired, after its record is there."""
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is RunState.MARKED:
@@ -131,7 +131,7 @@ class MetadataRuns:
         return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
 
     async def forget_runs(self) -> list[RunId]:
-        """Remove the records of runs that are over, were given up, and have no file left in their folder.
+        """Remove the records of runs that are over, were retired, and have no file left in their folder.
 
         What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
         """

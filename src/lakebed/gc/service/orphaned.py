@@ -5,9 +5,9 @@ it cannot publish then, for its branch was bumped, and it builds again. But the 
 last thing before a crash, and every collector reads every commit record. Such a commit is *orphaned*: it keeps
 nothing, and nothing of it is read.
 
-It is told by a file that it names, that was given up, and that is not there. That is a proof: of a commit that is or
-will be published no file that was given up is ever deleted (docs/design/protocols.md, "A collection of metadata"). A
-file that is missing and was never given up is damage, and stops whoever reads it.
+It is told by a file that it names, that was retired, and that is not there. That is a proof: of a commit that is or
+will be published no file that was retired is ever deleted (docs/design/protocols.md, "A collection of metadata"). A
+file that is missing and was never retired is damage, and stops whoever reads it.
 """
 
 from __future__ import annotations

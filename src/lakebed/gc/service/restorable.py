@@ -57,7 +57,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Rows of DOOMED that are asked for, perhaps none, and where to go on: None at the end."""
+    """Rows of GARBAGE that are asked for, perhaps none, and where to go on: None at the end."""
 
     run_id: str
     rows: list[dict[str, Any]]
@@ -107,11 +107,11 @@ class Restorable:
 
     async def _look(self, body: Restore, run: DeferredRun, place: Place) -> tuple[list[dict[str, Any]], Place | None]:
         """In one part."""
-        doomed = await self._deferred.table_of(run)
+        garbage = await self._deferred.table_of(run)
         rows: list[dict[str, Any]] = []
-        parts = () if doomed is None else doomed.parts
-        if doomed is not None and place.part < len(parts):
-            table = await self._deferred.part(doomed, parts[place.part])
+        parts = () if garbage is None else garbage.parts
+        if garbage is not None and place.part < len(parts):
+            table = await self._deferred.part(garbage, parts[place.part])
             rows, end = _some_of(table, body.path, place.row)
             place = replace(place, has_found=place.has_found or bool(rows))
             if end is not None:

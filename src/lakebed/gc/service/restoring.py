@@ -83,7 +83,7 @@ class RestoreOutcome(Enum):
 
 
 Row = dict[str, Any]
-"""A row of DOOMED, with the run's id."""
+"""A row of GARBAGE, with the run's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class _Stored(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class RulesSet:
-    """`counts_after` are runs that condemn or sweep by the former rules: for these the change comes too late."""
+    """`counts_after` are runs that expire or sweep by the former rules: for these the change comes too late."""
 
     version: int
     counts_after: tuple[RunId, ...]

@@ -22,7 +22,7 @@ from .continuing import fresh_secret
 from .errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from .options import ServiceOptions
 
-_BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.CONDEMNING)
+_BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.EXPIRING)
 
 
 class RunBook:
@@ -81,18 +81,18 @@ class RunBook:
         """The record of a run whose plan may be carried out; of one that was only planned, what its record would be.
 
         Raises:
-            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was given up.
+            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
             StalePlan: it was marked with another plan.
         """
         uncommitted = body.kind is RunKind.UNCOMMITTED
-        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.CONDEMNING, RunState.SWEEPING)
+        states = (RunState.MARKED,) if uncommitted else (RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
         try:
             record, _ = await self.read_as(run_id, body.kind, *states)
         except RunNotFound:
             if uncommitted:
                 raise
             if (await self._versions.retired.are_retired([run_id]))[0]:
-                raise RunMoved(f"the plan of run {run_id} was given up: plan again", run_id=run_id) from None
+                raise RunMoved(f"the plan of run {run_id} was retired: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
             return RunRecord(kind=body.kind, state=RunState.PLANNING, started_ms=now_ms)
         if uncommitted and record.plan != body.plan:
@@ -204,7 +204,7 @@ class RunBook:
         """Names of the slices into which every upload has ended, ascending; and how many others there are.
 
         This server's own slice is closed first, so that what was just uploaded here can be judged. Owners that seem
-        dead are given up, which closes their slices at the cost of one freeze of every branch.
+        dead are fenced, which closes their slices at the cost of one freeze of every branch.
         """
         await self._versions.slices.end()
         await self._fence_dead_owners()
@@ -229,7 +229,7 @@ class RunBook:
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
-    """Whether to give up on what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
+    """Whether to fence what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
     would stay for ever otherwise."""
     return abs(now_ms - then_ms) >= age_ms
 
@@ -238,13 +238,13 @@ def moved(run_id: RunId, record: RunRecord) -> RunMoved:
     return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
 
 
-def view(run_id: RunId, record: RunRecord, *, condemned: int = 0) -> RunView:
+def view(run_id: RunId, record: RunRecord, *, expiring: int = 0) -> RunView:
     return RunView(
         run_id=run_id,
         kind=record.kind,
         state=record.state,
         started_ms=record.started_ms,
-        condemned=condemned,
+        expiring=expiring,
         plan=record.plan,
         until_ms=record.until_ms or None,
         window=record.window,

@@ -21,7 +21,7 @@ from .errors import RulesMoved, RulesVersionNotFound
 
 PAGE_MAX: Final = 1_000
 
-_TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+_TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class VersionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,10 +112,10 @@ class VersionedSetting(Generic[R]):
             return record
 
     async def counts_after(self) -> tuple[RunId, ...]:
-        """Return the runs that condemn or sweep by a former version: for these a change comes too late.
+        """Return the runs that expire or sweep by a former version: for these a change comes too late.
 
         A change is there before the runs are read: a run that reads the setting after this sees it, and one that read
-        it before has published what it condemns before that, so it is seen here.
+        it before has published what it expires before that, so it is seen here.
         """
         # A deferred run decided long ago: to say of each that the change comes too late would tell nothing.
         runs = await self._versions.retired.runs()

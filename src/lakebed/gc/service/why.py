@@ -49,7 +49,7 @@ from lakebed.gc.protocol import (
 from lakebed.gc.rules import Ancestry, Rules, goes_ms, parse_duration, stays_of
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
-    Condemned,
+    CommitExpired,
     ContentsGone,
     RefState,
     SliceRecord,
@@ -67,7 +67,7 @@ SHOWN: Final = 100
 """How many reasons and names of an object an answer tells one by one."""
 OBJECTS_SHOWN: Final = 20
 
-_TAKING: Final = frozenset({RunState.CONDEMNING, RunState.SWEEPING})
+_TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class NoQuestion(Invalid):
@@ -82,7 +82,7 @@ class _Known:
     ancestry: Ancestry
     rules: Rules | None
     now_ms: int
-    condemned_by: dict[CommitId, str]
+    expiring_by: dict[CommitId, str]
 
 
 @dataclass(slots=True)
@@ -180,7 +180,7 @@ class Why:
             return None
         except ContentsGone as gone:
             return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
-        except (Corrupt, Condemned):
+        except (Corrupt, CommitExpired):
             # Of a commit that was swept nothing need be there any more.
             if await self._versions.refs.resolve_commit(ref) in swept:
                 return None
@@ -203,15 +203,15 @@ class Why:
             ancestry=ancestry_of(snapshot),
             rules=rules,
             now_ms=self._versions.ports.clock.now_ms(),
-            condemned_by=await self._condemned(),
+            expiring_by=await self._expiring(),
         )
 
-    async def _condemned(self) -> dict[CommitId, str]:
+    async def _expiring(self) -> dict[CommitId, str]:
         """What runs are about to take."""
         found: dict[CommitId, str] = {}
         for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
-                found |= dict.fromkeys(await self._versions.retired.condemned(run), run)
+                found |= dict.fromkeys(await self._versions.retired.expiring(run), run)
         return found
 
     # One object
@@ -313,11 +313,11 @@ class Why:
         for run in await self._deferred.runs():
             if not path and addresses <= found.keys():
                 break
-            doomed = await self._deferred.table_of(run)
-            if doomed is None:
+            garbage = await self._deferred.table_of(run)
+            if garbage is None:
                 continue
-            for part in doomed.parts:
-                rows = await self._deferred.part(doomed, part)
+            for part in garbage.parts:
+                rows = await self._deferred.part(garbage, part)
                 for address in rows.filter(_asked(rows, addresses, path))["address"].to_pylist():
                     found.setdefault(address, run)
                 # The server answers others between two parts.
@@ -403,7 +403,7 @@ def _commits_naming(
     rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
     found: list[tuple[int, CommittedName]] = []
     for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
-        path, run = paths[commit.metarange_id], known.condemned_by.get(id_, "")
+        path, run = paths[commit.metarange_id], known.expiring_by.get(id_, "")
         found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
     return found[::-1]
 

@@ -24,7 +24,7 @@ from lakebed.server.requests import RestRequest
 from lakebed.server.responses import StreamedResponse, nothing
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Condemned
+from lakebed.versions import CommitExpired
 
 from .stats import stats_of_entry
 
@@ -173,8 +173,8 @@ def _if_none_match(header: str | None) -> bool:
 async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
     """Name the run that took the data, where one expired the commit that was read; else return the store's error."""
     try:
-        await repository.versions.retired.check_not_condemned([await repository.versions.refs.resolve_commit(ref)])
-    except Condemned as taken:
+        await repository.versions.retired.check_not_expiring([await repository.versions.refs.resolve_commit(ref)])
+    except CommitExpired as taken:
         return Answer(410, f"the object's data is gone: {taken}")
     return error
 

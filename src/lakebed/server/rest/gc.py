@@ -1,7 +1,7 @@
 """The live side of garbage collection.
 
 Two vocabularies over `lakebed.gc.service`: the contract's ("prepare"), and our own for our collectors
-(`lakebed.gc.protocol.messages`), which says more: manifests, states, what was condemned. Neither deletes anything here.
+(`lakebed.gc.protocol.messages`), which says more: manifests, states, what was expiring. Neither deletes anything here.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Contract:
         service = CollectionService(repository.versions)
         started = await service.start(protocol.StartRun(kind=RunKind.COMMITTED))
         prepared = await service.prepare_commits(started.run_id)
-        doomed = input_folder(RunKind.COMMITTED, RunId(started.run_id), "doomed")
+        garbage = input_folder(RunKind.COMMITTED, RunId(started.run_id), "garbage")
         return wire.GarbageCollectionPrepareResponse(
             run_id=prepared.run_id,
             gc_commits_location=repository.full_address(prepared.commits.folder),
-            gc_addresses_location=repository.full_address(doomed),
+            gc_addresses_location=repository.full_address(garbage),
         )
 
     async def prepare_uncommitted(
@@ -140,8 +140,8 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
         Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
-        Route(collectors.CONDEMN_GC_COMMITS, runs.step(CollectionService.condemn)),
-        Route(collectors.GIVE_UP_GC_IDS, runs.step(CollectionService.give_up)),
+        Route(collectors.EXPIRE_GC_COMMITS, runs.step(CollectionService.expire)),
+        Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
         Route(collectors.SWEEP_GC_RUN, runs.step(CollectionService.sweep)),
         Route(collectors.DEFER_GC_RUN, runs.step(CollectionService.defer)),
         Route(collectors.PURGE_GC_RUN, runs.step(CollectionService.purge)),

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from lakebed.base import RunId
 from lakebed.gc.protocol import (
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     BadInput,
-    DoomedObject,
-    DoomedPage,
+    GarbageObject,
+    GarbagePage,
     Manifest,
     Part,
     Plan,
@@ -33,7 +33,7 @@ from lakebed.gc.protocol import (
     check_run_id,
     decode_plan,
     diff_plans,
-    doomed_rows,
+    garbage_rows,
     join_parts,
     plan_path,
     read_part,
@@ -75,33 +75,33 @@ class Plans:
     async def get(self, request: RestRequest) -> Plan:
         return await self._read((await self._catalog.get(request.args[0])).objectstore, request.args[1])
 
-    async def objects(self, request: RestRequest) -> DoomedPage:
+    async def objects(self, request: RestRequest) -> GarbagePage:
         """List the objects that a plan deletes. The token is the part to go on with, and how many of its matching rows
         were shown. Costs a read of each part looked into."""
         objectstore = (await self._catalog.get(request.args[0])).objectstore
-        manifest = (await self._read(objectstore, request.args[1])).doomed
+        manifest = (await self._read(objectstore, request.args[1])).garbage
         prefix, limit = request.query("prefix"), request.amount()
         first, shown = _position(request.query("after"), len(manifest.parts))
-        found: list[DoomedObject] = []
+        found: list[GarbageObject] = []
         for number in range(first, len(manifest.parts)):
             if number == first + PARTS_MAX or len(found) == limit:
-                return DoomedPage(objects=tuple(found), continuation_token=f"{number}:0")
-            rows = below(await _part(objectstore, manifest, DOOMED, manifest.parts[number]), prefix)
+                return GarbagePage(objects=tuple(found), continuation_token=f"{number}:0")
+            rows = below(await _part(objectstore, manifest, GARBAGE, manifest.parts[number]), prefix)
             skipped = shown if number == first else 0
-            more = doomed_rows(rows.slice(skipped, limit - len(found)))
+            more = garbage_rows(rows.slice(skipped, limit - len(found)))
             found += more
             if skipped + len(more) < rows.num_rows:
                 token = f"{number}:{skipped + len(more)}"
-                return DoomedPage(objects=tuple(found), continuation_token=token)
-        return DoomedPage(objects=tuple(found))
+                return GarbagePage(objects=tuple(found), continuation_token=token)
+        return GarbagePage(objects=tuple(found))
 
     async def diff(self, request: RestRequest) -> PlanDiff:
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
-        if a.doomed.rows + b.doomed.rows > ROWS_MAX:
+        if a.garbage.rows + b.garbage.rows > ROWS_MAX:
             raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
-        objects = await _table(objectstore, a.doomed, DOOMED), await _table(objectstore, b.doomed, DOOMED)
-        commits = await _table(objectstore, a.condemned, CONDEMNED), await _table(objectstore, b.condemned, CONDEMNED)
+        objects = await _table(objectstore, a.garbage, GARBAGE), await _table(objectstore, b.garbage, GARBAGE)
+        commits = await _table(objectstore, a.expired, EXPIRED), await _table(objectstore, b.expired, EXPIRED)
         # Seconds of work for millions of rows, most of it outside the interpreter: other requests go on meanwhile.
         return await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount())
 

@@ -65,7 +65,7 @@ class DayRules:
 def _done(written: RulesSet) -> Response:
     response = nothing()
     if written.counts_after:
-        # A run that condemns or sweeps by the former rules goes on; the contract's 204 has no body to say so.
+        # A run that expires or sweeps by the former rules goes on; the contract's 204 has no body to say so.
         response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
     return response
 

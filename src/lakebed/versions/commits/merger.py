@@ -1,7 +1,7 @@
 """Moves of a branch's head that take no token: merge, revert, cherry-pick.
 
 Each is one `set_if` of the head (docs/design/protocols.md, "Merge, revert, cherry-pick"): read the branch, write the
-commit record, check that no commit whose entries were used is condemned, replace the record that was read; if that
+commit record, check that no commit whose entries were used is expiring, replace the record that was read; if that
 fails, from the start. What is staged on the branch stays staged, on top of the new head. An answer that was lost and
 that the history does not prove is `OutcomeUnknown`, never repeated.
 """
@@ -153,7 +153,7 @@ class Merger:
             seen = await self._context.branches.fresh(branch)
             planned = await plan(seen.record.commit_id)
             commit_id = await self._context.commits.write(planned.commit)
-            await self._retired.check_not_condemned(planned.used)
+            await self._retired.check_not_expiring(planned.used)
             try:
                 await self._context.branches.set(branch, replace(seen.record, commit_id=commit_id), seen)
             except PredicateFailed:

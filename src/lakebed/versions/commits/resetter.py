@@ -2,7 +2,7 @@
 
 A reset claims the token and the sealed tokens, then replaces the record by one with a fresh token and none sealed: a
 commit that was about to take them finds itself overtaken. A hard reset also names a commit. So it first writes an
-intent where collections look, then checks that the commit is not condemned (docs/design/protocols.md, "Hard reset").
+intent where collections look, then checks that the commit is not expiring (docs/design/protocols.md, "Hard reset").
 The reset of one object may have to name what the branch's commit has there: a copy (staging/copies.py), tracked like
 any other.
 """
@@ -20,7 +20,7 @@ from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
 from lakebed.versions.context import Context, Retry, Seen
-from lakebed.versions.errors import Condemned, UncommittedChanges, UploadRefused
+from lakebed.versions.errors import CommitExpired, UncommittedChanges, UploadRefused
 from lakebed.versions.records import BranchRecord, CopyState, IntentRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
@@ -92,7 +92,7 @@ class Resetter:
         Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
 
         Raises:
-            Condemned: a commit under way has the path sealed, and a collection is about to take the branch's commit.
+            CommitExpired: a commit has sealed the path, and a collection is about to take the branch's commit.
         """
         removed_from: set[StagingToken] = set()
         retry = Retry()
@@ -105,7 +105,7 @@ class Resetter:
                     await self._stage_head(branch, seen.record, key)
                 except UploadRefused:
                     continue
-                except Condemned:
+                except CommitExpired:
                     # The branch may have left that commit meanwhile: then it is another one that counts.
                     if (await self._context.branches.fresh(branch)).is_same(seen):
                         raise
@@ -128,7 +128,7 @@ class Resetter:
         there the branch may leave that commit, and a collection take it.
 
         Raises:
-            Condemned: a collection gave that commit up.
+            CommitExpired: a collection gave that commit up.
             UploadRefused: the copy took too long and was given up.
         """
         row = await self._context.trees.lookup(await self._context.commits.metarange(record.commit_id), key)
@@ -141,8 +141,8 @@ class Resetter:
             return
         copy_key, pending, held = await self._copies.begin(address, branch)
         try:
-            await self._retired.check_not_condemned([record.commit_id])
-        except Condemned:
+            await self._retired.check_not_expiring([record.commit_id])
+        except CommitExpired:
             # Where that fails the cleaner does it.
             with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
                 await self._context.delete_if(copy_key, held.predicate)
@@ -188,7 +188,7 @@ class Resetter:
 
         Raises:
             UncommittedChanges: something else is staged, and not `force`.
-            Condemned: a collection gave that commit up.
+            CommitExpired: a collection gave that commit up.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         commit_id = await self._refs.resolve_commit(ref)
@@ -270,7 +270,7 @@ class Resetter:
         record = IntentRecord(commit_id=commit_id, branch=branch, created_ms=self._context.ports.clock.now_ms())
         await self._context.set(intent, record)
         try:
-            await self._retired.check_not_condemned([commit_id])
+            await self._retired.check_not_expiring([commit_id])
             done = await move(branch, operation, attempt, commit_id=commit_id)
         except OutcomeUnknown:
             raise  # It may yet land: the intent stays until a cleaner has bumped the branch.

@@ -147,10 +147,10 @@ class Copies:
         """Look again, and mark a staged source shared; False: it is not the same any more.
 
         Raises:
-            Condemned: the source's commit was given up.
+            CommitExpired: the source's commit was given up.
         """
         if source.token is None:
-            await self._retired.check_not_condemned([source.view.commit_id])
+            await self._retired.check_not_expiring([source.view.commit_id])
             return True
         try:
             again = await self._find_source(ref, key)

@@ -1,7 +1,7 @@
 """The committed contents of one repository: immutable trees of entries, named by content.
 
 A tree is a metarange, which names ranges, which hold entries (`lakebed.ranges`). Equal entries are equal trees with
-equal ids, whatever history led to them (but where an id was given up, `RetiredBy`), and trees that differ little share
+equal ids, whatever history led to them (but where an id was retired, `RetiredBy`), and trees that differ little share
 almost all their ranges. So reading one
 entry decodes one range (and finds it in the cache the next time), and changing, comparing and merging trees cost what
 the change costs, not what the tree holds.

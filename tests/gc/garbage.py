@@ -30,7 +30,7 @@ from lakebed.objectstore import (
 )
 from lakebed.runtime import live_ports
 
-FOLDER = "_lakefs/retention/gc/committed/r1/doomed/"
+FOLDER = "_lakefs/retention/gc/committed/r1/garbage/"
 PART = "part-00000.parquet"
 SEEN = datetime(2026, 1, 1, tzinfo=UTC)
 SEEN_MS = int(SEEN.timestamp() * 1000)
@@ -112,9 +112,9 @@ async def plan_of(
             "path": paths or [f"events/{number}" if with_paths else "" for number in range(len(keys))],
         }
     )
-    data = protocol.encode_part(protocol.DOOMED, rows.cast(protocol.arrow_schema(protocol.DOOMED)))
+    data = protocol.encode_part(protocol.GARBAGE, rows.cast(protocol.arrow_schema(protocol.GARBAGE)))
     await store.put(folder + part, data)
-    return protocol.manifest_of(protocol.DOOMED, folder, [protocol.part_of(part, data, rows=len(keys))])
+    return protocol.manifest_of(protocol.GARBAGE, folder, [protocol.part_of(part, data, rows=len(keys))])
 
 
 async def _facts(store: ObjectStore, key: str) -> tuple[int, datetime]:

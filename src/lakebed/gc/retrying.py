@@ -16,13 +16,13 @@ from lakebed.base import OutcomeUnknown, Unavailable
 from .context import Progress
 from .live_side import Caller
 
-PATIENCE_S: Final = 120.0
+RETRY_FOR_S: Final = 120.0
 _NAP_MIN_S: Final = 0.5
 _NAP_MAX_S: Final = 5.0
 _STARTS: Final = "/gc/runs"
 
 
-class Patient:
+class RetryingCaller:
     """A caller that does not give up at once. `sleep` and `clock` (both in seconds) are for tests."""
 
     def __init__(
@@ -30,13 +30,13 @@ class Patient:
         caller: Caller,
         progress: Progress,
         *,
-        patience_s: float = PATIENCE_S,
+        retry_for_s: float = RETRY_FOR_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._caller = caller
         self._progress = progress
-        self._patience_s = patience_s
+        self._patience_s = retry_for_s
         self._sleep = sleep
         self._clock = clock
 

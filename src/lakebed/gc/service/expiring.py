@@ -1,11 +1,11 @@
-"""A collection of committed data, from publishing what it condemns to the first delete (docs/design/protocols.md,
+"""A collection of committed data, from publishing what it expires to the first delete (docs/design/protocols.md,
 "Naming a commit while a collection of committed data runs").
 
-Whoever names a commit writes where a run will look, then checks whether the commit is condemned. The run publishes
+Whoever names a commit writes where a run will look, then checks whether the commit is expiring. The run publishes
 first and looks then, in this order and no other:
 
-    publish   the run as `planning`, which takes nothing; the commits; then the run as `condemning`
-    bump     the branches that the condemned commits were made for: a `set_if` that slept fails now
+    publish   the run as `planning`, which takes nothing; the commits; then the run as `expiring`
+    bump     the branches that the expiring commits were made for: a `set_if` that slept fails now
     read      staging and bump, then uploads and copies (reading.py)
     look      holds, then branches and tags, then all commit records, then the rules. Changed rules end the run
     recheck   what something names, or what the rules keep as things are now, is taken out
@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, RunId
 from lakebed.gc.protocol import (
     COMMITS,
-    CONDEMNED,
-    DOOMED,
+    EXPIRED,
+    GARBAGE,
     REFS,
     BadInput,
-    Condemn,
-    Condemnation,
+    Expire,
     Manifest,
+    RecheckInputs,
     RunKind,
     RunState,
     Sweep,
@@ -53,18 +53,18 @@ from .runs import RunBook
 WRITE_BATCH = 1_000
 
 
-class Condemning:
+class Expiring:
     def __init__(self, versions: Versions, runs: RunBook, rules: RuleBook, reading: Reading) -> None:
         self._versions = versions
         self._runs = runs
         self._rules = rules
         self._reading = reading
 
-    async def condemn(self, run_id: RunId, body: Condemn) -> Condemnation:
+    async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
         """One page: the first publishes and bumps, all read staging, the last looks again and says what is left.
 
         Raises:
-            RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata gave up its plan.
+            RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata retired its plan.
             RulesChanged: the run ended because the rules are not those of the plan.
             BadInput: the list of commits is not what its manifest says, or names what is no commit.
             BadContinuation: the token is of another attempt, or none of ours.
@@ -73,20 +73,20 @@ class Condemning:
         if body.continuation_token is None:
             record, cursor = await self._publish(run_id, inputs, body)
         else:
-            record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+            record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
             if record.listed != body.commits.digest():
                 raise BadContinuation("this token is of another list of commits", run_id=run_id)
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
             token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
-            return Condemnation(run_id=run_id, continuation_token=token)
+            return RecheckInputs(run_id=run_id, continuation_token=token)
         assert page.whole is not None
         return await self._recheck(run_id, inputs, record.attempt, body.commits, page.whole)
 
-    async def _publish(self, run_id: RunId, inputs: Inputs, body: Condemn) -> tuple[RunRecord, Cursor]:
+    async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> tuple[RunRecord, Cursor]:
         """Steps 2 and 3."""
-        table = await inputs.read_table(CONDEMNED, body.commits)
+        table = await inputs.read_table(EXPIRED, body.commits)
         commits = [CommitId(id_) for id_ in table.column("id").to_pylist()]
         branches = await self._made_for(commits)
         attempt = self._versions.ports.ids.fresh()
@@ -100,7 +100,7 @@ class Condemning:
         await inputs.write_swept(await read_swept(self._versions), attempt=attempt)
         return record, Cursor(name=uncommitted_name(attempt))
 
-    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Condemn, commits: list[CommitId]) -> RunRecord:
+    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
             kind=RunKind.COMMITTED,
@@ -112,17 +112,17 @@ class Condemning:
             secret=fresh_secret(self._versions.ports.ids),
         )
         try:
-            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.CONDEMNING)
+            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.EXPIRING)
         except RunNotFound:
             held = await self._runs.write(run_id, record, None)
             await self._runs.check_not_retired(run_id)
         else:
             record = replace(record, state=before.state, started_ms=before.started_ms)
             held = await self._runs.write(run_id, record, held)
-        await self._versions.retired.condemn(run_id, commits)
+        await self._versions.retired.expire(run_id, commits)
         if record.state is RunState.PLANNING:
-            # Not before its list is whole: from here on every commit of it is condemned at once.
-            record = replace(record, state=RunState.CONDEMNING)
+            # Not before its list is whole: from here on every commit of it is expiring at once.
+            record = replace(record, state=RunState.EXPIRING)
             await self._runs.write(run_id, record, held)
         return record
 
@@ -138,34 +138,34 @@ class Condemning:
             found = await self._versions.inventory.commits(batch)
             for commit, record in zip(batch, found, strict=True):
                 if record is None:
-                    raise BadInput(f"condemned commit {commit} does not exist", commit=commit)
+                    raise BadInput(f"expiring commit {commit} does not exist", commit=commit)
                 branches.add(record.made_for)
         return sorted(branches - {""})
 
     async def _recheck(
         self, run_id: RunId, inputs: Inputs, attempt: str, listed: Manifest, uncommitted: Manifest
-    ) -> Condemnation:
+    ) -> RecheckInputs:
         """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
-        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.CONDEMNING)
+        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
         # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
-        ours = (await inputs.read_table(CONDEMNED, listed)).column("id").to_pylist()
-        published = set(await self._versions.retired.condemned(run_id)).intersection(ours)
+        ours = (await inputs.read_table(EXPIRED, listed)).column("id").to_pylist()
+        published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
-        condemned = published - kept - snapshot.swept - snapshot.late
-        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(condemned))
+        expiring = published - kept - snapshot.swept - snapshot.late
+        commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring))
         refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
-        return Condemnation(
+        return RecheckInputs(
             run_id=run_id,
             commits=commits,
             refs=refs,
             uncommitted=uncommitted,
             closed_slices=await inputs.read_closed(attempt),
-            condemned=len(condemned),
-            taken_out=len(published) - len(condemned),
+            expiring=len(expiring),
+            taken_out=len(published) - len(expiring),
         )
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
@@ -173,7 +173,7 @@ class Condemning:
         current = await self._rules.read()
         if current.rules is None or str(current.version) != record.rules_version:
             await self._runs.move(run_id, RunState.ENDED)
-            await self.drop_condemned(run_id)
+            await self.drop_expiring(run_id)
             raise RulesChanged(
                 "the retention rules changed since this run was planned; it has ended, plan again",
                 run_id=run_id,
@@ -183,32 +183,30 @@ class Condemning:
         return snapshot.kept(current.rules, now_ms=self._versions.ports.clock.now_ms())
 
     async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
-        """Steps 6 and 7: after this the plan may be carried out, and what is condemned stays so for ever. A run of
-        metadata, which condemns no commits, goes the same way.
+        """Steps 6 and 7: after this the plan may be carried out, and what is expiring stays so for ever. A run of
+        metadata, which expires no commits, goes the same way.
 
         Raises:
-            RunMoved: the run is not condemning (or sweeping this very plan).
+            RunMoved: the run is not expiring (or sweeping this very plan).
             StalePlan: the plan was not made from the latest recheck.
             BadInput: an input is not what its manifest says.
         """
         check_manifest(body.plan, name="plan")
-        if body.plan.table != DOOMED.name:
+        if body.plan.table != GARBAGE.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
         kind = RunKind.METADATA if await self._is_of_metadata(run_id) else RunKind.COMMITTED
-        record, held = await self._runs.read_as(run_id, kind, RunState.CONDEMNING, RunState.SWEEPING)
+        record, held = await self._runs.read_as(run_id, kind, RunState.EXPIRING, RunState.SWEEPING)
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
         inputs = Inputs(self._versions.objectstore, kind, run_id)
-        condemned = _condemned_in(await inputs.read_table(COMMITS, body.commits))
-        if record.state is RunState.CONDEMNING:
+        expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
+        if record.state is RunState.EXPIRING:
             record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
             await self._runs.write(run_id, record, held)
         elif record.plan != body.plan.digest():
             raise StalePlan("the run sweeps by another plan", run_id=run_id)
-        await self._write_swept(run_id, condemned)
-        await self._versions.retired.release(
-            run_id, set(await self._versions.retired.condemned(run_id)) - set(condemned)
-        )
+        await self._write_swept(run_id, expiring)
+        await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
         return record
 
     async def _is_of_metadata(self, run_id: RunId) -> bool:
@@ -218,9 +216,9 @@ class Condemning:
         await self._versions.retired.note_swept(run_id, commits)
         await self._runs.note_swept(run_id)
 
-    async def drop_condemned(self, run_id: RunId) -> None:
-        """For a run that neither condemns nor sweeps any more. What it swept has records of its own."""
-        await self._versions.retired.release(run_id, set(await self._versions.retired.condemned(run_id)))
+    async def drop_expiring(self, run_id: RunId) -> None:
+        """For a run that neither expires nor sweeps any more. What it swept has records of its own."""
+        await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)))
 
     async def drop_lists(self, *, old_age_ms: int) -> None:
         """What runs that have finished left of their lists. Somebody who slept since before his run was abandoned may
@@ -232,7 +230,7 @@ class Condemning:
             # What a deferred run takes has `swept/<commit>`, as what an ended one took.
             if not record.listed or not (is_over or record.until_ms):
                 continue
-            await self.drop_condemned(run_id)
+            await self.drop_expiring(run_id)
             if is_over and now_ms - record.started_ms >= old_age_ms:
                 with suppress(RunMoved):
                     _, held = await self._runs.read(run_id)
@@ -243,6 +241,6 @@ def uncommitted_name(attempt: str) -> str:
     return f"uncommitted.{attempt}"
 
 
-def _condemned_in(table: pa.Table) -> list[CommitId]:
-    chosen = table.filter(pc.field("condemned")).column("id").to_pylist()
+def _expiring_in(table: pa.Table) -> list[CommitId]:
+    chosen = table.filter(pc.field("expiring")).column("id").to_pylist()
     return [CommitId(id_) for id_ in chosen]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakebed.base import Conflict, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.gc.patience import Patient
+from lakebed.gc.retrying import RetryingCaller
 
 SWEEPING = "/api/v1/repositories/lake/gc/runs/r1/sweeping"
 START = "/api/v1/repositories/lake/gc/runs"
@@ -29,8 +29,8 @@ class Server:
         self.now_s += seconds
 
 
-def patient(server: Server, said: list[str], *, patience_s: float = 120.0) -> Patient:
-    return Patient(server, said.append, patience_s=patience_s, sleep=server.sleep, clock=lambda: server.now_s)
+def patient(server: Server, said: list[str], *, retry_for_s: float = 120.0) -> RetryingCaller:
+    return RetryingCaller(server, said.append, retry_for_s=retry_for_s, sleep=server.sleep, clock=lambda: server.now_s)
 
 
 def test_a_server_that_is_restarted_is_waited_for_and_that_is_said_once() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed.base import parse_slice_name
-from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, STRAYS_MAX, Found, RunKind
+from lakebed.gc.protocol import DATA_PREFIX, GC_PREFIX, INSTALLATION_MARK, UNKNOWN_FILES_MAX, Found, RunKind
 from lakebed.objectstore import ObjectStore
 
 from .fencing import CLAIM_KEY
@@ -62,48 +62,48 @@ def is_special_file(key: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strays:
-    """`keys` are the first STRAYS_MAX, in order, of `count`. A key that ends with a slash is a folder, with whatever is
+class UnknownFiles:
+    """`keys` are the first UNKNOWN_FILES_MAX, in order, of `count`. A key that ends with a slash is a folder, with all
     in it."""
 
     keys: tuple[str, ...] = ()
     count: int = 0
 
-    def plus(self, more: Strays) -> Strays:
-        return Strays(keys=(self.keys + more.keys)[:STRAYS_MAX], count=self.count + more.count)
+    def plus(self, more: UnknownFiles) -> UnknownFiles:
+        return UnknownFiles(keys=(self.keys + more.keys)[:UNKNOWN_FILES_MAX], count=self.count + more.count)
 
     def facts(self) -> dict[str, Any]:
         """As a `Plan` has them."""
-        return {"strays": self.keys, "strays_count": self.count}
+        return {"unknown_files": self.keys, "unknown_files_count": self.count}
 
 
-def strays_of(found: Found) -> Strays:
+def unknown_files_of(found: Found) -> UnknownFiles:
     """Those that lie in slices."""
-    return Strays(keys=found.strays, count=found.strays_count)
+    return UnknownFiles(keys=found.unknown_files, count=found.unknown_files_count)
 
 
-def strays_among(keys: Iterable[str]) -> Strays:
+def unknown_files_among(keys: Iterable[str]) -> UnknownFiles:
     """Of keys below SPECIAL_PREFIX those that no part of Lakebed writes."""
-    return _strays(sorted(key for key in keys if not is_special_file(key)))
+    return _unknown_files(sorted(key for key in keys if not is_special_file(key)))
 
 
-async def find_strays(store: ObjectStore) -> Strays:
+async def find_unknown_files(store: ObjectStore) -> UnknownFiles:
     """In the special folders, which are small beside `data/`, and around the slices: one listing of the former, and one
     level of the root and of `data/`. The listing of a slice finds what lies inside it.
     """
-    found = await find_strays_around(store)
+    found = await find_unknown_files_around(store)
     async for page in store.list(SPECIAL_PREFIX):
-        found = found.plus(strays_among(stat.key for stat in page))
+        found = found.plus(unknown_files_among(stat.key for stat in page))
     return found
 
 
-async def find_strays_around(store: ObjectStore) -> Strays:
+async def find_unknown_files_around(store: ObjectStore) -> UnknownFiles:
     """At the root of the namespace, and directly in `data/`."""
     root, data = await store.level(), await store.level(DATA_PREFIX)
     beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
     no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]
-    return _strays(sorted([*root.keys, *beside, *data.keys, *no_slices]))
+    return _unknown_files(sorted([*root.keys, *beside, *data.keys, *no_slices]))
 
 
-def _strays(keys: Sequence[str]) -> Strays:
-    return Strays(keys=tuple(keys[:STRAYS_MAX]), count=len(keys))
+def _unknown_files(keys: Sequence[str]) -> UnknownFiles:
+    return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=len(keys))
