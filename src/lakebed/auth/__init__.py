@@ -14,7 +14,7 @@ from .accounts import (
     UserNotFound,
 )
 from .actions import ACTIONS, InvalidAction
-from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated
+from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated, UnknownAccessKey
 from .authorizer import Authorizer
 from .built_in import ADMINS
 from .delegation import Delegation
@@ -64,6 +64,7 @@ __all__ = [
     "SessionNotFound",
     "SessionRecord",
     "Statement",
+    "UnknownAccessKey",
     "UserExists",
     "UserNotFound",
     "UserRecord",

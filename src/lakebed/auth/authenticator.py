@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,10 @@ _JOB: Final = "job"
 
 class NotAuthenticated(Denied):
     """The request carries no proof of identity, or none that is valid."""
+
+
+class UnknownAccessKey(NotAuthenticated):
+    """No user has this access key. Doors whose protocol says so may answer it; REST does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +109,20 @@ class Authenticator:
         Raises:
             NotAuthenticated: the pair does not exist, or its user was deleted.
         """
+        given = secret_access_key.encode(errors="surrogatepass")
+        return await self.check_signature(access_key_id, lambda expected: hmac.compare_digest(expected.encode(), given))
+
+    async def check_signature(self, access_key_id: str, is_of: Callable[[str], bool]) -> Identity:
+        """Return the user of an access key, if `is_of` finds that its secret made what the caller sent.
+
+        Raises:
+            UnknownAccessKey: there is no such key.
+            NotAuthenticated: another secret made it, or its user was deleted.
+        """
         record = await self._accounts.find_credentials(access_key_id)
         if record is None:
-            raise NotAuthenticated("unknown access key")
-        expected = self._keys.unseal(record.secret, access_key_id=access_key_id)
-        if not hmac.compare_digest(expected.encode(), secret_access_key.encode(errors="surrogatepass")):
+            raise UnknownAccessKey("unknown access key")
+        if not is_of(self._keys.unseal(record.secret, access_key_id=access_key_id)):
             failures = await self._slowdown.wait(access_key_id)
             raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)
         self._slowdown.forget(access_key_id)

@@ -8,7 +8,7 @@ no step changes their spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,6 +91,8 @@ class Objects:
     ) -> Entry:
         """Store a body, then stage it. A body that breaks off stages nothing.
 
+        `metadata` is read after the body, so a body may add to it what only its end says.
+
         Raises:
             BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
             ShortBody: the body is not `size_bytes` long.
@@ -146,10 +148,26 @@ class Objects:
         *,
         shallow: bool = False,
         force: bool = False,
+        alter: Callable[[Entry], Entry] | None = None,
+        if_none_match: bool = False,
     ) -> Entry:
+        """Copy an object within the repository. `alter` may change metadata and content type, or refuse the source."""
         await self._guards.check_branch_writable(branch, force=force)
+
+        def checked(entry: Entry) -> Entry:
+            assert alter is not None
+            altered = alter(entry)
+            _check_header_text(content_type=altered.content_type)
+            return altered
+
         return await self._versions.copies.copy(
-            source_ref, path_to_key(source_path), branch, path_to_key(path), shallow=shallow
+            source_ref,
+            path_to_key(source_path),
+            branch,
+            path_to_key(path),
+            shallow=shallow,
+            alter=None if alter is None else checked,
+            if_none_match=if_none_match,
         )
 
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:

@@ -81,6 +81,9 @@ from .rest import (
     staging,
 )
 from .routing import Route, Router
+from .s3.gateway import Gateway
+from .s3.options import S3Options, s3_options
+from .s3.requests import S3Request
 from .setting_up import check_origin
 from .state import AppState
 from .survey import Survey
@@ -130,7 +133,7 @@ class ServerOptions:
     `setup_secret` None: callers on this machine may set up, without a secret.
     `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever.
     `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
-    `presign`: hand out signed URLs, where the object store has such.
+    `presign`: hand out signed URLs, where the object store has such. `s3`: the S3 gateway's.
     """
 
     data_dir: Path
@@ -143,6 +146,7 @@ class ServerOptions:
     audit: AuditMode = "changes"
     audit_days: int = 0
     presign: bool = True
+    s3: S3Options = field(default_factory=S3Options)
 
     @property
     def metadata_uri(self) -> str:
@@ -154,8 +158,8 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
     """Read the settings of a server. `store_uri` goes before LAKEBED_STORE_URI.
 
     LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
-    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS, and those
-    of the object stores.
+    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
+    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -176,6 +180,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
         audit_days=_audit_days(environment.get("LAKEBED_AUDIT_DAYS") or "0"),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
+        s3=s3_options(environment),
     )
 
 
@@ -270,6 +275,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         continuation_key=keys.continuation_key,
         setup_secret=options.setup_secret,
         presign_s=PRESIGN_S if presign else None,
+        s3=options.s3,
         metrics=metrics,
     )
 
@@ -315,6 +321,7 @@ class App:
         self._router = router
         self._probe = Probe(state)
         self._survey = Survey(state)
+        self._s3 = Gateway(state, state.s3)
         state.metrics.gauges["lakebed_commit_queue"] = state.catalog.count_waiting
         state.metrics.gauges["lakebed_audit_failures_total"] = lambda: state.audit.failures
         state.metrics.gauges["lakebed_draining"] = lambda: float(state.drain.is_draining)
@@ -330,16 +337,18 @@ class App:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics, began_s = self._state.metrics, time.perf_counter()
-        request = RestRequest(scope, receive)
+        request = self._s3.request(scope, receive) if self._s3.is_asked(scope) else RestRequest(scope, receive)
         request_id = _request_id(request)
         REQUEST_ID.set(request_id)  # The request's task is its context: nothing needs to be set back.
         response: Response | None = None
         metrics.in_progress += 1
         try:
-            response = await self._answer_or_error(request)
+            response = await self._answer_or_error(request, request_id)
             # Before the answer: an acknowledged change has its line, whatever becomes of this process.
             self._state.audit.note(request, request_id, response.status_code)
             response.raw_headers.append((b"x-request-id", request_id.encode()))
+            if isinstance(request, S3Request):
+                response.raw_headers.append((b"x-amz-request-id", request_id.encode()))
             if self._state.drain.is_draining or request.may_leave_its_body():
                 # Draining: the client is to open its next connection to another process. Else: it may send the body
                 # that it announced or leave it out, so the server could not tell where its next request begins.
@@ -351,17 +360,21 @@ class App:
             metrics.in_progress -= 1
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
 
-    async def _answer_or_error(self, request: RestRequest) -> Response:
+    async def _answer_or_error(self, request: RestRequest, request_id: str) -> Response:
         def shown() -> str:
             return _shown(request)
 
         try:
+            if isinstance(request, S3Request):
+                return await self._s3.answer(request)
             return await self._answer(request)
         except LakebedError as error:
             request.refusal = str(error) if isinstance(error, Denied) else ""
             if isinstance(error, NotAuthenticated) and "failures" in error.facts:
                 key, count, client = error.facts["access_key_id"], error.facts["failures"], request.scope.get("client")
                 logger.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, shown())
+            if isinstance(request, S3Request):
+                return self._s3.error(error, request, request_id, shown)
             response = error_response(error, shown)
             if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
                 response.status_code = 401  # The contract keeps 403 for protected branches.
@@ -370,12 +383,14 @@ class App:
             raise
         except Exception:  # the outermost handler: a bug of ours must not close the connection without an answer
             logger.exception("unexpected error in %s", shown())
+            if isinstance(request, S3Request):
+                return self._s3.unexpected(request, request_id)
             return message_response(500, "internal server error")
 
     def _note_answered(self, request: RestRequest, status: int, began_s: float) -> None:
         """Count the request, and log it where a log is kept. 499: the client went away before its answer."""
         seconds = time.perf_counter() - began_s
-        operation = "" if request.operation is None else request.operation.id
+        operation = request.shown_operation
         self._state.metrics.count_request(operation, status, seconds)
         if access.isEnabledFor(logging.INFO):
             identity = getattr(request, "identity", None)

@@ -106,7 +106,7 @@ class AuditLog:
                 address=client[0] if client else "",
                 forwarded=_cut(request.header(b"x-forwarded-for") or ""),
                 agent=_cut(request.header(b"user-agent") or "")[:200],
-                operation="" if operation is None else operation.id,
+                operation=request.shown_operation,
                 what=_what(request, operation),
                 status=status,
                 allowed=not request.refusal,
@@ -266,6 +266,8 @@ def _text(moment: datetime) -> str:
 
 def _through(request: RestRequest) -> str:
     """The key, login or job that the caller proved itself with. A key's id is no secret; its other half is."""
+    if request.through:
+        return request.through
     identity = getattr(request, "identity", None)
     if identity is not None and identity.delegation is not None:
         return f"job {identity.delegation.job}"
@@ -283,6 +285,8 @@ def _through(request: RestRequest) -> str:
 
 def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str | list[str]]:
     """The names that the operation's path and permissions have, with their values in this request."""
+    if request.what is not None:
+        return {name: _shortened(value) for name, value in request.what.items()}
     if operation is None:
         return {"path": _cut(request.scope["raw_path"].decode("latin-1"))}
     from_path, from_query, from_body = _names(operation)
@@ -313,6 +317,10 @@ def _names(operation: AnyOperation) -> tuple[tuple[str, ...], tuple[str, ...], t
     in_query = {parameter.name for parameter in operation.parameters if parameter.place == "query"} - {*in_path}
     others = [name for name in asked if name not in in_path]
     return in_path, tuple(filter(in_query.__contains__, others)), tuple(n for n in others if n not in in_query)
+
+
+def _shortened(value: str | list[str]) -> str | list[str]:
+    return _cut(value) if isinstance(value, str) else [_cut(each) for each in value[:VALUES_MAX]]
 
 
 def _cut(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -38,13 +38,19 @@ class RestRequest(Request):
     """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
     (set on all but public routes). `operation` is what is asked for, None where nothing has the path; `parameters` are
     the names that it declares. `refusal` says why the caller may not do this, and is empty for all others.
+
+    Another door than REST states itself what metrics and the audit log show: `operation_name`, the names in `what`, and
+    `through` which key the caller came.
     """
 
-    args: Sequence[str]
+    args: Sequence[str] = ()
     identity: Identity
     permissions: Permissions
     operation: AnyOperation | None = None
     refusal: str = ""
+    operation_name: str = ""
+    what: Mapping[str, str | list[str]] | None = None
+    through: str = ""
     parameters: Set[str]
     _is_body_asked = False
     _record: object = None
@@ -58,6 +64,11 @@ class RestRequest(Request):
     def may_leave_its_body(self) -> bool:
         """Return True if the client waits to be asked for its body, and was not asked."""
         return not self._is_body_asked and (self.header(b"expect") or "").lower() == "100-continue"
+
+    @property
+    def shown_operation(self) -> str:
+        """The operation's name in metrics and logs; empty where nothing was asked for that exists."""
+        return self.operation_name or ("" if self.operation is None else self.operation.id)
 
     # Headers: looked up in the raw list, which is short, rather than in an object built for it
 

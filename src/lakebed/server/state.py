@@ -15,6 +15,7 @@ from .audit import AuditLog
 from .collectors import Collectors
 from .draining import Drain
 from .metrics import Metrics
+from .s3.options import S3Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class AppState:
     audit: AuditLog
     continuation_key: bytes = field(repr=False)
     presign_s: int | None = None
+    s3: S3Options = field(default_factory=S3Options)
     drain: Drain = field(default_factory=Drain)
     setup_secret: str | None = field(default=None, repr=False)
     metrics: Metrics = field(default_factory=Metrics)

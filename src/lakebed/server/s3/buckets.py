@@ -1,0 +1,332 @@
+"""Buckets: which there are, and what lies in them. A bucket is a repository, or one ref of it (`requests.py`)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from lakebed.base import InvalidName, Row, check_branch
+from lakebed.catalog import Repository
+from lakebed.operations import history, objects, repositories
+from lakebed.server.state import AppState
+from lakebed.versions import RefNotFound
+
+from . import operations
+from .bodies import Payload
+from .documents import Element, MalformedXml, document, escape_text, parse
+from .errors import NotImplementedByName, S3Error
+from .operations import S3Operation
+from .options import S3Options
+from .requests import S3Request, admit
+
+KEYS_MAX: Final = 1000
+BUCKETS_MAX: Final = 10_000
+OWNER: Final = "lakebed"
+"""All objects belong to the installation: who may do what is said by policies."""
+REGION: Final = "us-east-1"
+CONFIGURATION_BYTES_MAX: Final = 64 << 10
+_OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)
+
+
+class Buckets:
+    def __init__(self, state: AppState, options: S3Options) -> None:
+        self._catalog = state.catalog
+        self._options = options
+        self.handlers: Mapping[S3Operation, Callable[[S3Request], Awaitable[Response]]] = {
+            operations.LIST_BUCKETS: self.list_buckets,
+            operations.CREATE_BUCKET: self.create,
+            operations.HEAD_BUCKET: self.head,
+            operations.DELETE_BUCKET: self.delete,
+            operations.GET_BUCKET_LOCATION: self.location,
+            operations.GET_BUCKET_VERSIONING: self.versioning,
+            operations.LIST_OBJECTS: self.list_objects,
+            operations.LIST_OBJECTS_V2: self.list_objects_v2,
+        }
+
+    # Buckets
+
+    async def list_buckets(self, request: S3Request) -> Response:
+        """List repositories. A prefix with a dot lists the branches of one: `lake.` those of `lake`."""
+        admit(request, repositories.LIST_REPOSITORIES, {})
+        prefix, limit = (
+            request.parameter("prefix"),
+            request.number("max-buckets", default=BUCKETS_MAX, most=BUCKETS_MAX, least=1),
+        )
+        after = _open_token(request.parameter("continuation-token"))
+        repository, dot, _ = prefix.partition(".")
+        if self._options.repository:
+            found, has_more = await self._branches(request, self._options.repository, "", prefix, after, limit)
+        elif dot:
+            found, has_more = await self._branches(request, repository, repository + ".", prefix, after, limit)
+        else:
+            rows, has_more = await self._catalog.list(prefix=prefix, after=after, limit=limit)
+            found = [(str(name), record.created_ms) for name, record in rows]
+        listed = Element("Buckets")
+        for name, created_ms in found:
+            listed.add(
+                Element("Bucket").text("Name", name).text("CreationDate", iso(created_ms)).text("BucketRegion", REGION)
+            )
+        root = Element("ListAllMyBucketsResult").add(_OWNER_ELEMENT).add(listed)
+        if prefix:
+            root.text("Prefix", prefix)
+        if has_more:
+            root.text("ContinuationToken", _seal_token(found[-1][0]))
+        return xml(root)
+
+    async def _branches(
+        self, request: S3Request, repository_id: str, before: str, prefix: str, after: str, limit: int
+    ) -> tuple[list[tuple[str, int]], bool]:
+        admit(request, history.LIST_BRANCHES, {"repository": repository_id})
+        repository = await self._catalog.get(repository_id)
+        branches, has_more = await repository.versions.refs.list_branches(
+            prefix=prefix.removeprefix(before), after=after.removeprefix(before), limit=limit
+        )
+        return [(before + branch.name, repository.record.created_ms) for branch in branches], has_more
+
+    async def create(self, request: S3Request) -> Response:
+        """Make a branch at the head of the repository's default branch."""
+        place = request.place()
+        request.refuse_headers([b"x-amz-grant-"])
+        refuse_acl(request)
+        if (request.header(b"x-amz-bucket-object-lock-enabled") or "false").lower() != "false":
+            raise NotImplementedByName("the header x-amz-bucket-object-lock-enabled")
+        if request.header(b"x-amz-object-ownership") not in {None, "BucketOwnerEnforced"}:
+            raise NotImplementedByName("the header x-amz-object-ownership with another value than BucketOwnerEnforced")
+        names = {"repository": place.repository, "name": place.ref}
+        admit(request, history.CREATE_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
+        await _read_configuration(request)
+        repository = await self._catalog.get(place.repository)
+        if not place.has_ref:
+            raise S3Error("BucketAlreadyOwnedByYou")
+        try:
+            check_branch(place.ref)
+        except InvalidName as error:
+            raise S3Error("InvalidBucketName") from error
+        await repository.changes.create_branch(place.ref, repository.record.default_branch)
+        return Response(status_code=200, headers={"location": "/" + request.bucket})
+
+    async def delete(self, request: S3Request) -> Response:
+        """Delete a branch in which nothing is."""
+        place = request.place()
+        admit(request, history.DELETE_BRANCH, {"repository": place.repository, "branch": place.ref})
+        if not place.has_ref:
+            raise NotImplementedByName("DeleteBucket of a repository")
+        repository = await self._catalog.get(place.repository)
+        await repository.versions.refs.get_branch(place.ref)
+        if (await repository.versions.staging.list(place.ref, limit=1)).items:
+            raise S3Error("BucketNotEmpty")
+        await repository.changes.delete_branch(place.ref)
+        return Response(status_code=204)
+
+    async def head(self, request: S3Request) -> Response:
+        await self._find(request)
+        return Response(status_code=200, headers={"x-amz-bucket-region": REGION})
+
+    async def location(self, request: S3Request) -> Response:
+        await self._find(request)
+        return xml(Element("LocationConstraint"))
+
+    async def versioning(self, request: S3Request) -> Response:
+        """Say that S3's versioning never was on: commits are how versions are kept here."""
+        await self._find(request)
+        return xml(Element("VersioningConfiguration"))
+
+    async def _find(self, request: S3Request) -> None:
+        place = request.place()
+        names = {"repository": place.repository, "branch": place.ref}
+        admit(request, history.GET_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
+        repository = await self._catalog.get(place.repository)
+        if place.has_ref:
+            await repository.versions.refs.resolve(place.ref)
+
+    # Listings
+
+    async def list_objects(self, request: S3Request) -> Response:
+        marker = request.parameter("marker")
+        page = await self._list(request, marker)
+        root = page.root.text("Marker", page.spelled(marker))
+        if page.delimiter and page.has_more:
+            root.text("NextMarker", page.spelled(page.last))
+        return page.answer(is_with_owner=True)
+
+    async def list_objects_v2(self, request: S3Request) -> Response:
+        if request.parameter("list-type") != "2":
+            raise S3Error("InvalidArgument", "Invalid List Type specified in query")
+        start_after, token = request.parameter("start-after"), request.parameter("continuation-token")
+        if request.has("continuation-token") and not token:
+            raise S3Error("InvalidArgument", "The continuation token provided is incorrect")
+        page = await self._list(request, _open_token(token) if token else start_after)
+        page.root.text("KeyCount", len(page.items))
+        if token:
+            page.root.text("ContinuationToken", token)
+        if page.has_more:
+            page.root.text("NextContinuationToken", _seal_token(page.last))
+        if start_after:
+            page.root.text("StartAfter", page.spelled(start_after))
+        return page.answer(is_with_owner=request.parameter("fetch-owner") == "true")
+
+    async def _list(self, request: S3Request, after: str) -> _Page:
+        place = request.place()
+        admit(request, objects.LIST_OBJECTS, {"repository": place.repository})
+        prefix, delimiter = request.parameter("prefix"), request.parameter("delimiter")
+        limit = request.number("max-keys", default=KEYS_MAX, most=KEYS_MAX)
+        encoding = request.parameter("encoding-type")
+        if encoding not in {"", "url"}:
+            raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request")
+        repository = await self._catalog.get(place.repository)
+        page = _Page(request.bucket, prefix, delimiter, limit, is_encoded=bool(encoding))
+        if not place.has_ref:
+            await self._list_refs(request, repository, page, after)
+        elif limit:
+            listing = await repository.versions.staging.list(
+                place.ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
+            )
+            page.items, page.has_more = [(key.decode(), row) for key, row in listing.items], listing.has_more
+        else:
+            await repository.versions.refs.resolve(place.ref)
+        return page
+
+    async def _list_refs(self, request: S3Request, repository: Repository, page: _Page, after: str) -> None:
+        """List a repository's bucket: the refs that a prefix names, or else all branches, as the first folder."""
+        if "/" in page.prefix:
+            refs = [page.prefix.partition("/")[0]]
+        else:
+            admit(request, history.LIST_BRANCHES, {"repository": repository.id})
+            refs = await _branch_names(repository, page.prefix)
+        for ref in refs:
+            left = page.limit - len(page.items)
+            root = ref + "/"
+            if after >= root and not after.startswith(root):
+                continue
+            cut = root.find(page.delimiter, len(page.prefix)) if page.delimiter else -1
+            if cut >= 0:
+                group = root[: cut + len(page.delimiter)]
+                if after.startswith(group) or (page.items and page.items[-1][0] == group):
+                    continue
+                if not left:
+                    page.has_more = True
+                    return
+                page.items.append((group, None))
+                continue
+            try:
+                listing = await repository.versions.staging.list(
+                    ref,
+                    prefix=page.prefix.removeprefix(root).encode() if page.prefix.startswith(root) else b"",
+                    after=after.removeprefix(root).encode() if after.startswith(root) else b"",
+                    delimiter=page.delimiter.encode(),
+                    limit=max(left, 1),
+                )
+            except RefNotFound:
+                continue
+            if listing.items and not left:
+                page.has_more = page.limit > 0
+                return
+            page.items += [(root + key.decode(), row) for key, row in listing.items]
+            page.has_more = listing.has_more
+            if page.has_more:
+                return
+
+
+class _Page:
+    """One page of a listing, on its way into XML. `items` are keys with their rows, and common prefixes without."""
+
+    def __init__(self, bucket: str, prefix: str, delimiter: str, limit: int, *, is_encoded: bool) -> None:
+        self.prefix = prefix
+        self.delimiter = delimiter
+        self.limit = limit
+        self.items: list[tuple[str, Row | None]] = []
+        self.has_more = False
+        self._is_encoded = is_encoded
+        self.root = Element("ListBucketResult").text("Name", bucket).text("Prefix", self.spelled(prefix))
+
+    @property
+    def last(self) -> str:
+        return self.items[-1][0]
+
+    def spelled(self, text: str) -> str:
+        return quote(text, safe="/-_.~*") if self._is_encoded else text
+
+    def answer(self, *, is_with_owner: bool) -> Response:
+        root = self.root.text("MaxKeys", self.limit)
+        if self.delimiter:
+            root.text("Delimiter", self.spelled(self.delimiter))
+        if self._is_encoded:
+            root.text("EncodingType", "url")
+        root.flag("IsTruncated", value=self.has_more)
+        owner = _OWNER_ELEMENT.render() if is_with_owner else ""
+        root.markup([self._shown(key, row, owner) for key, row in self.items])
+        return xml(root)
+
+    def _shown(self, key: str, row: Row | None, owner: str) -> str:
+        name = escape_text(self.spelled(key))
+        if row is None:
+            return f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"
+        return (
+            f"<Contents><Key>{name}</Key><LastModified>{iso(row[6])}</LastModified>"
+            f"<ETag>&quot;{escape_text(row[5])}&quot;</ETag><Size>{row[4]}</Size>{owner}"
+            "<StorageClass>STANDARD</StorageClass></Contents>"
+        )
+
+
+async def _branch_names(repository: Repository, prefix: str) -> list[str]:
+    """Return the branches in the order of their folders: `a-b/` before `a/`."""
+    names: list[str] = []
+    after, has_more = "", True
+    while has_more:
+        branches, has_more = await repository.versions.refs.list_branches(prefix=prefix, after=after)
+        names += [branch.name for branch in branches]
+        after = names[-1] if names else ""
+    return sorted(names, key=lambda name: name + "/")
+
+
+async def _read_configuration(request: S3Request) -> None:
+    """Read the body of a CreateBucket. Its only content that counts is none: there is one region."""
+    payload = Payload(request)
+    if payload.size_bytes > CONFIGURATION_BYTES_MAX:
+        raise S3Error("MalformedXML")
+    body = b"".join([chunk async for chunk in payload.chunks()])
+    if not body:
+        return
+    try:
+        node = parse(body, "CreateBucketConfiguration")
+    except MalformedXml as error:
+        raise S3Error("MalformedXML") from error
+    if any(child.name != "LocationConstraint" for child in node.children):
+        raise NotImplementedByName(f"{node.children[0].name} of CreateBucket")
+
+
+def refuse_acl(request: S3Request) -> None:
+    """Take the two canned ACLs that state what holds anyway, and no other.
+
+    Raises:
+        S3Error: an ACL that this gateway cannot keep.
+    """
+    if request.header(b"x-amz-acl") not in {None, "private", "bucket-owner-full-control"}:
+        raise S3Error("AccessControlListNotSupported")
+
+
+def xml(root: Element, status: int = 200) -> Response:
+    return Response(document(root), status, media_type="application/xml")
+
+
+def iso(unix_ms: int) -> str:
+    """Write a time as S3's documents have it."""
+    seconds, part = divmod(unix_ms, 1000)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{part:03d}Z"
+
+
+def _seal_token(key: str) -> str:
+    return base64.urlsafe_b64encode(key.encode()).decode()
+
+
+def _open_token(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError) as error:
+        raise S3Error("InvalidArgument", "The continuation token provided is incorrect") from error

@@ -1,0 +1,196 @@
+"""The one table from errors to S3's codes, and the XML in which S3 answers them.
+
+Clients act on the code, so it is S3's; the words are those of its documentation where it has some. An error of the core
+gets the code of its nearest base class. Where the code depends on what was asked, the handler raises `S3Error`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import auth, base, catalog, objectstore, versions
+from lakebed.server.errors import InvalidParameter
+
+from .documents import Element, document
+
+logger = logging.getLogger(__name__)
+
+CODES: Final[dict[str, tuple[int, str]]] = {
+    "AccessControlListNotSupported": (400, "The bucket does not allow ACLs"),
+    "AccessDenied": (403, "Access Denied"),
+    "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
+    "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
+    "BadDigest": (400, "The Content-MD5 you specified did not match what we received."),
+    "BadRequest": (400, "The request is not valid."),
+    "BucketAlreadyOwnedByYou": (
+        409,
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
+    "BucketNotEmpty": (409, "The bucket you tried to delete is not empty."),
+    "ConditionalRequestConflict": (409, "The conditional request cannot succeed due to a conflicting operation."),
+    "EntityTooLarge": (400, "Your proposed upload exceeds the maximum allowed object size."),
+    "EntityTooSmall": (400, "Your proposed upload is smaller than the minimum allowed size"),
+    "IncompleteBody": (400, "The request body terminated unexpectedly"),
+    "InternalError": (500, "We encountered an internal error, please try again."),
+    "InvalidAccessKeyId": (403, "The AWS Access Key Id you provided does not exist in our records."),
+    "InvalidArgument": (400, "Invalid Argument"),
+    "InvalidBucketName": (400, "The specified bucket is not valid."),
+    "InvalidBucketState": (409, "The request is not valid with the current state of the bucket."),
+    "InvalidChunkSizeError": (403, "Only the last chunk is allowed to have a size less than 8192 bytes"),
+    "InvalidDigest": (400, "The Content-MD5 you specified is not valid."),
+    "InvalidObjectState": (403, "The data of this object is gone: a collection took the commit that named it."),
+    "InvalidPart": (
+        400,
+        (
+            "One or more of the specified parts could not be found.  The part may not have been uploaded, or the"
+            " specified entity tag may not match the part's entity tag."
+        ),
+    ),
+    "InvalidPartNumber": (416, "The requested partnumber is not satisfiable."),
+    "InvalidPartOrder": (
+        400,
+        "The list of parts was not in ascending order. Parts must be ordered by part number.",
+    ),
+    "InvalidRange": (416, "The requested range is not satisfiable"),
+    "InvalidRequest": (400, "Invalid Request"),
+    "InvalidStorageClass": (400, "The storage class you specified is not valid"),
+    "InvalidURI": (400, "The specified URI couldn't be parsed."),
+    "KeyTooLongError": (400, "Your key is too long."),
+    "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
+    "MalformedXML": (
+        400,
+        "The XML you provided was not well-formed or did not validate against our published schema",
+    ),
+    "MaxMessageLengthExceeded": (400, "Your request was too big."),
+    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size."),
+    "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
+    "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
+    "NoSuchBucket": (404, "The specified bucket does not exist."),
+    "NoSuchKey": (404, "The specified key does not exist."),
+    "NoSuchUpload": (
+        404,
+        (
+            "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been"
+            " aborted or completed."
+        ),
+    ),
+    "NotImplemented": (501, "A header you provided implies functionality that is not implemented."),
+    "NotModified": (304, "Not Modified"),
+    "OperationAborted": (
+        409,
+        "A conflicting conditional operation is currently in progress against this resource. Try again.",
+    ),
+    "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold"),
+    "RequestTimeTooSkewed": (
+        403,
+        "The difference between the request time and the server's time is too large.",
+    ),
+    "ServiceUnavailable": (503, "Please reduce your request rate."),
+    "SignatureDoesNotMatch": (
+        403,
+        (
+            "The request signature we calculated does not match the signature you provided. Check your key and signing"
+            " method."
+        ),
+    ),
+    "TooManyBuckets": (400, "You have attempted to create more buckets than allowed."),
+    "XAmzContentSHA256Mismatch": (
+        400,
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    ),
+}
+"""S3's codes that the gateway answers with: the status, and the words where the raiser has none."""
+
+BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
+    # Families
+    base.NotFound: "NoSuchKey",
+    base.AlreadyExists: "OperationAborted",
+    base.Invalid: "InvalidArgument",
+    base.Denied: "AccessDenied",
+    base.Conflict: "OperationAborted",
+    base.Unavailable: "ServiceUnavailable",
+    base.OutcomeUnknown: "InternalError",
+    base.Corrupt: "InternalError",
+    base.LakebedError: "InternalError",
+    # Those with a code of their own
+    auth.UnknownAccessKey: "InvalidAccessKeyId",
+    auth.NotAuthenticated: "SignatureDoesNotMatch",
+    catalog.RepositoryNotFound: "NoSuchBucket",
+    catalog.NotHeaderText: "InvalidArgument",
+    versions.BranchNotFound: "NoSuchBucket",
+    versions.RefNotFound: "NoSuchBucket",
+    versions.BadRef: "NoSuchBucket",
+    versions.CommitNotFound: "NoSuchBucket",
+    versions.PathNotFound: "NoSuchKey",
+    versions.BranchExists: "BucketAlreadyOwnedByYou",
+    versions.TagExists: "BucketAlreadyOwnedByYou",
+    versions.PathExists: "PreconditionFailed",
+    versions.PreconditionFailed: "PreconditionFailed",
+    versions.UploadRefused: "NoSuchUpload",
+    versions.ContentsGone: "InvalidObjectState",
+    objectstore.ObjectMissing: "InvalidObjectState",
+    objectstore.ShortBody: "IncompleteBody",
+    InvalidParameter: "InvalidURI",
+    base.InvalidEntry: "MetadataTooLarge",
+}
+_OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ServiceUnavailable"})
+"""Codes under which an error of the core says itself what is wrong."""
+
+
+class S3Error(base.LakebedError):
+    """An answer with one of S3's codes. Facts become elements of the XML."""
+
+    def __init__(self, code: str, message: str = "", **facts: object) -> None:
+        super().__init__(message or CODES[code][1], **facts)
+        self.code = code
+
+    @property
+    def status(self) -> int:
+        return CODES[self.code][0]
+
+
+class NotImplementedByName(S3Error):
+    """An S3 operation, parameter or header that this gateway does not have. The message names it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("NotImplemented", f"{what} is not implemented")
+
+
+def as_s3(error: base.LakebedError) -> S3Error:
+    """Return the S3 error for any error of the core."""
+    if isinstance(error, S3Error):
+        return error
+    for kind in type(error).__mro__:
+        code = BY_ERROR.get(kind)
+        if code is not None:
+            return S3Error(code, str(error) if code in _OWN_WORDS else "")
+    raise AssertionError("LakebedError itself is in the table")
+
+
+def error_response(error: base.LakebedError, *, request_id: str, resource: str, shown: Callable[[], str]) -> Response:
+    """Answer an error in S3's XML. `shown` describes the request for the log."""
+    answer = as_s3(error)
+    status = answer.status
+    if status == 501:
+        logger.info("answered 501 to %s: %s", shown(), answer)
+    elif status >= 500:
+        logger.error("answered %d to %s: %s %s", status, shown(), error, error.facts, exc_info=error)
+    return error_document(answer, request_id=request_id, resource=resource)
+
+
+def error_document(answer: S3Error, *, request_id: str, resource: str) -> Response:
+    status = answer.status
+    if status == 304:
+        return Response(status_code=304)
+    root = Element("Error").text("Code", answer.code).text("Message", str(answer))
+    for name, value in answer.facts.items():
+        root.text(name, str(value))
+    root.text("Resource", resource).text("RequestId", request_id)
+    response = Response(document(root), status, media_type="application/xml")
+    if status == 503:
+        response.headers["retry-after"] = "1"
+    return response

@@ -1,0 +1,95 @@
+"""The S3 gateway: one request from its signature to its answer, beside the REST door and with the same parts.
+
+Order of steps: read the path, read the signature and check its time, find the caller by it, find the operation, then
+run the handler, which holds the permissions of the table first. Errors become S3's XML in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from lakebed.base import LakebedError
+from lakebed.server.state import AppState
+
+from . import operations
+from .buckets import Buckets
+from .errors import S3Error, as_s3, error_document, error_response
+from .objects import Objects
+from .operations import S3Operation
+from .options import S3Options
+from .requests import S3Request, is_host_of
+from .signatures import is_signed, read_signature
+
+Handler: TypeAlias = Callable[[S3Request], Awaitable[Response]]
+
+
+class Gateway:
+    def __init__(self, state: AppState, options: S3Options) -> None:
+        self._state = state
+        self._options = options
+        buckets, objects = Buckets(state, options), Objects(state, options)
+        self._handlers: Final[Mapping[S3Operation, Handler]] = {**buckets.handlers, **objects.handlers}
+        assert set(self._handlers) == set(operations.OPERATIONS)
+
+    def is_asked(self, scope: Scope) -> bool:
+        """Whether a request is S3's: by the port that it came to, its signature or its host."""
+        options = self._options
+        if options.ports and (scope.get("server") or ("", 0))[1] in options.ports:
+            return True
+        if is_signed(scope["headers"], scope["query_string"]):
+            return True
+        return bool(options.domains) and is_host_of(_host(scope), options.domains)
+
+    def request(self, scope: Scope, receive: Receive) -> S3Request:
+        return S3Request(scope, receive, self._options)
+
+    async def answer(self, request: S3Request) -> Response:
+        """Run the request, and return the handler's answer.
+
+        Raises:
+            LakebedError: see `error`.
+        """
+        request.parse()
+        await self._authenticate(request)
+        found = operations.find(request)
+        request.operation, request.operation_name = found.operation, f"s3:{found.name}"
+        place = request.place()
+        names = {"repository": place.repository, "ref": place.ref, "path": place.path}
+        request.what = {name: value for name, value in names.items() if value}
+        return await self._handlers[found](request)
+
+    async def _authenticate(self, request: S3Request) -> None:
+        asked = request.as_signed()
+        signed = read_signature(asked, request.bucket_of_host)
+        signed.check_time(self._state.ports.clock.now_ms() // 1000)
+        key = b""
+
+        def is_of(secret: str) -> bool:
+            nonlocal key
+            key = signed.key(secret)
+            return signed.is_of(secret, asked)
+
+        request.through = f"key {signed.access_key_id[:200]}"
+        request.identity = await self._state.authenticator.check_signature(signed.access_key_id, is_of)
+        request.permissions = await self._state.authorizer.permissions(request.identity)
+        request.signed, request.key = signed, key
+
+    def error(self, error: LakebedError, request: S3Request, request_id: str, shown: Callable[[], str]) -> Response:
+        if as_s3(error).status == 403:
+            request.refusal = str(error)
+        return error_response(error, request_id=request_id, resource=request.resource, shown=shown)
+
+    def unexpected(self, request: S3Request, request_id: str) -> Response:
+        """Answer for an error of our own, which the caller has logged."""
+        return error_document(S3Error("InternalError"), request_id=request_id, resource=request.resource)
+
+
+def _host(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"host":
+            return str(value, "latin-1")
+    return ""

@@ -1,0 +1,597 @@
+"""Objects: read, write, copy and delete them.
+
+S3 keeps a few headers of an upload beside the user's metadata, and gives them back. Here they lie in the entry's
+metadata under SYSTEM, together with the checksum that the client sent, and no client of S3 sees them as metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.base import Entry, InvalidName, LakebedError
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Repository
+from lakebed.operations import objects
+from lakebed.server.responses import StreamedResponse
+from lakebed.server.state import AppState
+from lakebed.versions import BranchNotFound, PathNotFound, RefNotFound
+
+from . import checksums, operations
+from .bodies import SMALL_BYTES_MAX, Payload
+from .buckets import iso, refuse_acl, xml
+from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT
+from .documents import Element, MalformedXml, Node, parse
+from .errors import NotImplementedByName, S3Error, as_s3
+from .operations import S3Operation
+from .options import S3Options
+from .requests import Place, S3Request, admit, place_of
+
+SYSTEM: Final = "::s3::"
+HIDDEN: Final = "::"
+"""Metadata whose names begin so are not the user's."""
+SYSTEM_HEADERS: Final = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+)
+OVERRIDES: Final = (*SYSTEM_HEADERS, "content-type")
+REFUSED_HEADERS: Final = (
+    b"x-amz-grant-",
+    b"x-amz-object-lock-",
+    b"x-amz-server-side-encryption",
+    b"x-amz-tagging",
+    b"x-amz-website-redirect-location",
+    b"x-amz-write-offset-bytes",
+    b"x-amz-copy-source-server-side-encryption",
+)
+DELETE_BYTES_MAX: Final = 8 << 20
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
+_ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
+_EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
+
+
+class Objects:
+    def __init__(self, state: AppState, options: S3Options) -> None:
+        self._catalog = state.catalog
+        self._options = options
+        self.handlers: Mapping[S3Operation, Callable[[S3Request], Awaitable[Response]]] = {
+            operations.GET_OBJECT: self.get,
+            operations.HEAD_OBJECT: self.head,
+            operations.PUT_OBJECT: self.put,
+            operations.COPY_OBJECT: self.copy,
+            operations.DELETE_OBJECT: self.delete,
+            operations.DELETE_OBJECTS: self.delete_many,
+            operations.GET_OBJECT_ATTRIBUTES: self.attributes,
+        }
+
+    # Reading
+
+    async def get(self, request: S3Request) -> Response:
+        return await self._answer(request, is_with_body=True)
+
+    async def head(self, request: S3Request) -> Response:
+        return await self._answer(request, is_with_body=False)
+
+    async def attributes(self, request: S3Request) -> Response:
+        _, entry = await self._find(request, request.place())
+        wanted = [name.strip() for name in (request.header(b"x-amz-object-attributes") or "").split(",")]
+        if not set(wanted) <= _ATTRIBUTES:
+            raise S3Error("InvalidArgument", "Invalid attribute name specified.")
+        root = Element("GetObjectAttributesResponse")
+        if "ETag" in wanted:
+            root.text("ETag", entry.checksum)
+        stored = stored_checksums(entry)
+        if "Checksum" in wanted and stored:
+            shown = Element("Checksum")
+            for algorithm, value in stored.items():
+                shown.text(f"Checksum{algorithm}", value)
+            root.add(shown.text("ChecksumType", checksum_type(stored)))
+        if "StorageClass" in wanted:
+            root.text("StorageClass", "STANDARD")
+        if "ObjectSize" in wanted:
+            root.text("ObjectSize", entry.size_bytes)
+        response = xml(root)
+        response.headers["last-modified"] = _http_date(entry.modified_ms)
+        return response
+
+    async def _answer(self, request: S3Request, *, is_with_body: bool) -> Response:
+        repository, entry = await self._find(request, request.place())
+        headers = self._headers(request, entry)
+        is_modified = check_conditions(request, entry)
+        if not is_modified:
+            return bare(
+                304, {name: headers[name] for name in ("etag", "last-modified", "cache-control") if name in headers}
+            )
+        span = self._span(request, entry)
+        start, end = span or (0, entry.size_bytes)
+        if span is not None:
+            headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+        elif (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
+            stored = stored_checksums(entry)
+            headers |= {checksums.header_of(algorithm): value for algorithm, value in stored.items()}
+            if stored:
+                headers["x-amz-checksum-type"] = checksum_type(stored)
+        headers["content-length"] = str(end - start)
+        status = 200 if span is None else 206
+        if not is_with_body:
+            return bare(status, headers)
+        if end - start <= SMALL_BYTES_MAX:
+            data = b"" if entry is ROOT else await repository.objects.read(entry, start=start, end=end)
+            if len(data) != end - start:
+                raise S3Error("InternalError", "the object's data is shorter than its size")
+            response = bare(status, headers)
+            response.body = data
+            return response
+        stream = repository.objects.stream(entry, start=start, end=end)
+        return StreamedResponse(await anext(stream, b""), stream, status=status, headers=headers)
+
+    async def _find(self, request: S3Request, place: Place) -> tuple[Repository, Entry]:
+        """
+        Raises:
+            S3Error: there is no such key.
+        """
+        admit(request, objects.GET_OBJECT, {"repository": place.repository, "path": place.path})
+        check_version(request.parameter("versionId"))
+        return await self.find(place)
+
+    async def find(self, place: Place) -> tuple[Repository, Entry]:
+        """Return the repository and the entry of a place, without asking for permissions.
+
+        Raises:
+            S3Error: there is no such key.
+        """
+        repository = await self._catalog.get(place.repository)
+        try:
+            if place.is_root:
+                # `main/` is the folder of a branch, and what lists folders wants to see it.
+                await repository.versions.refs.resolve(place.ref)
+                if place.is_folder:
+                    return repository, ROOT
+                raise S3Error("NoSuchKey", Key=place.ref)
+            return repository, await repository.objects.get(place.ref, place.path)
+        except PathNotFound as error:
+            raise S3Error("NoSuchKey", Key=place.key) from error
+        except (BranchNotFound, RefNotFound) as error:
+            raise S3Error("NoSuchBucket" if place.has_ref else "NoSuchKey") from error
+        except InvalidName as error:
+            raise S3Error("KeyTooLongError") from error
+
+    def _headers(self, request: S3Request, entry: Entry) -> dict[str, str]:
+        headers = {
+            "accept-ranges": "bytes",
+            "content-type": entry.content_type,
+            "etag": f'"{entry.checksum}"',
+            "last-modified": _http_date(entry.modified_ms),
+            # A page of the object's must not run as one of this server, whose cookie the browser may have.
+            "content-security-policy": "sandbox; default-src 'none'",
+            "x-content-type-options": "nosniff",
+        }
+        missing = 0
+        for name, value in entry.metadata.items():
+            if name.startswith(SYSTEM):
+                header = name[len(SYSTEM) :]
+                if header in SYSTEM_HEADERS:
+                    headers[header] = value
+            elif not name.startswith(HIDDEN):
+                if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
+                    headers[f"x-amz-meta-{name.lower()}"] = value
+                else:
+                    missing += 1
+        if missing:
+            headers["x-amz-missing-meta"] = str(missing)
+        for name in OVERRIDES:
+            value = request.parameter(f"response-{name}")
+            if value:
+                if not _VALUE.fullmatch(value):
+                    raise S3Error("InvalidArgument", f"response-{name} has characters that no header can have")
+                headers[name] = value
+        return {name: _on_the_wire(value) for name, value in headers.items()}
+
+    def _span(self, request: S3Request, entry: Entry) -> tuple[int, int] | None:
+        """Return the bytes that are asked for, from start to before end; None: the whole object.
+
+        Raises:
+            S3Error: the object has none of them.
+        """
+        header, part = request.header(b"range"), request.parameter("partNumber")
+        if request.has("partNumber"):
+            if header is not None:
+                raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+            if not part.isdecimal() or not 1 <= int(part[:9]) <= 10_000:
+                raise S3Error("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+            if "-" in entry.checksum:
+                raise NotImplementedByName("partNumber of an object that was uploaded in parts")
+            if int(part) != 1:
+                raise S3Error("InvalidPartNumber")
+            return (0, entry.size_bytes) if entry.size_bytes else None
+        if header is None:
+            return None
+        match = _RANGE.fullmatch(header.strip())
+        if match is None or not (match[1] or match[2]):
+            return None  # As HTTP has it, what is no range that we know is not there.
+        size = entry.size_bytes
+        if match[1]:
+            start, end = int(match[1]), min(int(match[2]) + 1, size) if match[2] else size
+            if match[2] and int(match[2]) < start:
+                return None
+        else:
+            start, end = max(size - int(match[2]), 0), size
+        if start >= end:
+            raise S3Error("InvalidRange", RangeRequested=header, ActualObjectSize=size)
+        return start, end
+
+    # Writing
+
+    async def put(self, request: S3Request) -> Response:
+        place = request.place()
+        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        check_upload_headers(request)
+        if_none_match, if_match = write_conditions(request)
+        payload = Payload(request)
+        metadata = metadata_of(request)
+        repository = await self._catalog.get(place.repository)
+        if place.is_root:
+            return await self._put_root(repository, place, payload)
+        if if_match is not None:
+            # S3 answers 404 where nothing is; the write below decides.
+            await self.find(place)
+
+        async def checked() -> bytes:
+            body = b"".join([chunk async for chunk in payload.chunks()])
+            keep_checksums(metadata, payload.checksums)
+            return body
+
+        async def streamed() -> AsyncIterator[bytes]:
+            async for chunk in payload.chunks():
+                yield chunk
+            keep_checksums(metadata, payload.checksums)
+
+        entry = await repository.objects.upload(
+            place.ref,
+            place.path,
+            await checked() if payload.size_bytes <= SMALL_BYTES_MAX else streamed(),
+            size_bytes=payload.size_bytes,
+            content_type=request.header(b"content-type") or DEFAULT_CONTENT_TYPE,
+            metadata=metadata,
+            if_none_match=if_none_match,
+            if_match=if_match,
+        )
+        return bare(200, {"etag": f'"{entry.checksum}"', **_checksum_headers(payload.checksums)})
+
+    async def _put_root(self, repository: Repository, place: Place, payload: Payload) -> Response:
+        """Take the folder of a branch for made, which it is. A program makes folders before it writes into them."""
+        if not place.is_folder or payload.size_bytes:
+            raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
+        await repository.versions.refs.get_branch(place.ref)
+        async for _ in payload.chunks():
+            pass
+        return bare(200, {"etag": f'"{_EMPTY_MD5}"'})
+
+    async def copy(self, request: S3Request) -> Response:
+        place, source = request.place(), self.source_of(request)
+        names = {"repository": place.repository, "path": place.path}
+        admit(request, objects.GET_OBJECT, {"repository": source.repository, "path": source.path})
+        admit(request, objects.UPLOAD_OBJECT, names)
+        request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
+        check_upload_headers(request)
+        if request.header(b"x-amz-checksum-algorithm") is not None:
+            raise NotImplementedByName("the header x-amz-checksum-algorithm of CopyObject")
+        if_none_match, if_match = write_conditions(request)
+        if if_match is not None:
+            raise NotImplementedByName("the header If-Match of CopyObject")
+        directive = request.header(b"x-amz-metadata-directive") or "COPY"
+        if directive not in {"COPY", "REPLACE"}:
+            raise S3Error("InvalidArgument", "Unknown metadata directive.")
+        if place.is_root:
+            raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
+        is_same = (place.repository, place.ref, place.path) == (source.repository, source.ref, source.path)
+        if is_same and directive == "COPY":
+            raise S3Error(
+                "InvalidRequest",
+                "This copy request is illegal because it is trying to copy an object to itself without changing the"
+                " object's metadata, storage class, website redirect location or encryption attributes.",
+            )
+        repository, found = await self.find(source)
+
+        def altered(entry: Entry) -> Entry:
+            check_source_conditions(request, entry)
+            if directive == "COPY":
+                return entry
+            content_type = request.header(b"content-type") or DEFAULT_CONTENT_TYPE
+            metadata = metadata_of(request)
+            keep_checksums(metadata, stored_checksums(entry))
+            return msgspec.structs.replace(entry, content_type=content_type, metadata=metadata)
+
+        check_source_conditions(request, found)
+        if found is ROOT:
+            raise S3Error("NoSuchKey")
+        if source.repository == place.repository:
+            entry = await repository.objects.copy(
+                source.ref, source.path, place.ref, place.path, alter=altered, if_none_match=if_none_match
+            )
+        else:
+            target, wanted = await self._catalog.get(place.repository), altered(found)
+            entry = await target.objects.upload(
+                place.ref,
+                place.path,
+                repository.objects.stream(found),
+                size_bytes=found.size_bytes,
+                content_type=wanted.content_type,
+                metadata=wanted.metadata,
+                if_none_match=if_none_match,
+            )
+        root = Element("CopyObjectResult").text("LastModified", iso(entry.modified_ms))
+        root.text("ETag", f'"{entry.checksum}"')
+        for algorithm, value in stored_checksums(entry).items():
+            root.text(f"Checksum{algorithm}", value)
+        return xml(root)
+
+    def source_of(self, request: S3Request) -> Place:
+        """Read `x-amz-copy-source`: a bucket and a key, encoded.
+
+        Raises:
+            S3Error: it names no key.
+        """
+        text = request.header(b"x-amz-copy-source") or ""
+        path, mark, query = text.partition("?")
+        try:
+            bucket, _, key = unquote_to_bytes(path.encode("latin-1")).decode().removeprefix("/").partition("/")
+        except UnicodeDecodeError as error:
+            raise S3Error("InvalidURI") from error
+        if not bucket or not key:
+            raise S3Error(
+                "InvalidArgument",
+                "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
+                ArgumentName="x-amz-copy-source",
+                ArgumentValue=text,
+            )
+        if mark:
+            name, _, version = query.partition("=")
+            if name != "versionId":
+                raise S3Error("InvalidArgument", f"the copy source has an unknown parameter {name}")
+            check_version(version)
+        return place_of(bucket, key, self._options)
+
+    # Deleting
+
+    async def delete(self, request: S3Request) -> Response:
+        place = request.place()
+        admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
+        check_version(request.parameter("versionId"))
+        request.refuse_headers([b"if-match", b"x-amz-if-match-", b"x-amz-bypass-", b"x-amz-mfa"])
+        repository = await self._catalog.get(place.repository)
+        if not place.is_root:
+            await repository.objects.delete(place.ref, place.path)
+        return Response(status_code=204)
+
+    async def delete_many(self, request: S3Request) -> Response:
+        request.refuse_headers([b"x-amz-bypass-", b"x-amz-mfa"])
+        payload = Payload(request)
+        if payload.size_bytes > DELETE_BYTES_MAX:
+            raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=DELETE_BYTES_MAX)
+        try:
+            body = parse(b"".join([chunk async for chunk in payload.chunks()]), "Delete")
+            wanted = [_to_delete(node) for node in body.all("Object")]
+            is_quiet = (body.value("Quiet") or "").strip() == "true"
+        except MalformedXml as error:
+            raise S3Error("MalformedXML") from error
+        if not 1 <= len(wanted) <= DELETE_MANY_MAX:
+            raise S3Error("MalformedXML")
+        keys = [key for key, refusal in wanted if refusal is None]
+        request.what = {**(request.what or {}), "paths": keys, "paths_count": str(len(keys))}
+        failed = await self._delete_keys(request, keys)
+        root = Element("DeleteResult")
+        for key, refusal in wanted:
+            why = refusal or failed.get(key)
+            if why is not None:
+                root.add(Element("Error").text("Key", key).text("Code", why.code).text("Message", str(why)))
+            elif not is_quiet:
+                root.add(Element("Deleted").text("Key", key))
+        return xml(root)
+
+    async def _delete_keys(self, request: S3Request, keys: list[str]) -> dict[str, S3Error]:
+        """Delete each key that the caller may delete, and return those that are still there, with the reason."""
+        failed: dict[str, S3Error] = {}
+        by_ref: dict[tuple[str, str], dict[str, str]] = {}
+        for key in dict.fromkeys(keys):
+            place = place_of(request.bucket, key, self._options)
+            try:
+                admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
+            except LakebedError as error:
+                failed[key] = as_s3(error)
+                continue
+            if not place.is_root:
+                by_ref.setdefault((place.repository, place.ref), {})[place.path] = key
+        if len(failed) == len(dict.fromkeys(keys)) and failed:
+            request.refusal = "no key of the batch may be deleted"
+        for (repository_id, ref), paths in by_ref.items():
+            repository = await self._catalog.get(repository_id)
+            try:
+                errors = await repository.objects.delete_many(ref, [*paths])
+            except LakebedError as error:
+                errors = [(path, error) for path in paths]
+                if request.place().has_ref and isinstance(error, BranchNotFound):
+                    raise
+            failed |= {paths[path]: as_s3(error) for path, error in errors}
+        return failed
+
+
+ROOT: Final = Entry(
+    address="", size_bytes=0, checksum=_EMPTY_MD5, modified_ms=0, content_type="application/x-directory"
+)
+"""Stands for the folder of a branch, which has no entry."""
+
+
+# What an entry keeps of S3
+
+
+def metadata_of(request: S3Request) -> dict[str, str]:
+    """Return the metadata that the request gives an object: the user's, and the headers that S3 gives back."""
+    metadata = request.user_metadata()
+    for name in SYSTEM_HEADERS:
+        value = request.text_header(name.encode())
+        if value is not None and name == "content-encoding":
+            # It says how the body travels, too: that part is none of the object's.
+            value = ",".join([part.strip() for part in value.split(",") if part.strip().lower() != "aws-chunked"])
+        if value:
+            metadata[SYSTEM + name] = value
+    if any(name.startswith(HIDDEN) for name in request.user_metadata()):
+        raise S3Error("InvalidArgument", f"the names of metadata cannot begin with {HIDDEN}")
+    return metadata
+
+
+def keep_checksums(metadata: dict[str, str], found: Mapping[str, str]) -> None:
+    for algorithm, value in found.items():
+        metadata[f"{SYSTEM}checksum-{algorithm.lower()}"] = value
+
+
+def stored_checksums(entry: Entry) -> dict[str, str]:
+    found = {algorithm: entry.metadata.get(f"{SYSTEM}checksum-{algorithm.lower()}") for algorithm in ALGORITHMS}
+    return {algorithm: value for algorithm, value in found.items() if value is not None}
+
+
+def checksum_type(found: Mapping[str, str]) -> str:
+    return COMPOSITE if any("-" in value for value in found.values()) else FULL_OBJECT
+
+
+def _checksum_headers(found: Mapping[str, str]) -> dict[str, str]:
+    headers = {checksums.header_of(algorithm): value for algorithm, value in found.items()}
+    return headers | ({"x-amz-checksum-type": checksum_type(found)} if headers else {})
+
+
+# Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    if_match: str | None
+    if_none_match: str | None
+    modified_since_s: int | None
+    unmodified_since_s: int | None
+
+    def fails(self, entry: Entry) -> bool:
+        """The precedence of RFC 9110: an ETag goes before a date."""
+        if self.if_match is not None:
+            return not _names(self.if_match, entry.checksum)
+        return self.unmodified_since_s is not None and entry.modified_ms // 1000 > self.unmodified_since_s
+
+    def is_unchanged(self, entry: Entry) -> bool:
+        if self.if_none_match is not None:
+            return _names(self.if_none_match, entry.checksum)
+        return self.modified_since_s is not None and entry.modified_ms // 1000 <= self.modified_since_s
+
+
+def _conditions(request: S3Request, prefix: bytes = b"") -> _Conditions:
+    return _Conditions(
+        request.header(prefix + b"if-match"),
+        request.header(prefix + b"if-none-match"),
+        _date(request.header(prefix + b"if-modified-since")),
+        _date(request.header(prefix + b"if-unmodified-since")),
+    )
+
+
+def check_conditions(request: S3Request, entry: Entry) -> bool:
+    """Hold the conditions of a read, and return whether the client needs the object (else 304).
+
+    Raises:
+        S3Error: a condition does not hold.
+    """
+    conditions = _conditions(request)
+    if conditions.fails(entry):
+        raise S3Error("PreconditionFailed", Condition="If-Match" if conditions.if_match else "If-Unmodified-Since")
+    return not conditions.is_unchanged(entry)
+
+
+def check_source_conditions(request: S3Request, entry: Entry) -> None:
+    conditions = _conditions(request, b"x-amz-copy-source-")
+    if conditions.fails(entry) or conditions.is_unchanged(entry):
+        raise S3Error("PreconditionFailed")
+
+
+def write_conditions(request: S3Request) -> tuple[bool, str | None]:
+    """Return If-None-Match: * and the ETag of If-Match.
+
+    Raises:
+        S3Error: another condition, which S3 does not have for writes.
+    """
+    if_none_match, if_match = request.header(b"if-none-match"), request.header(b"if-match")
+    if if_none_match is not None and if_none_match.strip() != "*":
+        raise NotImplementedByName("the header If-None-Match of a write with another value than *")
+    if if_match is not None and (if_none_match is not None or if_match.strip() == "*"):
+        raise NotImplementedByName("the header If-Match of a write with *, or beside If-None-Match")
+    return if_none_match is not None, None if if_match is None else if_match.strip().strip('"')
+
+
+def check_upload_headers(request: S3Request) -> None:
+    """
+    Raises:
+        S3Error: a header asks for what this gateway does not keep.
+    """
+    request.refuse_headers(REFUSED_HEADERS)
+    refuse_acl(request)
+    if request.header(b"x-amz-storage-class") not in {None, "STANDARD"}:
+        raise S3Error("InvalidStorageClass")
+
+
+def check_version(version: str) -> None:
+    """
+    Raises:
+        S3Error: a version is asked for. Commits keep versions here.
+    """
+    if version not in {"", "null"}:
+        raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
+
+
+def bare(status: int, headers: Mapping[str, str]) -> Response:
+    """Answer with headers alone."""
+    response = Response(status_code=status)
+    response.raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if status != 304 and "content-length" not in headers:
+        response.raw_headers.append((b"content-length", b"0"))
+    return response
+
+
+def _on_the_wire(value: str) -> str:
+    """Spell a text for a header: its UTF-8, as clients send it, in the Latin-1 that headers are written in."""
+    return value if value.isascii() else value.encode().decode("latin-1")
+
+
+def _to_delete(node: Node) -> tuple[str, S3Error | None]:
+    key, version = node.value("Key"), node.value("VersionId")
+    if key is None or not key:
+        raise MalformedXml("an object without a key")
+    for name in ("ETag", "LastModifiedTime", "Size"):
+        if node.value(name) is not None:
+            raise NotImplementedByName(f"{name} of DeleteObjects")
+    if version not in {None, "", "null"}:
+        return key, S3Error("InvalidArgument", "Invalid version id specified")
+    return key, None
+
+
+def _names(tags: str, checksum: str) -> bool:
+    return any(tag.strip().removeprefix("W/").strip('"') in {checksum, "*"} for tag in tags.split(","))
+
+
+def _date(text: str | None) -> int | None:
+    """Read a date of HTTP. As RFC 9110 has it, a condition with another one is not there."""
+    if text is None:
+        return None
+    try:
+        return int(parsedate_to_datetime(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _http_date(unix_ms: int) -> str:
+    return formatdate(unix_ms // 1000, usegmt=True)

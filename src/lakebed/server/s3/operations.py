@@ -1,0 +1,170 @@
+"""The operations of S3: how a request names one, which parameters it takes, and whose permissions it asks for.
+
+A request is one operation of S3, by its method, its level and its sub-resource (`?tagging`). One that this gateway does
+not have is refused by that name. So is a parameter that an operation does not take, because a client that sends it
+means something else: a PutObjectTagging must never become a PutObject.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.operations import AnyOperation, history, objects, repositories
+
+from .errors import NotImplementedByName, S3Error
+from .requests import Level, S3Request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class S3Operation:
+    """`operation` is the one of the table whose permissions it asks for, and which the audit log names the target by.
+
+    A handler asks itself where those depend on more than the place.
+    """
+
+    name: str
+    operation: AnyOperation
+    parameters: frozenset[str] = frozenset()
+    sends_body: bool = False
+
+
+_OVERRIDES: Final = (
+    "response-cache-control response-content-disposition response-content-encoding response-content-language"
+    " response-content-type response-expires"
+)
+
+
+def _operation(name: str, operation: AnyOperation, parameters: str = "", *, sends_body: bool = False) -> S3Operation:
+    return S3Operation(name, operation, frozenset(parameters.split()), sends_body)
+
+
+LIST_BUCKETS: Final = _operation(
+    "ListBuckets", repositories.LIST_REPOSITORIES, "max-buckets prefix continuation-token bucket-region"
+)
+CREATE_BUCKET: Final = _operation("CreateBucket", history.CREATE_BRANCH, sends_body=True)
+HEAD_BUCKET: Final = _operation("HeadBucket", repositories.GET_REPOSITORY)
+DELETE_BUCKET: Final = _operation("DeleteBucket", history.DELETE_BRANCH)
+GET_BUCKET_LOCATION: Final = _operation("GetBucketLocation", repositories.GET_REPOSITORY, "location")
+GET_BUCKET_VERSIONING: Final = _operation("GetBucketVersioning", repositories.GET_REPOSITORY, "versioning")
+LIST_OBJECTS: Final = _operation("ListObjects", objects.LIST_OBJECTS, "prefix delimiter marker max-keys encoding-type")
+LIST_OBJECTS_V2: Final = _operation(
+    "ListObjectsV2",
+    objects.LIST_OBJECTS,
+    "list-type prefix delimiter continuation-token start-after max-keys encoding-type fetch-owner",
+)
+DELETE_OBJECTS: Final = _operation("DeleteObjects", objects.DELETE_OBJECTS, "delete", sends_body=True)
+GET_OBJECT: Final = _operation("GetObject", objects.GET_OBJECT, f"partNumber versionId {_OVERRIDES}")
+HEAD_OBJECT: Final = _operation("HeadObject", objects.HEAD_OBJECT, f"partNumber versionId {_OVERRIDES}")
+PUT_OBJECT: Final = _operation("PutObject", objects.UPLOAD_OBJECT, sends_body=True)
+COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT)
+DELETE_OBJECT: Final = _operation("DeleteObject", objects.DELETE_OBJECT, "versionId")
+GET_OBJECT_ATTRIBUTES: Final = _operation("GetObjectAttributes", objects.STAT_OBJECT, "attributes versionId")
+
+_PLAIN: Final[dict[tuple[Level, str], S3Operation]] = {
+    ("service", "GET"): LIST_BUCKETS,
+    ("bucket", "PUT"): CREATE_BUCKET,
+    ("bucket", "HEAD"): HEAD_BUCKET,
+    ("bucket", "DELETE"): DELETE_BUCKET,
+    ("bucket", "GET"): LIST_OBJECTS,
+    ("object", "GET"): GET_OBJECT,
+    ("object", "HEAD"): HEAD_OBJECT,
+    ("object", "PUT"): PUT_OBJECT,
+    ("object", "DELETE"): DELETE_OBJECT,
+}
+_BY_SUBRESOURCE: Final[dict[tuple[Level, str, str], S3Operation]] = {
+    ("bucket", "GET", "location"): GET_BUCKET_LOCATION,
+    ("bucket", "GET", "versioning"): GET_BUCKET_VERSIONING,
+    ("bucket", "GET", "list-type"): LIST_OBJECTS_V2,
+    ("bucket", "POST", "delete"): DELETE_OBJECTS,
+    ("object", "GET", "attributes"): GET_OBJECT_ATTRIBUTES,
+}
+OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT]))
+"""Every operation that the gateway has."""
+
+_NOUNS: Final[dict[Level, dict[str, str]]] = {
+    "service": {},
+    "bucket": {
+        "accelerate": "BucketAccelerateConfiguration",
+        "acl": "BucketAcl",
+        "analytics": "BucketAnalyticsConfiguration",
+        "cors": "BucketCors",
+        "encryption": "BucketEncryption",
+        "intelligent-tiering": "BucketIntelligentTieringConfiguration",
+        "inventory": "BucketInventoryConfiguration",
+        "lifecycle": "BucketLifecycleConfiguration",
+        "logging": "BucketLogging",
+        "metadataConfiguration": "BucketMetadataConfiguration",
+        "metadataTable": "BucketMetadataTableConfiguration",
+        "metrics": "BucketMetricsConfiguration",
+        "notification": "BucketNotificationConfiguration",
+        "object-lock": "ObjectLockConfiguration",
+        "ownershipControls": "BucketOwnershipControls",
+        "policy": "BucketPolicy",
+        "policyStatus": "BucketPolicyStatus",
+        "publicAccessBlock": "PublicAccessBlock",
+        "replication": "BucketReplication",
+        "requestPayment": "BucketRequestPayment",
+        "tagging": "BucketTagging",
+        "versioning": "BucketVersioning",
+        "website": "BucketWebsite",
+    },
+    "object": {
+        "acl": "ObjectAcl",
+        "encryption": "ObjectEncryption",
+        "legal-hold": "ObjectLegalHold",
+        "retention": "ObjectRetention",
+        "tagging": "ObjectTagging",
+        "torrent": "ObjectTorrent",
+    },
+}
+_VERBS: Final = {"GET": "Get", "HEAD": "Head", "PUT": "Put", "POST": "Post", "DELETE": "Delete"}
+_OTHERS: Final[dict[tuple[Level, str, str], str]] = {
+    ("bucket", "GET", "versions"): "ListObjectVersions",
+    ("bucket", "GET", "uploads"): "ListMultipartUploads",
+    ("bucket", "GET", "session"): "CreateSession",
+    ("object", "POST", "uploads"): "CreateMultipartUpload",
+    ("object", "PUT", "uploadId"): "UploadPart",
+    ("object", "POST", "uploadId"): "CompleteMultipartUpload",
+    ("object", "DELETE", "uploadId"): "AbortMultipartUpload",
+    ("object", "GET", "uploadId"): "ListParts",
+    ("object", "POST", "restore"): "RestoreObject",
+    ("object", "POST", "select"): "SelectObjectContent",
+    ("object", "PUT", "renameObject"): "RenameObject",
+}
+
+
+def find(request: S3Request) -> S3Operation:
+    """Return the operation that a request asks for.
+
+    Raises:
+        NotImplementedByName: the gateway does not have it, or it does not take a parameter.
+        S3Error: no operation has this method.
+    """
+    method, level = request.scope["method"], request.level
+    found = _by_subresource(request, level, method) or _PLAIN.get((level, method))
+    if found is None:
+        if (level, method) == ("bucket", "POST"):
+            raise NotImplementedByName("PostObject")
+        raise S3Error("MethodNotAllowed", Method=method, ResourceType=level.upper())
+    if found is PUT_OBJECT and request.header(b"x-amz-copy-source") is not None:
+        found = COPY_OBJECT
+    for name in request.asked_for:
+        if name not in found.parameters:
+            raise NotImplementedByName(f"the parameter {name} of {found.name}")
+    return found
+
+
+def _by_subresource(request: S3Request, level: Level, method: str) -> S3Operation | None:
+    found = None
+    for name in request.asked_for:
+        ours = _BY_SUBRESOURCE.get((level, method, name))
+        if ours is not None:
+            found = ours
+            continue
+        other = _OTHERS.get((level, method, name))
+        if other is None and name in _NOUNS[level]:
+            other = _VERBS.get(method, method.title()) + _NOUNS[level][name]
+        if other is not None:
+            raise NotImplementedByName(other)
+    return found

@@ -1,0 +1,222 @@
+"""An S3 request: what its path, its host and its query name.
+
+Two ways lead to an object, in any client:
+
+    bucket `lake`,      key `main/logs/1.parquet`    a repository, and a ref before the path
+    bucket `lake.main`, key `logs/1.parquet`         a bucket for each ref
+
+A gateway that serves one repository only takes every bucket for a branch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import Receive, Scope
+
+from lakebed.operations import AnyOperation
+from lakebed.server.gate import require
+from lakebed.server.requests import RestRequest
+
+from .errors import NotImplementedByName, S3Error
+from .options import S3Options
+from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, parse_query
+
+Level: TypeAlias = Literal["service", "bucket", "object"]
+
+METADATA: Final = b"x-amz-meta-"
+METADATA_BYTES_MAX: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A bucket or a key, as the catalog knows it. `has_ref`: the bucket itself names the ref.
+
+    `ref` is empty for the bucket of a whole repository and a key that is empty.
+    """
+
+    bucket: str
+    repository: str
+    ref: str = ""
+    path: str = ""
+    has_ref: bool = False
+    key: str = ""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether a key names a ref and nothing in it: `main` or `main/`."""
+        return not self.path
+
+    @property
+    def is_folder(self) -> bool:
+        return self.key.endswith("/")
+
+
+class S3Request(RestRequest):
+    """`signed` and `key` (which signs its chunks) are set when the caller is known."""
+
+    signed: AnySigned
+    key: bytes
+
+    def __init__(self, scope: Scope, receive: Receive, options: S3Options) -> None:
+        super().__init__(scope, receive)
+        self.options = options
+        self.raw_path: bytes = scope["raw_path"]
+        self.bucket_of_host = _bucket_of_host(self.header(b"host") or "", options.domains)
+        self.bucket, self.key_name, self.level = "", "", "service"
+        self.pairs: Sequence[tuple[str, str]] = ()
+        self.asked_for: Mapping[str, str] = {}
+
+    level: Level
+
+    def parse(self) -> None:
+        """Read the path and the query.
+
+        Raises:
+            S3Error: they are no UTF-8, or name a parameter twice.
+        """
+        path = self.raw_path.removeprefix(b"/")
+        if self.bucket_of_host:
+            path = self.bucket_of_host.encode() + (b"/" + path if path else b"")
+        raw_bucket, slash, raw_key = path.partition(b"/")
+        try:
+            self.bucket = unquote_to_bytes(raw_bucket).decode()
+            self.key_name = unquote_to_bytes(raw_key).decode() if slash else ""
+        except UnicodeDecodeError as error:
+            raise S3Error("InvalidURI") from error
+        if "\0" in self.key_name:
+            raise S3Error("InvalidArgument", "a key cannot have a NUL character")
+        self.level = "object" if self.key_name else "bucket" if self.bucket else "service"
+        self.pairs = parse_query(self.scope["query_string"])
+        asked_for: dict[str, str] = {}
+        for name, value in self.pairs:
+            if name in asked_for:
+                raise S3Error("InvalidArgument", f"the parameter {name} occurs more than once")
+            asked_for[name] = value
+        is_v2 = "AWSAccessKeyId" in asked_for
+        self.asked_for = {
+            name: value
+            for name, value in asked_for.items()
+            if name not in V4_QUERY and not (is_v2 and name in V2_QUERY) and not name.lower().startswith("x-")
+        }
+
+    def as_signed(self) -> Asked:
+        return Asked(
+            method=self.scope["method"], raw_path=self.raw_path, query=self.pairs, headers=self.scope["headers"]
+        )
+
+    @property
+    def resource(self) -> str:
+        """The path, for error documents."""
+        return "/" + self.bucket + ("/" + self.key_name if self.key_name else "")
+
+    def place(self) -> Place:
+        """Return what this request's bucket and key name."""
+        return place_of(self.bucket, self.key_name, self.options)
+
+    # Parameters and headers
+
+    def has(self, name: str) -> bool:
+        return name in self.asked_for
+
+    def parameter(self, name: str) -> str:
+        return self.asked_for.get(name, "")
+
+    def number(self, name: str, *, default: int, most: int, least: int = 0) -> int:
+        """Return a number, cut to `most`.
+
+        Raises:
+            S3Error: it is none, or below `least`.
+        """
+        text = self.asked_for.get(name)
+        if not text:
+            return default
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > 2**31 - 1:
+            raise S3Error(
+                "InvalidArgument",
+                f"Argument {name} must be an integer between {least} and 2147483647",
+                ArgumentName=name,
+                ArgumentValue=text,
+            )
+        if int(text) < least:
+            raise S3Error(
+                "InvalidArgument", f"Argument {name} must be at least {least}", ArgumentName=name, ArgumentValue=text
+            )
+        return min(int(text), most)
+
+    def text_header(self, name: bytes) -> str | None:
+        """Return a header as text: UTF-8, or Latin-1 where it is none."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return header_text(value)
+        return None
+
+    def user_metadata(self) -> dict[str, str]:
+        """Return the `x-amz-meta-` headers without their prefix.
+
+        Raises:
+            S3Error: they are larger than S3 allows.
+        """
+        found: dict[str, str] = {}
+        for name, value in self.scope["headers"]:
+            if name.startswith(METADATA):
+                key = name[len(METADATA) :].decode("latin-1")
+                text = header_text(value)
+                found[key] = f"{found[key]},{text}" if key in found else text
+        size_bytes = sum(len(key) + len(value.encode()) for key, value in found.items())
+        if size_bytes > METADATA_BYTES_MAX:
+            raise S3Error("MetadataTooLarge", Size=size_bytes, MaxSizeAllowed=METADATA_BYTES_MAX)
+        return found
+
+    def refuse_headers(self, names: Sequence[bytes]) -> None:
+        """
+        Raises:
+            NotImplementedByName: the request has one of these headers.
+        """
+        for name, _ in self.scope["headers"]:
+            if any(name.startswith(each) for each in names):
+                raise NotImplementedByName(f"the header {name.decode('latin-1')}")
+
+
+def admit(request: S3Request, operation: AnyOperation, names: Mapping[str, str]) -> None:
+    """Hold the permissions of an operation of the table on these names.
+
+    Raises:
+        NotPermitted: one is missing.
+    """
+    require(operation.permissions or (), request.permissions, names)
+
+
+def place_of(bucket: str, key: str, options: S3Options) -> Place:
+    if options.repository:
+        return Place(bucket=bucket, repository=options.repository, ref=bucket, path=key, has_ref=True, key=key)
+    repository, dot, ref = bucket.partition(".")
+    if dot:
+        return Place(bucket=bucket, repository=repository, ref=ref, path=key, has_ref=True, key=key)
+    ref, _, path = key.partition("/")
+    return Place(bucket=bucket, repository=repository, ref=ref, path=path, key=key)
+
+
+def header_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _bucket_of_host(host: str, domains: Sequence[str]) -> str:
+    name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host.lower()
+    for domain in domains:
+        if name.endswith("." + domain):
+            # A branch may have capitals, and a host has none of its own: the client's spelling counts.
+            return host[: len(name) - len(domain) - 1]
+    return ""
+
+
+def is_host_of(host: str, domains: Sequence[str]) -> bool:
+    """Whether a Host header names one of the gateway's domains, or a bucket in one."""
+    name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host.lower()
+    return any(name == domain or name.endswith("." + domain) for domain in domains)

@@ -1,0 +1,311 @@
+"""The S3 gateway as boto3 sees it: an unchanged client, against the server's own port."""
+
+from __future__ import annotations
+
+import io
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import httpx
+import lakefs
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from lakefs.client import Client
+
+from .conftest import Server
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
+
+
+def client_of(server: Server, **settings: Any) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        region_name="us-east-1",
+        config=Config(retries={"max_attempts": 1}, **settings),
+    )
+
+
+@pytest.fixture
+def s3(server: Server) -> Iterator[Any]:
+    client = client_of(server)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def lake(repository: lakefs.Repository) -> str:
+    """A repository's name, which is a bucket."""
+    return str(repository.id)
+
+
+@contextmanager
+def refused(code: str) -> Iterator[None]:
+    with pytest.raises(ClientError) as caught:
+        yield
+    assert caught.value.response["Error"]["Code"] == code, caught.value
+
+
+def test_what_is_written_through_s3_is_what_the_branch_has(s3: Any, lake: str, repository: lakefs.Repository) -> None:
+    put = s3.put_object(
+        Bucket=lake, Key="main/a/b c+ü.txt", Body=b"hello", ContentType="text/plain", Metadata={"k": "v"}
+    )
+
+    main = repository.branch("main")
+    stat = main.object("a/b c+ü.txt").stat()
+    assert (stat.size_bytes, stat.content_type, f'"{stat.checksum}"') == (5, "text/plain", put["ETag"])
+    assert stat.metadata["k"] == "v"
+    main.commit("through S3")
+    for bucket, key in ((lake, "main/a/b c+ü.txt"), (f"{lake}.main", "a/b c+ü.txt")):
+        got = s3.get_object(Bucket=bucket, Key=key)
+        assert got["Body"].read() == b"hello"
+        assert (got["ContentType"], got["Metadata"], got["ETag"]) == ("text/plain", {"k": "v"}, put["ETag"])
+        assert s3.head_object(Bucket=bucket, Key=key)["ContentLength"] == 5
+
+
+def test_every_ref_can_be_read_and_only_branches_written(s3: Any, lake: str, repository: lakefs.Repository) -> None:
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"old")
+    commit = repository.branch("main").commit("old").get_commit().id
+    repository.tag("v1").create("main")
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"new")
+
+    for ref in (commit, commit[:10], "v1", "main@"):
+        assert s3.get_object(Bucket=lake, Key=f"{ref}/a")["Body"].read() == b"old"
+    assert s3.get_object(Bucket=f"{lake}.v1", Key="a")["Body"].read() == b"old"
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"new"
+    with refused("NoSuchBucket"):
+        s3.put_object(Bucket=f"{lake}.v1", Key="a", Body=b"x")
+
+
+def test_a_missing_key_bucket_and_branch_are_named_as_s3_names_them(s3: Any, lake: str) -> None:
+    with refused("NoSuchKey"):
+        s3.get_object(Bucket=lake, Key="main/nothing")
+    with refused("NoSuchKey"):
+        s3.get_object(Bucket=lake, Key="no-branch/a")
+    with refused("NoSuchBucket"):
+        s3.get_object(Bucket=f"{lake}.no-branch", Key="a")
+    with refused("NoSuchBucket"):
+        s3.list_objects_v2(Bucket="no-such-repository")
+    with refused("404"):
+        s3.head_bucket(Bucket="no-such-repository")
+    with refused("404"):
+        s3.head_object(Bucket=lake, Key="main/nothing")
+
+
+def test_ranges_conditions_and_overrides_of_a_read(s3: Any, lake: str) -> None:
+    etag = s3.put_object(Bucket=lake, Key="main/a", Body=b"0123456789", CacheControl="no-cache")["ETag"]
+    read = {"Bucket": lake, "Key": "main/a"}
+
+    ranged = s3.get_object(**read, Range="bytes=2-4")
+    assert (ranged["Body"].read(), ranged["ContentRange"]) == (b"234", "bytes 2-4/10")
+    assert s3.get_object(**read, Range="bytes=-3")["Body"].read() == b"789"
+    assert s3.get_object(**read, Range="bytes=7-99")["Body"].read() == b"789"
+    assert s3.get_object(**read, IfMatch=etag)["CacheControl"] == "no-cache"
+    changed = s3.get_object(**read, ResponseContentType="text/x", ResponseContentDisposition="attachment")
+    assert (changed["ContentType"], changed["ContentDisposition"]) == ("text/x", "attachment")
+    with refused("InvalidRange"):
+        s3.get_object(**read, Range="bytes=10-")
+    with refused("304"):
+        s3.get_object(**read, IfNoneMatch=etag)
+    with refused("PreconditionFailed"):
+        s3.get_object(**read, IfMatch='"other"')
+
+
+def test_a_conditional_write_happens_only_if_its_condition_holds(s3: Any, lake: str) -> None:
+    etag = s3.put_object(Bucket=lake, Key="main/a", Body=b"1", IfNoneMatch="*")["ETag"]
+
+    with refused("PreconditionFailed"):
+        s3.put_object(Bucket=lake, Key="main/a", Body=b"2", IfNoneMatch="*")
+    with refused("PreconditionFailed"):
+        s3.put_object(Bucket=lake, Key="main/a", Body=b"2", IfMatch='"other"')
+    with refused("NoSuchKey"):
+        s3.put_object(Bucket=lake, Key="main/b", Body=b"2", IfMatch=etag)
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"3", IfMatch=etag)
+
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"3"
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
+def test_a_checksum_is_held_against_the_body_and_given_back(s3: Any, lake: str, algorithm: str) -> None:
+    put = s3.put_object(Bucket=lake, Key="main/a", Body=b"hello", ChecksumAlgorithm=algorithm)
+
+    found = s3.head_object(Bucket=lake, Key="main/a", ChecksumMode="ENABLED")
+    assert found[f"Checksum{algorithm}"] == put[f"Checksum{algorithm}"]
+    attributes = s3.get_object_attributes(
+        Bucket=lake, Key="main/a", ObjectAttributes=["ETag", "Checksum", "ObjectSize"]
+    )
+    assert attributes["Checksum"][f"Checksum{algorithm}"] == put[f"Checksum{algorithm}"]
+    assert attributes["ObjectSize"] == 5
+    with refused("BadDigest"):
+        s3.put_object(Bucket=lake, Key="main/a", Body=b"other", **{f"Checksum{algorithm}": put[f"Checksum{algorithm}"]})
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"hello"
+
+
+def test_a_stream_is_sent_in_chunks_with_its_checksum_behind_it(server: Server, lake: str) -> None:
+    """Over plain HTTP boto3 signs each chunk; told not to, it sends them unsigned. Both in the frame aws-chunked."""
+    data = bytes(range(256)) * 20_000
+    for signed in (True, False):
+        client = client_of(server, s3={"payload_signing_enabled": signed}, signature_version="s3v4")
+        client.put_object(Bucket=lake, Key="main/a", Body=io.BytesIO(data), ChecksumAlgorithm="CRC32C")
+        assert client.get_object(Bucket=lake, Key="main/a")["Body"].read() == data
+        client.close()
+
+
+def keys(answer: Any) -> list[str]:
+    return [item["Key"] for item in answer.get("Contents", [])]
+
+
+def prefixes(answer: Any) -> list[str]:
+    return [item["Prefix"] for item in answer.get("CommonPrefixes", [])]
+
+
+def test_listings_come_in_pages_with_prefixes_and_delimiters(s3: Any, lake: str) -> None:
+    for key in ("a/1", "a/2", "b", "c/1", "d é&<"):
+        s3.put_object(Bucket=lake, Key=f"main/{key}", Body=b"x")
+    bucket = f"{lake}.main"
+
+    whole = s3.list_objects_v2(Bucket=bucket, Delimiter="/")
+    assert (keys(whole), prefixes(whole), whole["KeyCount"]) == (["b", "d é&<"], ["a/", "c/"], 4)
+    assert keys(s3.list_objects(Bucket=bucket, Prefix="a/")) == ["a/1", "a/2"]
+    assert keys(s3.list_objects_v2(Bucket=bucket, StartAfter="b")) == ["c/1", "d é&<"]
+    for name in ("list_objects", "list_objects_v2"):
+        pages = s3.get_paginator(name).paginate(Bucket=bucket, PaginationConfig={"PageSize": 2})
+        assert [key for page in pages for key in keys(page)] == ["a/1", "a/2", "b", "c/1", "d é&<"]
+        grouped = s3.get_paginator(name).paginate(Bucket=bucket, Delimiter="/", PaginationConfig={"PageSize": 1})
+        assert [name for page in grouped for name in keys(page) + prefixes(page)] == ["a/", "b", "c/", "d é&<"]
+
+
+def test_the_bucket_of_a_repository_has_its_branches_as_folders(
+    s3: Any, lake: str, repository: lakefs.Repository
+) -> None:
+    repository.branch("main-2").create("main")
+    for key in ("main/a", "main-2/b", "main-2/c"):
+        s3.put_object(Bucket=lake, Key=key, Body=b"x")
+
+    assert prefixes(s3.list_objects_v2(Bucket=lake, Delimiter="/")) == ["main-2/", "main/"]
+    assert prefixes(s3.list_objects_v2(Bucket=lake, Delimiter="/", Prefix="main-")) == ["main-2/"]
+    assert keys(s3.list_objects_v2(Bucket=lake, Delimiter="/", Prefix="main/")) == ["main/a"]
+    assert keys(s3.list_objects_v2(Bucket=lake, Prefix="no-branch/")) == []
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=lake, PaginationConfig={"PageSize": 2})
+    assert [key for page in pages for key in keys(page)] == ["main-2/b", "main-2/c", "main/a"]
+
+
+def test_copies_keep_or_replace_metadata_on_one_branch_and_between_repositories(
+    s3: Any, lake: str, client: Client
+) -> None:
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"hello", ContentType="text/plain", Metadata={"k": "v"})
+    other = lakefs.Repository(f"{lake}-other", client=client).create(storage_namespace=f"local://compat/{lake}-other")
+
+    s3.copy_object(Bucket=lake, Key="main/b", CopySource=f"{lake}/main/a")
+    s3.copy_object(Bucket=f"{other.id}.main", Key="c", CopySource={"Bucket": f"{lake}.main", "Key": "a"})
+    s3.copy_object(
+        Bucket=lake, Key="main/a", CopySource=f"{lake}/main/a", MetadataDirective="REPLACE", Metadata={"k": "w"}
+    )
+
+    for bucket, key, metadata in ((lake, "main/b", "v"), (other.id, "main/c", "v"), (lake, "main/a", "w")):
+        got = s3.get_object(Bucket=bucket, Key=key)
+        assert (got["Body"].read(), got["Metadata"]) == (b"hello", {"k": metadata})
+    with refused("InvalidRequest"):
+        s3.copy_object(Bucket=lake, Key="main/a", CopySource=f"{lake}/main/a")
+    with refused("NoSuchKey"):
+        s3.copy_object(Bucket=lake, Key="main/d", CopySource=f"{lake}/main/nothing")
+    with refused("PreconditionFailed"):
+        s3.copy_object(Bucket=lake, Key="main/d", CopySource=f"{lake}/main/a", CopySourceIfMatch='"other"')
+
+
+def test_objects_are_deleted_one_by_one_and_many_at_once(s3: Any, lake: str) -> None:
+    for key in ("a", "b", "c", "d"):
+        s3.put_object(Bucket=lake, Key=f"main/{key}", Body=b"x")
+
+    s3.delete_object(Bucket=lake, Key="main/a")
+    s3.delete_object(Bucket=lake, Key="main/a")
+    batch = {"Objects": [{"Key": "main/b"}, {"Key": "main/c"}, {"Key": "main/nothing"}, {"Key": "no-branch/x"}]}
+    deleted = s3.delete_objects(Bucket=lake, Delete=batch)
+
+    assert [item["Key"] for item in deleted["Deleted"]] == ["main/b", "main/c", "main/nothing"]
+    assert [(item["Key"], item["Code"]) for item in deleted["Errors"]] == [("no-branch/x", "NoSuchBucket")]
+    assert keys(s3.list_objects_v2(Bucket=lake)) == ["main/d"]
+
+
+def test_a_bucket_is_made_as_a_branch_and_deleted_when_nothing_is_in_it(
+    s3: Any, lake: str, repository: lakefs.Repository
+) -> None:
+    s3.create_bucket(Bucket=f"{lake}.dev")
+
+    assert "dev" in [branch.id for branch in repository.branches()]
+    assert lake in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
+    listed = s3.list_buckets(Prefix=f"{lake}.")["Buckets"]
+    assert [bucket["Name"] for bucket in listed] == [f"{lake}.dev", f"{lake}.main"]
+    with refused("BucketAlreadyOwnedByYou"):
+        s3.create_bucket(Bucket=f"{lake}.dev")
+    s3.put_object(Bucket=f"{lake}.dev", Key="a", Body=b"x")
+    with refused("BucketNotEmpty"):
+        s3.delete_bucket(Bucket=f"{lake}.dev")
+    s3.delete_object(Bucket=f"{lake}.dev", Key="a")
+    s3.delete_bucket(Bucket=f"{lake}.dev")
+    with refused("404"):
+        s3.head_bucket(Bucket=f"{lake}.dev")
+    with refused("NotImplemented"):
+        s3.delete_bucket(Bucket=lake)
+
+
+@pytest.mark.parametrize("version", ["s3v4", "s3"])
+def test_a_presigned_url_works_without_credentials_until_it_is_changed(server: Server, lake: str, version: str) -> None:
+    client = client_of(server, signature_version=version)
+    target = {"Bucket": lake, "Key": "main/a b+c"}
+    put = client.generate_presigned_url("put_object", target)
+    got = client.generate_presigned_url("get_object", {**target, "ResponseContentType": "text/x"})
+
+    assert httpx.put(put, content=b"hello").status_code == 200
+    answer = httpx.get(got)
+    assert (answer.content, answer.headers["content-type"]) == (b"hello", "text/x")
+    for changed in (got.replace("text%2Fx", "text%2Fy"), got.replace("/main/", "/other/")):
+        assert httpx.get(changed).status_code == 403
+    assert httpx.delete(got).status_code == 403
+    client.close()
+
+
+def test_what_the_gateway_does_not_have_is_refused_by_name_and_changes_nothing(s3: Any, lake: str) -> None:
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"hello")
+
+    for call, arguments, named in (
+        (s3.put_object_tagging, {"Tagging": {"TagSet": [{"Key": "k", "Value": "v"}]}}, "PutObjectTagging"),
+        (s3.put_object_acl, {"ACL": "public-read"}, "PutObjectAcl"),
+        (s3.put_object_legal_hold, {"LegalHold": {"Status": "ON"}}, "PutObjectLegalHold"),
+        (s3.restore_object, {}, "RestoreObject"),
+    ):
+        with pytest.raises(ClientError, match=f"NotImplemented.*{named} is not implemented"):
+            call(Bucket=lake, Key="main/a", **arguments)
+    with pytest.raises(ClientError, match="the header x-amz-tagging is not implemented"):
+        s3.put_object(Bucket=lake, Key="main/a", Body=b"other", Tagging="k=v")
+    with refused("NotImplemented"):
+        s3.put_bucket_policy(Bucket=lake, Policy="{}")
+
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"hello"
+
+
+def test_wrong_keys_are_refused(server: Server, lake: str) -> None:
+    for wrong, code in (
+        (Server(server.url, server.access_key_id, "x" * 40), "SignatureDoesNotMatch"),
+        (Server(server.url, "AKIAJAAAAAAAAAAAAAAQ", "x" * 40), "InvalidAccessKeyId"),
+    ):
+        client = client_of(wrong)
+        with refused(code):
+            client.list_objects_v2(Bucket=lake)
+        client.close()
+
+
+def test_a_large_body_streams_both_ways(s3: Any, lake: str) -> None:
+    data = bytes(range(256)) * (20 << 12)
+
+    s3.put_object(Bucket=lake, Key="main/large", Body=data)
+
+    url = s3.generate_presigned_url("get_object", {"Bucket": lake, "Key": "main/large"})
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read() == data

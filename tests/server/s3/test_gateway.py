@@ -1,0 +1,194 @@
+"""What the gateway shares with the other doors: permissions, the audit log, and which requests are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of
+from lakebed.server.audit import AuditQuery
+from lakebed.server.s3.options import InvalidGatewaySetting, S3Options
+
+
+class Signer(httpx.Auth):
+    """Sign each request as botocore signs it."""
+
+    requires_request_body = True
+
+    def __init__(self, access_key_id: str, secret_access_key: str) -> None:
+        self._credentials = Credentials(access_key_id, secret_access_key)
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        kept = {k: v for k, v in request.headers.items() if k == "host" or k.startswith(("x-amz-", "content-"))}
+        signed = AWSRequest(request.method, str(request.url), headers=kept, data=request.content)
+        S3SigV4Auth(self._credentials, "s3", "us-east-1").add_auth(signed)
+        request.headers.update(dict(signed.headers.items()))
+        yield request
+
+
+@contextmanager
+def asked_as(app: App, pair: tuple[str, str]) -> Iterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    yield httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=Signer(*pair))
+
+
+async def keys_of(client: httpx.AsyncClient, user: str, *statements: dict[str, object]) -> tuple[str, str]:
+    """A user who may do what the statements say, and her key pair."""
+    (await client.post("/auth/users", json={"id": user})).raise_for_status()
+    (await client.post("/auth/policies", json={"id": user, "statement": [*statements]})).raise_for_status()
+    (await client.put(f"/auth/users/{user}/policies/{user}")).raise_for_status()
+    pair = (await client.post(f"/auth/users/{user}/credentials")).json()
+    return pair["access_key_id"], pair["secret_access_key"]
+
+
+def allow(*actions: str, resource: str = "*") -> dict[str, object]:
+    return {"effect": "allow", "action": [*actions], "resource": resource}
+
+
+ROUTES = {
+    "s3:ListBuckets": ("GET", "/", "fs:ListRepositories"),
+    "s3:HeadBucket": ("HEAD", "/lake", "fs:ReadRepository"),
+    "s3:GetBucketLocation": ("GET", "/lake.main?location", "fs:ReadBranch"),
+    "s3:GetBucketVersioning": ("GET", "/lake?versioning", "fs:ReadRepository"),
+    "s3:CreateBucket": ("PUT", "/lake.dev", "fs:CreateBranch"),
+    "s3:DeleteBucket": ("DELETE", "/lake.gone", "fs:DeleteBranch"),
+    "s3:ListObjects": ("GET", "/lake.main", "fs:ListObjects"),
+    "s3:ListObjectsV2": ("GET", "/lake.main?list-type=2", "fs:ListObjects"),
+    "s3:GetObject": ("GET", "/lake/main/a", "fs:ReadObject"),
+    "s3:HeadObject": ("HEAD", "/lake/main/a", "fs:ReadObject"),
+    "s3:GetObjectAttributes": ("GET", "/lake/main/a?attributes", "fs:ReadObject"),
+    "s3:PutObject": ("PUT", "/lake/main/b", "fs:WriteObject"),
+    "s3:DeleteObject": ("DELETE", "/lake/main/b", "fs:DeleteObject"),
+}
+SENT = {"s3:GetObjectAttributes": {"x-amz-object-attributes": "ETag"}}
+
+
+@pytest.fixture
+async def lake(client: httpx.AsyncClient, repo: str) -> httpx.AsyncClient:
+    (await client.post(f"{repo}/branches/main/objects?path=a", content=b"hello")).raise_for_status()
+    (await client.post(f"{repo}/branches", json={"name": "gone", "source": "main"})).raise_for_status()
+    return client
+
+
+@pytest.mark.parametrize("name", ROUTES)
+async def test_each_operation_asks_for_the_permission_of_the_table(
+    name: str, app: App, lake: httpx.AsyncClient
+) -> None:
+    method, path, action = ROUTES[name]
+    may = await keys_of(lake, "may", allow(action))
+    may_not = await keys_of(lake, "may-not", allow("fs:*"), {"effect": "deny", "action": [action], "resource": "*"})
+
+    with asked_as(app, may_not) as denied:
+        assert (await denied.request(method, path, headers=SENT.get(name))).status_code == 403
+    with asked_as(app, may) as allowed:
+        answer = await allowed.request(method, path, headers=SENT.get(name))
+    assert answer.status_code in {200, 204}, answer.text
+
+
+async def test_a_copy_needs_to_read_its_source_and_to_write_its_target(app: App, lake: httpx.AsyncClient) -> None:
+    source, target = "arn:lakefs:fs:::repository/lake/object/a", "arn:lakefs:fs:::repository/lake/object/b"
+    read, write = allow("fs:ReadObject", resource=source), allow("fs:WriteObject", resource=target)
+    header = {"x-amz-copy-source": "/lake/main/a"}
+
+    for user, statements, status in (("r", [read], 403), ("w", [write], 403), ("rw", [read, write], 200)):
+        with asked_as(app, await keys_of(lake, user, *statements)) as client:
+            assert (await client.put("/lake.main/b", headers=header)).status_code == status
+
+
+async def test_a_batch_deletes_the_keys_that_its_caller_may_delete_and_names_the_others(
+    app: App, lake: httpx.AsyncClient
+) -> None:
+    mine = "arn:lakefs:fs:::repository/lake/object/mine/*"
+    pair = await keys_of(lake, "ann", allow("fs:WriteObject"), allow("fs:DeleteObject", resource=mine))
+    body = b"<Delete><Object><Key>mine/x</Key></Object><Object><Key>a</Key></Object></Delete>"
+
+    with asked_as(app, pair) as client:
+        (await client.put("/lake.main/mine/x", content=b"x")).raise_for_status()
+        answer = await client.post("/lake.main?delete", content=body)
+
+    assert "<Deleted><Key>mine/x</Key></Deleted>" in answer.text
+    assert "<Error><Key>a</Key><Code>AccessDenied</Code>" in answer.text
+    assert (await lake.get("/repositories/lake/refs/main/objects?path=a")).content == b"hello"
+
+
+async def test_the_audit_log_has_changes_and_refusals_with_their_names(
+    app: App, state: AppState, lake: httpx.AsyncClient
+) -> None:
+    pair = await keys_of(lake, "ann", allow("fs:WriteObject"))
+
+    with asked_as(app, pair) as client:
+        await client.put("/lake/main/b", content=b"x")
+        await client.get("/lake/main/b")
+        await client.post("/lake.main?delete", content=b"<Delete><Object><Key>a</Key></Object></Delete>")
+
+    found = [each for each in state.audit.read(AuditQuery())[0] if each.operation.startswith("s3:")]
+    assert [(each.operation, each.user, each.status, each.allowed) for each in found] == [
+        ("s3:DeleteObjects", "ann", 200, False),
+        ("s3:GetObject", "ann", 403, False),
+        ("s3:PutObject", "ann", 200, True),
+    ]
+    assert found[0].what["paths"] == ["a"]
+    assert found[2].what == {"repository": "lake", "ref": "main", "path": "b"}
+    assert {each.through for each in found} == {f"key {pair[0]}"}
+
+
+async def test_a_forged_request_is_refused_and_noted(app: App, state: AppState, lake: httpx.AsyncClient) -> None:
+    pair = await keys_of(lake, "ann", allow("fs:*"))
+
+    with asked_as(app, (pair[0], "x" * 40)) as client:
+        answer = await client.get("/lake/main/a")
+
+    assert answer.status_code == 403
+    assert "<Code>SignatureDoesNotMatch</Code>" in answer.text
+    newest = state.audit.read(AuditQuery())[0][0]
+    assert (newest.allowed, newest.status, newest.through) == (False, 403, f"key {pair[0]}")
+
+
+async def test_a_host_of_the_gateway_names_the_bucket(tmp_path: Path) -> None:
+    options = S3Options(domains=("s3.example.com",))
+    async with opened(ServerOptions(data_dir=tmp_path, blockstore="mem", store_uri="mem://", s3=options)) as state:
+        app = create_app(state)
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as stranger:
+            pair = (await stranger.post("/setup_lakefs", json={"username": "esti"})).json()
+            anonymous = await stranger.get("http://lake.main.s3.example.com/a")
+            assert (anonymous.status_code, "<Code>AccessDenied</Code>" in anonymous.text) == (403, True)
+            keys = pair["access_key_id"], pair["secret_access_key"]
+            made = {"name": "lake", "storage_namespace": "mem://hosts"}
+            (await stranger.post("/repositories", json=made, auth=keys)).raise_for_status()
+            for host, path in (("lake.main", "/a"), ("lake", "/main/b")):
+                url = f"http://{host}.s3.example.com{path}"
+                (await stranger.put(url, content=b"x", auth=Signer(*keys))).raise_for_status()
+                assert (await stranger.get(url, auth=Signer(*keys))).content == b"x"
+
+
+async def test_a_gateway_of_one_repository_takes_buckets_for_its_branches(tmp_path: Path) -> None:
+    options = S3Options(repository="lake")
+    async with opened(ServerOptions(data_dir=tmp_path, blockstore="mem", store_uri="mem://", s3=options)) as state:
+        transport = httpx.ASGITransport(app=create_app(state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            pair = (await client.post("/api/v1/setup_lakefs", json={"username": "esti"})).json()
+            keys = pair["access_key_id"], pair["secret_access_key"]
+            made = {"name": "lake", "storage_namespace": "mem://single"}
+            (await client.post("/api/v1/repositories", json=made, auth=keys)).raise_for_status()
+            client.auth = Signer(*keys)
+            assert (await client.put("/dev")).status_code == 200
+            assert (await client.put("/dev/main/a", content=b"x")).status_code == 200
+            assert "<Name>dev</Name>" in (await client.get("/")).text
+            assert "<Key>main/a</Key>" in (await client.get("/dev?list-type=2")).text
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"LAKEBED_GATEWAY_DOMAINS": "a b"}, {"LAKEBED_GATEWAY_DOMAINS": "-a"}, {"LAKEBED_GATEWAY_REPOSITORY": "A"}],
+)
+def test_an_impossible_setting_is_refused_at_the_start(environment: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(InvalidGatewaySetting):
+        options_of(tmp_path, environment)
