@@ -3,11 +3,12 @@
 The names below are what a command outside of this folder is made of (`lakebed.examples`).
 """
 
+from lakebed.settings import Settings, read_settings, write_settings
+
 from .failures import Misuse
 from .output import human_duration
 from .progress import bar
 from .session import Session, command, connect
-from .settings import Settings, read_settings, write_settings
 from .tree import app, noun
 
 __all__ = [

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from lakebed.base import LakebedError
+from lakebed.settings import effective_settings
 
 from .session import connect
-from .settings import effective_settings
 from .uris import SCHEME, parse_repository
 
 if TYPE_CHECKING:

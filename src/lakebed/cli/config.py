@@ -10,10 +10,10 @@ import msgspec
 import typer
 
 from lakebed.base import AlreadyExists
+from lakebed.settings import ENDPOINT_DEFAULT, VARIABLES, Settings, read_settings, settings_path, write_settings
 
 from .failures import Misuse
 from .session import Session, command
-from .settings import ENDPOINT_DEFAULT, VARIABLES, Settings, read_settings, settings_path, write_settings
 from .tree import noun
 
 app = noun("Store and show the endpoint and the credentials.")

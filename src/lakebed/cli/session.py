@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from lakebed.base import Denied, LakebedError, exit_code
+from lakebed.settings import Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
 from .output import columns_of, fields, json_array, json_record
-from .settings import Settings, effective_settings, source_of
 from .uris import is_uri
 
 if TYPE_CHECKING:

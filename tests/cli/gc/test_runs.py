@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from lakebed.cli.settings import read_settings
 from lakebed.client import Client, Credentials, path_to
 from lakebed.gc import protocol
 from lakebed.gc.protocol import CommitCounts, Plan, RangeCounts, RunKind, Total, Totals, encode_plan, plan_path
 from lakebed.operations import collectors
+from lakebed.settings import read_settings
 from tests.cli.conftest import Shell
 
 PLANNED = "06gvsk16dis1i19se31f"

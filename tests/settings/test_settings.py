@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.cli.settings import (
+from lakebed.settings import (
     ENDPOINT_DEFAULT,
     BadSettings,
     Settings,

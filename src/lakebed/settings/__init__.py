@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from .failures import Misuse
+from lakebed.base import Invalid
 
 ENDPOINT_DEFAULT: Final = "http://127.0.0.1:8000"
 VARIABLES: Final = {
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     secret_access_key: str = ""
 
 
-class BadSettings(Misuse):
+class BadSettings(Invalid):
     """The configuration file cannot be understood."""
 
 
