@@ -102,6 +102,11 @@ class Permissions:
         self._delegation = delegation
         self._verdicts: dict[str, _Verdict] = {}
 
+    @classmethod
+    def everything(cls, user_id: str) -> Permissions:
+        """Return the permission to do anything."""
+        return cls(user_id, [Statement(effect="allow", actions=(EVERYTHING,), resource=EVERYTHING)])
+
     def within(self, delegation: Delegation) -> Permissions:
         """Return the part of these permissions that the delegation covers."""
         return Permissions(

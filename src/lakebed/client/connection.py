@@ -224,6 +224,8 @@ class Connection:
         again: bool,
         creates: bool,
     ) -> Iterator[httpx.Response]:
+        if self._http.is_closed:
+            raise Invalid("the connection was closed", request=f"{method} {path}")
         url = self.endpoint + path + (f"?{query_string(query)}" if query else "")
         own = {**headers, **({"Content-Type": "application/json"} if isinstance(content, bytes) else {})}
 

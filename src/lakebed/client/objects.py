@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from lakebed.base import Unavailable
 from lakebed.operations import objects
 from lakebed.wire import ObjectCopyCreation, ObjectError, ObjectStats, PathList
 
@@ -43,15 +44,22 @@ class Objects:
         query: Query = {"prefix": prefix or None, "delimiter": delimiter or None, "after": after}
         return listing(self._connection, objects.LIST_OBJECTS, repository, ref, query=query, limit=limit)
 
-    def read(self, repository: str, ref: str, path: str, *, start: int = 0, end: int | None = None) -> bytes:
+    def read(
+        self, repository: str, ref: str, path: str, *, start: int = 0, end: int | None = None, checksum: str = ""
+    ) -> bytes:
         """Return the object or, half open, its bytes from `start` to `end`, in memory.
 
-        `Files.download` is for big ones.
+        `checksum`: of the object that the range is wanted of. `Files.download` is for big ones.
+
+        Raises:
+            Unavailable: the path has another object than that of `checksum`.
         """
         headers = {} if start == 0 and end is None else {"Range": byte_range(start, end)}
         with self._connection.open(
             objects.GET_OBJECT, repository, ref, query={"path": path}, headers=headers
         ) as response:
+            if checksum and response.headers.get("ETag", "").strip('"') != checksum:
+                raise Unavailable(f"{path} changed while it was being read: open it again", path=path)
             if headers and response.status_code != 206:
                 raise Damaged(f"{path}: asked for a part, the server sent all of it", path=path)
             return response.read()

@@ -25,14 +25,17 @@ class Branches:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, repository: str, name: str, *, source: str) -> str:
+    def create(self, repository: str, name: str, *, source: str, hidden: bool = False) -> str:
         """Name the commit that `source` (any ref expression) stands for, and return its id. Copies no data.
+
+        `hidden`: listings leave it out.
 
         Raises:
             Taken: there is such a branch.
             Missing: no such repository or source.
         """
-        return self._connection.do(history.CREATE_BRANCH, repository, body=BranchCreation(name=name, source=source))
+        body = BranchCreation(name=name, source=source, hidden=hidden)
+        return self._connection.do(history.CREATE_BRANCH, repository, body=body)
 
     def get(self, repository: str, name: str) -> Ref:
         return self._connection.do(history.GET_BRANCH, repository, name)

@@ -1,0 +1,436 @@
+"""`lakebed://repository/ref/path` for fsspec, and so for pandas, pyarrow, Polars, DuckDB and Dask.
+
+    pandas.read_parquet("lakebed://flights/main/2024.parquet")
+    fsspec.filesystem("lakebed", folder="./lake")       # a folder of this machine, with no server
+
+Folders are what slashes in paths make of them: none is ever empty, and `mkdir` does nothing. Writing, moving and
+deleting change a branch and commit nothing, except inside `with fs.transaction:`, which commits all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from fsspec.callbacks import DEFAULT_CALLBACK, Callback
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.transaction import Transaction as FileTransaction
+
+from lakebed import wire
+from lakebed.base import AlreadyExists, Denied, NotFound
+
+from .files import ObjectReader, ObjectWriter
+from .lake import Lake, connect
+from .local import open_local
+from .refs import TYPE_DEFAULT, Branch, Ref
+
+BLOCK_BYTES: Final = 4 << 20
+Info = dict[str, Any]
+
+
+class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The files of all refs of a lake: below the root repositories, below these refs, below these paths.
+
+    `endpoint`, `access_key_id`, `secret_access_key`: as `lakebed.connect`. `folder`: as `lakebed.open_local`, in place
+    of a server. `lake`: one that is open already, which its owner closes. `commit_message`: of transactions.
+    """
+
+    protocol = "lakebed"
+    root_marker = ""
+    # A listing that another writer made stale would hide files from readers.
+    use_listings_cache = False
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        folder: str | None = None,
+        lake: Lake | None = None,
+        commit_message: str = "written through fsspec",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if lake is not None:
+            self.lake = lake
+        elif folder is not None:
+            self.lake = open_local(folder)
+        else:
+            self.lake = connect(endpoint, access_key_id=access_key_id, secret_access_key=secret_access_key)
+        self.commit_message = commit_message
+        self.written: dict[tuple[str, str], Branch] = {}
+        """The hidden branch of each branch that the transaction under way wrote to."""
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        text = str(os.fspath(path))
+        return text.removeprefix("lakebed://").removeprefix("lakebed::").strip("/")
+
+    # Reading
+
+    def info(self, path: str, **_: Any) -> Info:
+        """Return name, size and type of a path; of a file also checksum, content_type, metadata and mtime.
+
+        Raises:
+            FileNotFoundError: neither a file nor a folder.
+        """
+        name = self._strip_protocol(path)
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            if not repository:
+                return _folder("")
+            if not ref:
+                self.lake.repository(repository)
+                return _folder(name)
+            at = self._ref(repository, ref)
+            if not key:
+                at.commit_record()
+                return _folder(name)
+            try:
+                return _file(f"{repository}/{ref}/", at.stat(key))
+            except NotFound:
+                if next(at.list(f"{key}/", limit=1), None) is None:
+                    raise
+                return _folder(name)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Info] | list[str]:
+        """List a folder, or the file itself.
+
+        Raises:
+            FileNotFoundError: neither a file nor a folder.
+        """
+        found = self._listed(self._strip_protocol(path))
+        return found if detail else [each["name"] for each in found]
+
+    def _listed(self, name: str) -> list[Info]:
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            if not repository:
+                return [_folder(found.name) for found in self.lake.repositories()]
+            if not ref:
+                known = self.lake.repository(repository)
+                return [_folder(f"{repository}/{found}") for found in (*known.branches(), *known.tags())]
+            at, above = self._ref(repository, ref), f"{repository}/{ref}/"
+            folder = f"{key}/" if key else ""
+            rows = [row for row in at.list(folder, delimiter="/") if row.path != folder]
+        if rows:
+            return [_file(above, row) for row in rows]
+        found = self.info(name)
+        return [] if found["type"] == "directory" else [found]
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **options: Any,
+    ) -> Any:
+        """List every file below a path, a thousand a request, whatever the depth."""
+        name = self._strip_protocol(path)
+        repository, ref, key = _split(name)
+        if maxdepth is not None or withdirs or not ref:
+            return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+        above = f"{repository}/{ref}/"
+        prefix = (f"{key}/" if key else "") + options.get("prefix", "")
+        with _os_errors(name):
+            found = {above + row.path: _file(above, row) for row in self._ref(repository, ref).list(prefix)}
+        if not found and key and self.exists(name) and (own := self.info(name))["type"] == "file":
+            found = {own["name"]: own}
+        return found if detail else sorted(found)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        name = self._strip_protocol(path)
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            if (start or 0) < 0 or (end or 0) < 0:
+                size = self._ref(repository, ref).stat(key).size_bytes or 0
+                start = max(0, size + start) if start is not None and start < 0 else start
+                end = max(0, size + end) if end is not None and end < 0 else end
+            if end is not None and end <= (start or 0):
+                return b""
+            return self._ref(repository, ref).read(key, start=start or 0, end=end)
+
+    def get_file(
+        self, rpath: str, lpath: Any, callback: Callback = DEFAULT_CALLBACK, outfile: Any = None, **_: Any
+    ) -> None:
+        name = self._strip_protocol(rpath)
+        if outfile is None and self.isdir(name):
+            Path(lpath).mkdir(parents=True, exist_ok=True)
+            return
+        repository, ref, key = _split(name)
+        files = self.lake.client.files
+        at = self._ref(repository, ref).name
+        with _os_errors(name):
+            if outfile is not None:
+                files.download_to(repository, at, key, outfile, progress=callback.relative_update)
+                return
+            target = Path(lpath)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.download(repository, at, key, target, progress=callback.relative_update)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> io.IOBase:
+        repository, ref, key = _split(path)
+        if not key:
+            raise IsADirectoryError(path)
+        with _os_errors(path):
+            if mode == "rb":
+                reader = ObjectReader(self.lake.client, repository, self._ref(repository, ref).name, key)
+                kind = options.get("cache_type", "readahead")
+                return _Reading(self, path, reader, block_size or BLOCK_BYTES, kind, cache_options)
+            if mode not in {"wb", "xb"}:
+                raise NotImplementedError(f"{mode!r}: objects are read (rb) and written whole (wb, xb)")
+            branch = self._branch(repository, ref)
+            if mode == "xb" and branch.exists(key):
+                raise FileExistsError(path)
+            return _Writing(
+                self.lake.client,
+                repository,
+                branch.name,
+                key,
+                content_type=options.get("content_type", TYPE_DEFAULT),
+                metadata=options.get("metadata"),
+                if_absent=mode == "xb",
+            )
+
+    # Writing
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        name = self._strip_protocol(path)
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            self._branch(repository, ref).write(
+                key,
+                bytes(value),
+                content_type=options.get("content_type", TYPE_DEFAULT),
+                metadata=options.get("metadata"),
+                if_absent=mode == "create",
+            )
+
+    def put_file(
+        self,
+        lpath: Any,
+        rpath: str,
+        callback: Callback = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        **options: Any,
+    ) -> None:
+        source, name = Path(lpath), self._strip_protocol(rpath)
+        if source.is_dir():
+            return
+        repository, ref, key = _split(name)
+        callback.set_size(source.stat().st_size)
+        with _os_errors(name):
+            self.lake.client.files.upload(
+                repository,
+                self._branch(repository, ref).name,
+                key,
+                source,
+                content_type=options.get("content_type", TYPE_DEFAULT),
+                metadata=options.get("metadata"),
+                if_absent=mode == "create",
+                progress=callback.relative_update,
+            )
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy a file: within a repository by the server, else through this process."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        repository, ref, key = _split(source)
+        other, branch, path = _split(target)
+        if not self.isfile(source):
+            if self.isdir(source):
+                return  # Folders are made by what lies in them.
+            raise FileNotFoundError(source)
+        with _os_errors(source):
+            if repository == other:
+                self._branch(other, branch).copy(key, path, source_ref=self._ref(repository, ref))
+                return
+        with self.open(source, "rb") as reader, self.open(target, "wb") as writer:
+            shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+
+    def rm_file(self, path: str) -> None:
+        """
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        name = self._strip_protocol(path)
+        repository, ref, key = _split(name)
+        with _os_errors(name):
+            branch = self._branch(repository, ref)
+            branch.stat(key)
+            branch.delete(key)
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files, a thousand a request. Repositories and refs are not files: they stay.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            PermissionError: the path names a repository or the root.
+        """
+        by_branch: dict[tuple[str, str], list[str]] = {}
+        for each in [path] if isinstance(path, str | os.PathLike) else path:
+            if not _split(self._strip_protocol(each))[1]:
+                raise PermissionError(f"{each}: a repository is not deleted through its files")
+        for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
+            repository, ref, key = _split(name)
+            if key:
+                by_branch.setdefault((repository, ref), []).append(key)
+        for (repository, ref), keys in by_branch.items():
+            with _os_errors(f"{repository}/{ref}"):
+                self._branch(repository, ref).delete(*keys)
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Do nothing: a folder is there when a file lies in it."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing, as `mkdir`."""
+
+    def rmdir(self, path: str) -> None:
+        """Do nothing: a folder goes with its last file."""
+
+    # What a file is
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
+
+    created = modified
+
+    def ukey(self, path: str) -> str:
+        """Return the checksum of a file, which changes with its bytes."""
+        return str(self.info(path).get("checksum", ""))
+
+    # Transactions
+
+    def _ref(self, repository: str, ref: str) -> Ref:
+        """Return where a ref is read: in a transaction that wrote to it, as that transaction sees it."""
+        return self.written.get((repository, ref)) or Ref(self.lake.client, repository, ref)
+
+    def _branch(self, repository: str, name: str) -> Branch:
+        """Return where a branch is written: in a transaction, a hidden branch of its own."""
+        if not name:
+            raise IsADirectoryError(repository)
+        at = (repository, name)
+        if self._intrans and at not in self.written:
+            self.written[at] = self.transaction.begin(Branch(self.lake.client, repository, name))
+        return self.written.get(at) or Branch(self.lake.client, repository, name)
+
+
+class BranchTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no types
+    """`with fs.transaction:` one commit on each branch that was written to, or none where the block raises.
+
+    Each branch is committed by itself: where two were written, the second may conflict after the first is done.
+    """
+
+    def __init__(self, fs: LakebedFileSystem) -> None:
+        super().__init__(fs)
+        self._open_ones = ExitStack()
+
+    def begin(self, branch: Branch) -> Branch:
+        return self._open_ones.enter_context(branch.transaction(self.fs.commit_message))
+
+    def complete(self, commit: bool = True) -> None:
+        """
+        Raises:
+            Conflict: another writer changed the same paths meanwhile.
+        """
+        self.files.clear()  # Their writers wrote to the hidden branches, by themselves.
+        self.fs.written = {}
+        self.fs._intrans = False  # noqa: SLF001 - fsspec's own transactions do the same
+        stack = self._open_ones.pop_all()
+        if commit:
+            stack.close()
+        else:
+            stack.__exit__(_Undone, _Undone(), None)
+
+
+LakebedFileSystem.transaction_type = BranchTransaction
+
+
+class _Undone(Exception):
+    """Ends the hidden branches of a transaction that is not to be committed."""
+
+
+class _Reading(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """An object under the block cache that the caller chose."""
+
+    def __init__(
+        self,
+        fs: LakebedFileSystem,
+        path: str,
+        reader: ObjectReader,
+        block_size: int,
+        cache_type: str,
+        cache_options: Mapping[str, Any] | None,
+    ) -> None:
+        self._reader = reader
+        super().__init__(
+            fs, path, "rb", block_size, cache_type=cache_type, cache_options=cache_options, size=reader.size
+        )
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        with _os_errors(self.path):
+            return self._reader.read_range(start, min(end, self._reader.size)) if start < self._reader.size else b""
+
+
+class _Writing(ObjectWriter):
+    def close(self) -> None:
+        with _os_errors(self.name):
+            super().close()
+
+    def commit(self) -> None:
+        """Do nothing: fsspec calls it at the end of a transaction, whose branch has the object already."""
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    repository, _, rest = name.partition("/")
+    ref, _, key = rest.partition("/")
+    return repository, ref, key
+
+
+def _folder(name: str) -> Info:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _file(above: str, stats: wire.ObjectStats) -> Info:
+    if stats.path_type == "common_prefix":
+        return _folder(above + stats.path.rstrip("/"))
+    return {
+        "name": above + stats.path,
+        "size": stats.size_bytes or 0,
+        "type": "file",
+        "checksum": stats.checksum,
+        "content_type": stats.content_type,
+        "metadata": stats.metadata or {},
+        "mtime": stats.mtime,
+    }
+
+
+@contextmanager
+def _os_errors(name: str) -> Iterator[None]:
+    """Turn our errors into those of Python's own files, which fsspec and its users look for."""
+    try:
+        yield
+    except NotFound as error:
+        raise FileNotFoundError(f"{name}: {error}") from error
+    except AlreadyExists as error:
+        raise FileExistsError(f"{name}: {error}") from error
+    except Denied as error:
+        raise PermissionError(f"{name}: {error}") from error

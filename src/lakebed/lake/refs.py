@@ -1,0 +1,336 @@
+"""What can be read (a ref), what can be written (a branch), and writing all of it or nothing (a transaction)."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TextIO, TypeVar, cast, overload
+
+from lakebed import wire
+from lakebed.base import Conflict, Invalid, LakebedError, NotFound
+from lakebed.client import Client, Strategy
+
+from .files import ObjectReader, ObjectWriter, TextWriter
+
+R = TypeVar("R")
+
+BUFFER_BYTES: Final = 1 << 20
+TYPE_DEFAULT: Final = "application/octet-stream"
+
+
+class Ref:
+    """What a branch, tag, commit id or expression such as `main~2` names. It is looked up anew by each call."""
+
+    def __init__(self, client: Client, repository: str, name: str) -> None:
+        self._client = client
+        self.repository = repository
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.repository!r}, {self.name!r})"
+
+    def commit_record(self) -> wire.Commit:
+        """Return the commit that it names now.
+
+        Raises:
+            NotFound: there is no such ref.
+        """
+        return self._client.history.get(self.repository, self.name)
+
+    def log(self, *, limit: int | None = None, prefixes: Sequence[str] = ()) -> Iterator[wire.Commit]:
+        """Yield commits, newest first; with prefixes only those that changed something below one of them."""
+        return self._client.history.log(self.repository, self.name, limit=limit, prefixes=[*prefixes])
+
+    def diff(self, other: str | Ref, *, prefix: str = "", two_dot: bool = False) -> Iterator[wire.Diff]:
+        """Yield what changed on `other` since it parted from this, by path; or, `two_dot`, all that differs."""
+        return self._client.history.diff(self.repository, self.name, str(other), prefix=prefix, two_dot=two_dot)
+
+    def list(
+        self, prefix: str = "", *, delimiter: str = "", after: str = "", limit: int | None = None
+    ) -> Iterator[wire.ObjectStats]:
+        """Yield objects by path, in byte order. With a delimiter, what goes on after it is one common prefix."""
+        return self._client.objects.list(
+            self.repository, self.name, prefix=prefix, delimiter=delimiter, after=after, limit=limit
+        )
+
+    def stat(self, path: str) -> wire.ObjectStats:
+        """
+        Raises:
+            NotFound: there is no such object, or no such ref.
+        """
+        return self._client.objects.stat(self.repository, self.name, path)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such an object. A missing ref or repository counts as no."""
+        try:
+            self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    def read(self, path: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """Return an object's bytes, or half open those from `start` to `end`, in memory."""
+        return self._client.objects.read(self.repository, self.name, path, start=start, end=end)
+
+    def download(self, path: str, target: str | Path) -> int:
+        """Fetch an object into a file, all or nothing, checked; its size in bytes. Folders above it must exist.
+
+        Raises:
+            NotFound: there is no such object.
+            Corrupt: what arrived is not what was announced.
+        """
+        return self._client.files.download(self.repository, self.name, path, Path(target))
+
+    @overload
+    def open(self, path: str, mode: Literal["rb"] = "rb", *, encoding: str = "utf-8") -> BinaryIO: ...
+
+    @overload
+    def open(self, path: str, mode: Literal["r"], *, encoding: str = "utf-8") -> TextIO: ...
+
+    def open(self, path: str, mode: str = "rb", *, encoding: str = "utf-8") -> BinaryIO | TextIO:
+        """Open an object for reading. Seeking costs nothing; a read that meets a newer object raises Unavailable."""
+        if mode not in {"r", "rb"}:
+            raise Invalid(f"{mode!r}: {self.name} can be read ('r', 'rb'); only a branch can be written")
+        reader = io.BufferedReader(ObjectReader(self._client, self.repository, self.name, path), BUFFER_BYTES)
+        return reader if mode == "rb" else io.TextIOWrapper(reader, encoding=encoding)
+
+
+class Branch(Ref):
+    """A ref that can be written."""
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["rb", "wb", "xb"] = "rb",
+        *,
+        encoding: str = "utf-8",
+        content_type: str = TYPE_DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BinaryIO: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["r", "w", "x"],
+        *,
+        encoding: str = "utf-8",
+        content_type: str = TYPE_DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+    ) -> TextIO: ...
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str = "utf-8",
+        content_type: str = TYPE_DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BinaryIO | TextIO:
+        """Open an object, also for writing: w replaces it, x demands that there is none.
+
+        It is written when the file is closed. Where its `with` block ends by an error, it is not written at all.
+        """
+        if mode == "rb":
+            return super().open(path, "rb")
+        if mode == "r":
+            return super().open(path, "r", encoding=encoding)
+        if mode not in {"w", "wb", "x", "xb"}:
+            raise Invalid(f"{mode!r} is no mode of an object: r, rb, w, wb, x or xb (objects are not appended to)")
+        writer = ObjectWriter(
+            self._client,
+            self.repository,
+            self.name,
+            path,
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=mode[0] == "x",
+        )
+        if mode.endswith("b"):
+            return cast("BinaryIO", writer)  # It has all of that type's methods; the type is no protocol.
+        return TextWriter(writer, encoding=encoding)
+
+    def write(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        content_type: str = TYPE_DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+    ) -> wire.ObjectStats:
+        """Write an object from memory.
+
+        Raises:
+            AlreadyExists: `if_absent`, and there is one.
+        """
+        return self._client.objects.write(
+            self.repository, self.name, path, data, content_type=content_type, metadata=metadata, if_absent=if_absent
+        )
+
+    def upload(
+        self,
+        source: str | Path,
+        path: str,
+        *,
+        content_type: str = TYPE_DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+        if_absent: bool = False,
+    ) -> wire.ObjectStats:
+        """Send a file of any size.
+
+        Raises:
+            AlreadyExists: `if_absent`, and there is such an object.
+        """
+        return self._client.files.upload(
+            self.repository,
+            self.name,
+            path,
+            Path(source),
+            content_type=content_type,
+            metadata=metadata,
+            if_absent=if_absent,
+        )
+
+    def copy(self, source: str, path: str, *, source_ref: str | Ref = "") -> wire.ObjectStats:
+        """Copy an object within the repository, from this branch or from `source_ref`; no bytes travel to here."""
+        return self._client.objects.copy(
+            self.repository, source_ref=str(source_ref) or self.name, source=source, branch=self.name, destination=path
+        )
+
+    def delete(self, *paths: str) -> None:
+        """Delete objects; commits keep them. One that is not there counts as deleted.
+
+        Raises:
+            Conflict: some could not be deleted; the error names the first.
+        """
+        if failed := self._client.objects.delete_many(self.repository, self.name, paths):
+            raise Conflict(
+                f"{len(failed)} of {len(paths)} not deleted: {failed[0].path}: {failed[0].message}",
+                paths=[each.path for each in failed],
+            )
+
+    def uncommitted(self, *, prefix: str = "") -> Iterator[wire.Diff]:
+        """Yield the changes that are not committed, by path."""
+        return self._client.history.uncommitted(self.repository, self.name, prefix=prefix)
+
+    def commit(
+        self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False
+    ) -> wire.Commit:
+        """Commit what is uncommitted.
+
+        Raises:
+            Invalid: there is nothing to commit, and not `allow_empty`.
+        """
+        return self._client.history.commit(
+            self.repository, self.name, message, metadata=metadata, allow_empty=allow_empty
+        )
+
+    def reset(self, *, path: str = "", prefix: str = "") -> None:
+        """Forget uncommitted changes: of one path, below a prefix, or all of them."""
+        self._client.branches.reset(self.repository, self.name, path=path, prefix=prefix)
+
+    def merge(
+        self,
+        source: str | Ref,
+        *,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        strategy: Strategy | None = None,
+        squash: bool = False,
+    ) -> str:
+        """Bring what `source` has into this branch; the id of the commit that resulted.
+
+        Raises:
+            Conflict: both changed the same paths, and no strategy names the winner (`source-wins`, `dest-wins`).
+            Invalid: there is nothing to merge, or this branch has uncommitted changes.
+        """
+        return self._client.history.merge(
+            self.repository,
+            str(source),
+            self.name,
+            message=message,
+            metadata=metadata,
+            strategy=strategy,
+            squash=squash,
+        )
+
+    def revert(self, ref: str | Ref, *, parent_number: int = 0) -> None:
+        """Commit the opposite of what `ref` changed."""
+        self._client.branches.revert(self.repository, self.name, ref=str(ref), parent_number=parent_number)
+
+    def cherry_pick(self, ref: str | Ref, *, parent_number: int = 0) -> wire.Commit:
+        """Commit here what `ref` changed."""
+        return self._client.branches.cherry_pick(self.repository, self.name, ref=str(ref), parent_number=parent_number)
+
+    def drop(self) -> None:
+        """Delete the branch and its uncommitted changes; its commits stay until retention takes them."""
+        self._client.branches.delete(self.repository, self.name)
+
+    @contextmanager
+    def transaction(
+        self, message: str, *, metadata: Mapping[str, str] | None = None, strategy: Strategy | None = None
+    ) -> Iterator[Transaction]:
+        """Write to a hidden branch, and bring all of it here as one commit when the block ends: all, or nothing.
+
+        A block that raises, or writes nothing, changes nothing. Its writes are seen by itself alone until it ends. It
+        is a merge: two that write the same bytes to a path do not conflict, and what a block only reads is not checked.
+
+        Raises:
+            Conflict: another writer changed the same paths meanwhile, and no strategy names the winner.
+            Invalid: this branch has uncommitted changes when the block ends.
+            OutcomeUnknown: the answer to the merge was lost; `log` shows whether it took place.
+        """
+        name = f"tx-{secrets.token_hex(12)}"
+        self._client.branches.create(self.repository, name, source=self.name, hidden=True)
+        try:
+            own = Transaction(self._client, self.repository, name)
+            yield own
+            if next(own.uncommitted(), None) is not None:
+                own.commit(message, metadata=metadata)
+                own.result = self.merge(own, message=message, metadata=metadata, strategy=strategy, squash=True)
+        finally:
+            # A branch that stays behind is hidden and harmless, and must not hide the error that ends the block.
+            with suppress(LakebedError):
+                self._client.branches.delete(self.repository, name)
+
+    def transact(
+        self,
+        work: Callable[[Transaction], R],
+        message: str,
+        *,
+        attempts: int = 3,
+        metadata: Mapping[str, str] | None = None,
+        strategy: Strategy | None = None,
+    ) -> R:
+        """Do `work` in a transaction, and again from the new head when it conflicts, at most `attempts` times.
+
+        Raises:
+            Conflict: the last attempt conflicted too.
+        """
+        if attempts < 1:
+            raise Invalid(f"attempts={attempts}: at least one is needed")
+        for left in reversed(range(attempts)):
+            try:
+                with self.transaction(message, metadata=metadata, strategy=strategy) as own:
+                    result = work(own)
+            except Conflict:
+                if not left:
+                    raise
+            else:
+                return result
+        raise AssertionError("the last attempt returns or raises")
+
+
+class Transaction(Branch):
+    """The branch that a transaction writes to. `result`, afterwards: the id of the commit; empty if nothing changed."""
+
+    result: str = ""

@@ -1,0 +1,72 @@
+"""One repository: its branches, tags and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakebed import wire
+from lakebed.base import AlreadyExists
+from lakebed.client import Client
+
+from .refs import Branch, Ref
+
+
+class Repository:
+    """Branches and tags by name. Got from `Lake.repository` or `Lake.create_repository`."""
+
+    def __init__(self, client: Client, record: wire.Repository) -> None:
+        self._client = client
+        self.name = record.id
+        self.default_branch = record.default_branch
+        self.storage = record.storage_namespace
+
+    def __repr__(self) -> str:
+        return f"Repository({self.name!r})"
+
+    def ref(self, expression: str) -> Ref:
+        """Return what a tag, a commit id, or an expression such as `main~2` names. Sends no request."""
+        return Ref(self._client, self.name, expression)
+
+    def branch(self, name: str = "") -> Branch:
+        """Return a branch, by default the default one. Sends no request."""
+        return Branch(self._client, self.name, name or self.default_branch)
+
+    def branches(self, *, prefix: str = "") -> Iterator[Branch]:
+        """Yield branches by name, ascending."""
+        for found in self._client.branches.list(self.name, prefix=prefix):
+            yield self.branch(found.id)
+
+    def create_branch(self, name: str, source: str | Ref = "", *, exist_ok: bool = False) -> Branch:
+        """Make a branch at the commit that `source` names, by default the head of the default branch. Copies no data.
+
+        Raises:
+            AlreadyExists: the name is taken, and not `exist_ok`.
+            NotFound: there is no such source.
+        """
+        try:
+            self._client.branches.create(self.name, name, source=str(source) or self.default_branch)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+        return self.branch(name)
+
+    def tags(self, *, prefix: str = "") -> Iterator[Ref]:
+        """Yield tags by name, ascending."""
+        for found in self._client.tags.list(self.name, prefix=prefix):
+            yield self.ref(found.id)
+
+    def create_tag(self, name: str, ref: str | Ref = "") -> Ref:
+        """Name the commit of `ref`, by default the head of the default branch, for good.
+
+        Raises:
+            AlreadyExists: the name is taken. A tag never moves.
+        """
+        self._client.tags.create(self.name, name, ref=str(ref) or self.default_branch)
+        return self.ref(name)
+
+    def delete_tag(self, name: str) -> None:
+        self._client.tags.delete(self.name, name)
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the records; the objects stay in the storage namespace. `force`: even where it is read-only."""
+        self._client.repositories.delete(self.name, force=force)

@@ -1,0 +1,233 @@
+"""`lakebed://` by fsspec's own tests, and through the programs that open files by it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import fsspec
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+from fsspec.tests.abstract import AbstractFixtures
+from fsspec.tests.abstract.copy import AbstractCopyTests
+from fsspec.tests.abstract.get import AbstractGetTests
+from fsspec.tests.abstract.open import AbstractOpenTests
+from fsspec.tests.abstract.pipe import AbstractPipeTests
+from fsspec.tests.abstract.put import AbstractPutTests
+
+import lakebed
+from lakebed.lake.filesystem import LakebedFileSystem
+
+names = itertools.count()
+TABLE = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+
+
+@pytest.fixture
+def fs(lake: lakebed.Lake) -> LakebedFileSystem:
+    return LakebedFileSystem(lake=lake, skip_instance_cache=True)
+
+
+@pytest.fixture
+def root(repository: lakebed.Repository) -> str:
+    return f"{repository.name}/main"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lakebed.Lake]:
+    with lakebed.open_local(tmp_path_factory.mktemp("lake"), environment={}) as opened:
+        yield opened
+
+
+class Fixtures(AbstractFixtures):  # type: ignore[misc]  # fsspec has no types
+    @pytest.fixture
+    def fs(self, opened: lakebed.Lake) -> LakebedFileSystem:
+        return LakebedFileSystem(lake=opened, skip_instance_cache=True)
+
+    @pytest.fixture
+    def fs_path(self, opened: lakebed.Lake) -> str:
+        return f"{opened.create_repository(f'abstract-{next(names)}').name}/main/tests"
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestCopy(AbstractCopyTests, Fixtures):  # type: ignore[misc]  # fsspec has no types
+    pass
+
+
+class TestGet(AbstractGetTests, Fixtures):  # type: ignore[misc]  # fsspec has no types
+    pass
+
+
+class TestPut(AbstractPutTests, Fixtures):  # type: ignore[misc]  # fsspec has no types
+    pass
+
+
+class TestPipe(AbstractPipeTests, Fixtures):  # type: ignore[misc]  # fsspec has no types
+    pass
+
+
+class TestOpen(AbstractOpenTests, Fixtures):  # type: ignore[misc]  # fsspec has no types
+    pass
+
+
+def test_the_protocol_is_known_to_fsspec_by_its_name() -> None:
+    assert fsspec.get_filesystem_class("lakebed") is LakebedFileSystem
+
+
+def test_what_a_path_is(fs: LakebedFileSystem, root: str, repository: lakebed.Repository) -> None:
+    fs.pipe_file(f"lakebed://{root}/a/b.txt", b"hello", content_type="text/plain", metadata={"k": "v"})
+
+    found = fs.info(f"{root}/a/b.txt")
+    assert (found["name"], found["size"], found["type"]) == (f"{root}/a/b.txt", 5, "file")
+    assert (found["content_type"], found["metadata"]) == ("text/plain", {"k": "v"})
+    assert fs.ukey(f"{root}/a/b.txt") == found["checksum"] == repository.branch().stat("a/b.txt").checksum
+    assert fs.modified(f"{root}/a/b.txt").timestamp() == found["mtime"]
+    assert [fs.isdir(path) for path in ("", repository.name, root, f"{root}/a", f"{root}/b")] == [True] * 4 + [False]
+    assert fs.ls(root, detail=False) == [f"{root}/a"]
+    assert root in fs.ls(repository.name, detail=False)
+    assert repository.name in fs.ls("lakebed://", detail=False)
+    with pytest.raises(FileNotFoundError):
+        fs.info(f"{root}/none")
+    with pytest.raises(FileNotFoundError):
+        fs.ls(f"{repository.name}/nobranch")
+    with pytest.raises(FileNotFoundError):
+        fs.open(f"{root}/none")
+
+
+def test_finding_and_globbing(fs: LakebedFileSystem, root: str) -> None:
+    for path in ("x/1.csv", "x/2.csv", "x/y/3.csv", "xy/4.csv", "5.txt"):
+        fs.pipe_file(f"{root}/{path}", b"1")
+
+    assert fs.find(f"{root}/x") == [f"{root}/{each}" for each in ("x/1.csv", "x/2.csv", "x/y/3.csv")]
+    assert fs.find(f"{root}/5.txt") == [f"{root}/5.txt"]
+    assert fs.glob(f"{root}/x/*.csv") == [f"{root}/x/1.csv", f"{root}/x/2.csv"]
+    assert len(fs.glob(f"{root}/**/*.csv")) == 4
+    assert fs.du(root) == 5
+    found = fs.find(root, maxdepth=1, withdirs=True)
+    assert found == [root, *(f"{root}/{each}" for each in ("5.txt", "x", "xy"))]
+
+
+def test_parts_of_a_file(fs: LakebedFileSystem, root: str) -> None:
+    fs.pipe_file(f"{root}/a", b"0123456789")
+
+    assert fs.cat_file(f"{root}/a", 2, 5) == b"234"
+    assert fs.cat_file(f"{root}/a", -3) == b"789"
+    assert fs.cat_file(f"{root}/a", 1, -1) == b"12345678"
+    assert fs.cat_file(f"{root}/a", 5, 2) == b""
+    for cache in ("readahead", "blockcache", "bytes", "none"):
+        with fs.open(f"{root}/a", cache_type=cache, block_size=3) as file:
+            file.seek(4)
+            assert file.read(4) == b"4567"
+
+
+def test_moving_and_deleting(fs: LakebedFileSystem, root: str, repository: lakebed.Repository) -> None:
+    for path in ("d/1", "d/2", "keep"):
+        fs.pipe_file(f"{root}/{path}", path.encode())
+    fs.mv(f"{root}/d", f"{root}/e", recursive=True)
+
+    assert fs.find(root) == [f"{root}/e/1", f"{root}/e/2", f"{root}/keep"]
+    fs.rm(f"{root}/e", recursive=True)
+    assert fs.find(root) == [f"{root}/keep"]
+    with pytest.raises(FileNotFoundError):
+        fs.rm_file(f"{root}/e/1")
+    for whole in (repository.name, "lakebed://"):
+        with pytest.raises(PermissionError):
+            fs.rm(whole, recursive=True)
+    assert fs.exists(f"{root}/keep")
+
+
+def test_a_copy_into_another_repository_carries_the_bytes(
+    fs: LakebedFileSystem, root: str, lake: lakebed.Lake, repository: lakebed.Repository
+) -> None:
+    other = lake.create_repository(f"{repository.name}-other")
+    fs.pipe_file(f"{root}/a", b"bytes")
+    fs.cp_file(f"{root}/a", f"{other.name}/main/b")
+
+    assert other.branch().read("b") == b"bytes"
+
+
+def test_a_transaction_of_files_is_one_commit_or_nothing(
+    fs: LakebedFileSystem, root: str, repository: lakebed.Repository
+) -> None:
+    main = repository.branch()
+    with fs.transaction:
+        with fs.open(f"{root}/a", "wb") as file:
+            file.write(b"1")
+        fs.pipe_file(f"{root}/b", b"2")
+        assert fs.cat_file(f"{root}/a") == b"1"
+        assert not main.exists("a")
+    assert main.read("a") + main.read("b") == b"12"
+    assert [commit.message for commit in main.log(limit=1)] == ["written through fsspec"]
+
+    def fail() -> None:
+        with fs.transaction:
+            fs.pipe_file(f"{root}/a", b"changed")
+            fs.rm_file(f"{root}/b")
+            raise RuntimeError("the job failed")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert main.read("a") + main.read("b") == b"12"
+    assert [branch.name for branch in repository.branches()] == ["main"]
+    fs.pipe_file(f"{root}/c", b"outside")
+    assert main.read("c") == b"outside"
+
+
+def test_a_file_is_read_and_written_whole(fs: LakebedFileSystem, root: str) -> None:
+    with pytest.raises(NotImplementedError, match="written whole"):
+        fs.open(f"{root}/a", "ab")
+    with pytest.raises(IsADirectoryError):
+        fs.open(root, "rb")
+    with pytest.raises(FileNotFoundError), fs.open(f"{root.split('/', maxsplit=1)[0]}/main~0/a", "wb") as file:
+        file.write(b"a commit cannot be written")
+
+
+class Folder:
+    """A lake in a folder, as the storage options that programs take."""
+
+    def __init__(self, path: Path) -> None:
+        self.options = {"folder": str(path)}
+        fsspec.filesystem("lakebed", **self.options).lake.create_repository("data")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path / "lake")
+    yield made
+    fsspec.filesystem("lakebed", **made.options).lake.close()
+    LakebedFileSystem.clear_instance_cache()
+
+
+def test_pandas_reads_and_writes(folder: Folder) -> None:
+    frame = TABLE.to_pandas()
+    frame.to_parquet("lakebed://data/main/t.parquet", storage_options=folder.options)
+    frame.to_csv("lakebed://data/main/t.csv", index=False, storage_options=folder.options)
+
+    assert pd.read_parquet("lakebed://data/main/t.parquet", storage_options=folder.options).equals(frame)
+    assert pd.read_csv("lakebed://data/main/t.csv", storage_options=folder.options).equals(frame)
+
+
+def test_pyarrow_polars_and_duckdb_read_what_pyarrow_writes(folder: Folder) -> None:
+    fs = fsspec.filesystem("lakebed", **folder.options)
+    for month in ("01", "02"):
+        pa.dataset.write_dataset(TABLE, f"data/main/t/month={month}", filesystem=fs, format="parquet")
+
+    rows = pa.dataset.dataset("data/main/t", filesystem=fs, format="parquet", partitioning="hive").to_table()
+    assert rows.num_rows == 6
+    with fs.open(fs.find("data/main/t")[0]) as file:
+        assert pl.read_parquet(io.BytesIO(file.read())).height == 3
+    paths = [f"lakebed://{path}" for path in fs.find("data/main/t")]
+    assert pl.read_parquet(paths[0], storage_options=folder.options, use_pyarrow=True).height == 3
+    connection = duckdb.connect()
+    connection.register_filesystem(fs)
+    assert connection.sql("select sum(id) from read_parquet('lakebed://data/main/t/*/*.parquet')").fetchall() == [(12,)]
+    connection.close()
