@@ -281,7 +281,7 @@ class Branch(Ref):
     ) -> Iterator[Transaction]:
         """Write to a hidden branch, and bring all of it here as one commit when the block ends: all, or nothing.
 
-        A block that raises, or writes nothing, changes nothing. Its writes are seen by itself alone until it ends. It
+        It begins from the last commit. A block that raises, or writes nothing, changes nothing. Its writes are seen by itself alone until it ends. It
         is a merge: two that write the same bytes to a path do not conflict, and what a block only reads is not checked.
 
         Raises:
