@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lakebed.base import CommitId, RunState, from_row
+from lakebed.base import CommitId, Row, RunState, from_row
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
+    ClaimReason,
     RefState,
     RunRecord,
     SweptRecord,
@@ -25,6 +26,7 @@ from lakebed.versions import (
     UploadState,
     decode_cell,
     decode_record,
+    is_exclusive,
     is_gone,
     keys,
 )
@@ -35,6 +37,7 @@ from .views import PARTITION, UID, View
 
 PROMISES: Final = b"(promises)"
 """A partition of the simulation's own: versions of rules of which their setter was told that they count at once."""
+TOKENS: Final = PARTITION + b"/"
 _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
 
@@ -85,6 +88,43 @@ def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | No
         raise Violation(f"rules of version {max(promised)} counted, and a run takes commits by those of {version}")
 
 
+def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """Of an exclusive cell in whose token nothing else could be found, no other cell and no commit names the address.
+
+    A token that a freeze retired is left out, and what a commit that claims the token holds at the path.
+
+    Raises:
+        Violation: something names it.
+    """
+    if new is None or not (partition.startswith(TOKENS) or (partition == PARTITION and key.startswith(keys.BRANCH))):
+        return
+    view = View(disk)
+    cells = [(token, *found) for token in view.token_partitions() for found in _cells(disk, token)]
+    marked = [(token, path, row) for token, path, flags, row in cells if is_exclusive(flags) and not is_gone(flags)]
+    if not marked:
+        return
+    held = {keys.token_partition(UID, token) for branch in view.branches().values() for token in branch.tokens()}
+    named: dict[str, set[tuple[bytes, bytes]]] = {}
+    for token, path, flags, row in cells:
+        if token in held and not is_gone(flags):
+            named.setdefault(from_row(row).address, set()).add((token, path))
+    committed = _committed(disk, view)
+    for token, path, row in marked:
+        address = from_row(row).address
+        claims = [one for one in view.claims() if token in {keys.token_partition(UID, mine) for mine in one.tokens}]
+        if any(claim.why is ClaimReason.FREEZE for claim in claims):
+            continue
+        taken = [claim.commit_id for claim in claims if claim.commit_id]
+        if any((path, row) in _rows(disk, view, commit_id) for commit_id in taken):
+            continue
+        if address in committed or named.get(address, set()) - {(token, path)}:
+            raise Violation(f"{address} at {path!r} is marked exclusive, and something else names it")
+
+
+def _cells(disk: Disk, token: bytes) -> list[tuple[bytes, int, Row]]:
+    return [(path, *decode_cell(value)) for path, value in disk.cells.get(token, {}).items()]
+
+
 def garbage_goes(ending: Ending) -> None:
     """Invariant 6, after full runs: only reachable objects are left."""
     left = {key for key in ending.disk.objectstore if key.startswith("data/")}
@@ -111,6 +151,13 @@ def reachable(disk: Disk) -> set[str]:
                 flags, row = decode_cell(value)
                 if not is_gone(flags):
                     found.add(from_row(row).address)
+    return found | _committed(disk, view)
+
+
+def _committed(disk: Disk, view: View) -> set[str]:
+    """Addresses that commits in histories name."""
+    found: set[str] = set()
+    branches = view.branches()
     held = disk.cells.get(PARTITION, {})
     tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
     refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
@@ -125,10 +172,12 @@ def reachable(disk: Disk) -> set[str]:
 
 
 def _addresses(disk: Disk, view: View, commit_id: CommitId) -> set[str]:
+    return {from_row(row).address for _, row in _rows(disk, view, commit_id)}
+
+
+def _rows(disk: Disk, view: View, commit_id: CommitId) -> list[tuple[bytes, Row]]:
     metarange = view.commit(commit_id).metarange_id
-    if not metarange:
-        return set()
-    return {from_row(row).address for _, row in disk.objectstore[metarange_key(metarange)][0]}
+    return list(disk.objectstore[metarange_key(metarange)][0]) if metarange else []
 
 
 def _histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:

@@ -23,6 +23,7 @@ from .reachable import (
     addresses_are_fresh,
     deletes_spare_open_uploads,
     garbage_goes,
+    marks_are_true,
     nothing_reachable_is_deleted,
     sweeps_keep_promises,
 )
@@ -177,7 +178,7 @@ def scene(
         await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
-    moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises)
+    moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises, marks_are_true)
     return Scene(
         name=name,
         actors=actors,

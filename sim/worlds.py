@@ -153,6 +153,9 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
     yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_LOSS
     yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_LOSS
+    copies_it = client("v", copy("w3", "a", "b", "3"))
+    own = client("u", upload("w2", "a", "2"))
+    yield scene("uploader, copier of what it uploads", own, copies_it, staged=[write("w0", "c", "0")]), _ALL
     late = client("r", run("r1", fences=True))
     u = client("u", upload("w2", "a", "2"))
     yield scene("uploader, run that fences", u, late, staged=[write("w1", "a", "1")]), _ALL

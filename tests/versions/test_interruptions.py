@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
-from lakebed.kv import Held, Predicate, StoreUnavailable
-from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.kv import StoreUnavailable
 from lakebed.versions import (
     CommitExpired,
     CopyRecord,
@@ -31,47 +30,7 @@ from lakebed.versions import (
 )
 from tests.clocks import TurnableClock
 
-from .conftest import body
-
-Hook = Callable[[], Awaitable[None]]
-
-
-class HookedStore(MemoryStore):
-    """Before the next operation of this name on a key that begins so, does something else; once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._hooks: list[tuple[str, bytes, Hook]] = []
-
-    def before(self, operation: str, key: bytes, hook: Hook) -> None:
-        self._hooks.append((operation, key, hook))
-
-    async def get(self, partition: bytes, key: bytes) -> Held | None:
-        await self._stop_at("get", key)
-        return await super().get(partition, key)
-
-    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        await self._stop_at("set", key)
-        await super().set(partition, key, value)
-
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
-        await self._stop_at("set_if", key)
-        return await super().set_if(partition, key, value, predicate)
-
-    async def delete(self, partition: bytes, key: bytes) -> None:
-        await self._stop_at("delete", key)
-        await super().delete(partition, key)
-
-    async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        await self._stop_at("delete_if", key)
-        await super().delete_if(partition, key, predicate)
-
-    async def _stop_at(self, operation: str, key: bytes) -> None:
-        for hook in self._hooks:
-            if hook[0] == operation and key.startswith(hook[1]):
-                self._hooks.remove(hook)
-                await hook[2]()
-                return
+from .conftest import HookedStore, body
 
 
 async def unreachable() -> None:

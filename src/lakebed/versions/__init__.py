@@ -19,7 +19,18 @@ from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 
 from . import keys
-from .cells import DOOMED, EXCLUSIVE, TOMBSTONE, Cell, cell_columns, decode_cell, decode_cells, encode_cell, is_gone
+from .cells import (
+    DOOMED,
+    EXCLUSIVE,
+    TOMBSTONE,
+    Cell,
+    cell_columns,
+    decode_cell,
+    decode_cells,
+    encode_cell,
+    is_exclusive,
+    is_gone,
+)
 from .cleanup import Cleaned, Cleanup
 from .commits.committer import Committer
 from .commits.merger import STRATEGY_KEY, Merger, Strategy
@@ -38,7 +49,6 @@ from .errors import (
     InvalidNote,
     MergeConflict,
     NoChanges,
-    ParentWanted,
     PathExists,
     PathNotFound,
     PreconditionFailed,
@@ -54,6 +64,7 @@ from .inventory import Inventory, RecordPage
 from .records import (
     MOVES,
     BranchRecord,
+    ClaimReason,
     ClaimRecord,
     Commit,
     CopyRecord,
@@ -150,6 +161,7 @@ __all__ = [
     "BranchNotFound",
     "BranchRecord",
     "Cell",
+    "ClaimReason",
     "ClaimRecord",
     "Cleaned",
     "Commit",
@@ -169,7 +181,6 @@ __all__ = [
     "Merged",
     "NoChanges",
     "Options",
-    "ParentWanted",
     "PathExists",
     "PathNotFound",
     "PreconditionFailed",
@@ -205,6 +216,7 @@ __all__ = [
     "decode_records",
     "encode_cell",
     "encode_record",
+    "is_exclusive",
     "is_gone",
     "keys",
     "none_retired",

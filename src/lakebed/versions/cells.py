@@ -5,6 +5,9 @@ end behind one array header are themselves msgpack, so a page of a thousand deco
 
 Flags: TOMBSTONE (the path is deleted; the row is all zeros), EXCLUSIVE (no other cell and no commit names this address;
 what is not so marked is shared, and only the offline collector may give it up), DOOMED (being deleted online).
+
+EXCLUSIVE is two bits. An older release knew the lower one alone, and could set it again after a copy had taken it off:
+its marks are not believed. It takes off the lower bit when it copies, so a server of it beside this one is seen.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from .records import RecordFormat
 
 FORMAT: Final = 2
 TOMBSTONE: Final = 1
-EXCLUSIVE: Final = 2
+EXCLUSIVE: Final = 2 | 8
 DOOMED: Final = 4
 
 _Cell: TypeAlias = tuple[int, int, int, int, int, str, int, str, int, str, bytes]
@@ -66,6 +69,11 @@ def cell_columns(values: Sequence[bytes]) -> list[tuple[Any, ...]]:
     """A page of at least one cell as columns: the flags, then a row's fields in order. No object for each cell."""
     with _collector_resting():
         return list(zip(*_decode(values), strict=True))[1:]
+
+
+def is_exclusive(flags: int) -> bool:
+    """Answer whether no other cell and no commit names the address of this cell. Doubt is no."""
+    return flags & EXCLUSIVE == EXCLUSIVE
 
 
 def is_gone(flags: int) -> bool:

@@ -36,7 +36,7 @@ from lakebed.objectstore import ObjectStore
 from . import keys
 from .amortized import AmortizedReads
 from .errors import BranchNotFound, CommitNotFound
-from .records import BranchRecord, ClaimRecord, Commit, Record, RefState, decode_record, encode_record
+from .records import BranchRecord, ClaimReason, ClaimRecord, Commit, Record, RefState, decode_record, encode_record
 from .trees import Trees
 
 T = TypeVar("T")
@@ -187,6 +187,7 @@ class Context:
         tokens: Iterable[str],
         commit_id: CommitId | None = None,
         *,
+        why: ClaimReason,
         building: bool = False,
     ) -> None:
         """Write, under a key of its own, that this attempt may take these tokens. Always before the attempt."""
@@ -195,6 +196,7 @@ class Context:
             tokens=tuple(tokens),  # type: ignore[arg-type]  # StagingToken is a str at run time
             commit_id=commit_id,
             building=building,
+            why=why,
             created_ms=self.ports.clock.now_ms(),
         )
         await self.set(keys.CLAIM + f"{operation}/{attempt:04d}".encode(), record)

@@ -27,6 +27,7 @@ from .cells import EXCLUSIVE, encode_cell
 from .context import Context, Retry, Seen
 from .errors import BranchNotFound
 from .records import (
+    ClaimReason,
     CopyRecord,
     CopyState,
     IntentRecord,
@@ -157,9 +158,9 @@ class Fencing:
         frozen = self._context.fresh_token()
         operation = self._context.ports.ids.fresh()
         retired = [item.token for item in record.sealed]
-        await self._context.claim(operation, 1, branch, [frozen], building=True)
+        await self._context.claim(operation, 1, branch, [frozen], why=ClaimReason.FREEZE, building=True)
         await self._copy_overlay(retired, frozen)
-        await self._context.claim(operation, 2, branch, retired)
+        await self._context.claim(operation, 2, branch, retired, why=ClaimReason.FREEZE)
         stands_for = tuple(token for item in record.sealed for token in (item.token, *item.stands_for))[:STANDS_FOR_MAX]
         await self._context.branches.set(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
 

@@ -165,11 +165,21 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return CommitId(hashlib.sha256(_encoder.encode(fields)).hexdigest())
 
 
+class ClaimReason(StrEnum):
+    """Why tokens leave a branch: after a reset their addresses are garbage, after a freeze another token names them."""
+
+    COMMIT = "commit"
+    FREEZE = "freeze"
+    RESET = "reset"
+    DELETE = "delete"
+
+
 class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An attempt that may have taken these tokens from this branch; written before it, never overwritten.
 
     `building`: the tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the
     branch was bumped, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
+    `why` of a record without one is a freeze, after which nothing of the tokens may be deleted.
     """
 
     branch: str
@@ -177,6 +187,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     commit_id: CommitId | None = None
     building: bool = False
     created_ms: int
+    why: ClaimReason = ClaimReason.FREEZE
 
 
 class SliceState(StrEnum):

@@ -41,7 +41,7 @@ from .errors import (
     TagExists,
     TagNotFound,
 )
-from .records import BranchRecord, RefState, TagRecord, decode_record, encode_record
+from .records import BranchRecord, ClaimReason, RefState, TagRecord, decode_record, encode_record
 from .retired import Retired
 
 _EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")
@@ -208,7 +208,7 @@ class Refs:
         while True:
             seen = await self._context.branches.fresh(name)
             attempt += 1
-            await self._context.claim(operation, attempt, name, seen.record.tokens())
+            await self._context.claim(operation, attempt, name, seen.record.tokens(), why=ClaimReason.DELETE)
             self._context.branches.forget(name)
             try:
                 await self._context.delete_if(keys.BRANCH + name.encode(), seen.held.predicate)

@@ -27,7 +27,7 @@ from lakebed.ranges import CHANGES_SCHEMA, overlay
 from lakebed.versions.cells import changes_table
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
-from lakebed.versions.records import BranchRecord, Commit, Sealed
+from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired
 
@@ -147,7 +147,8 @@ class Committer:
                 built = await self._build(branch, seen.record, left, note, allow_empty=allow_empty)
             attempt += 1
             tokens = [sealed.token for sealed in left]
-            await self._context.claim(operation, attempt, branch, tokens, built.commit_id if built.commit else None)
+            made = built.commit_id if built.commit else None
+            await self._context.claim(operation, attempt, branch, tokens, made, why=ClaimReason.COMMIT)
             published = replace(seen.record, commit_id=built.commit_id, sealed=seen.record.sealed[:place])
             try:
                 await self._context.branches.set(branch, published, seen)

@@ -21,7 +21,7 @@ from lakebed.versions import keys
 from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, is_gone
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, UncommittedChanges, UploadRefused
-from lakebed.versions.records import BranchRecord, CopyState, IntentRecord
+from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord
 from lakebed.versions.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.copies import Copies
@@ -68,7 +68,7 @@ class Resetter:
         self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None
     ) -> bool:
         """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
-        await self._context.claim(operation, attempt, branch, seen.record.tokens())
+        await self._context.claim(operation, attempt, branch, seen.record.tokens(), why=ClaimReason.RESET)
         fresh = replace(
             seen.record,
             staging_token=self._context.fresh_token(),
@@ -248,7 +248,7 @@ class Resetter:
         shows another token, and he writes there.
         """
         left = [sealed.token for sealed in seen.record.sealed[place:]]
-        await self._context.claim(operation, attempt, branch, left)
+        await self._context.claim(operation, attempt, branch, left, why=ClaimReason.RESET)
         try:
             await self._context.branches.set(
                 branch, replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place]), seen

@@ -6,12 +6,14 @@ from the cache. Same token: acknowledged, because no commit sealed it before the
 ours is still among the sealed: the same entry again in the new token. If the first cell did get into the commit, the
 second equals it and is no change.
 
-Cells are replaced by `set_if`, so every write knows what it replaced; and a cell knows whether it is exclusive. Nothing
-here uses either yet: online hard delete will, without a change of records.
+Cells are replaced by `set_if`, so every write knows what it replaced; and a cell knows whether it is exclusive: whether
+no other cell and no commit names its address. A mark is set once, by the write that finds no cell of its own, and comes
+off before a second cell names the address. A writer that cannot make sure of that takes a fresh address.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +32,16 @@ from lakebed.base import (
 )
 from lakebed.kv import PredicateFailed
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions.cells import EXCLUSIVE, TOMBSTONE, TOMBSTONE_ROW, decode_cell, encode_cell, is_gone
+from lakebed.versions.cells import (
+    DOOMED,
+    EXCLUSIVE,
+    TOMBSTONE,
+    TOMBSTONE_ROW,
+    decode_cell,
+    encode_cell,
+    is_exclusive,
+    is_gone,
+)
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
 from lakebed.versions.records import BranchRecord
@@ -43,10 +54,14 @@ from .slices import Place, Slices
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must be at the path for a write to go ahead: nothing, or an entry of this checksum."""
+    """What must be at the path for a write to go ahead: nothing, or an entry of this checksum.
+
+    `own`: the identity of what the write itself may have put there before it began again.
+    """
 
     if_none_match: bool = False
     if_match: str | None = None
+    own: int | None = None
 
     def check(self, visible: Row | None) -> None:
         """
@@ -54,6 +69,8 @@ class Condition:
             PathExists: something is there.
             PreconditionFailed: nothing, or something else, is there.
         """
+        if visible is not None and visible[0] == self.own:
+            return
         if self.if_none_match and visible is not None:
             raise PathExists("path already exists")
         if self.if_match is not None and (visible is None or visible[5] != self.if_match):
@@ -67,8 +84,13 @@ class Condition:
 ANY = Condition()
 
 
-class Fenced(LakebedError):
-    """Our slice was given up while we wrote. Never leaves this package: the upload starts again at a fresh address."""
+class AddressSpent(LakebedError):
+    """No further cell may name this address. Never leaves this package: an upload begins again at a fresh address.
+
+    Its slice was fenced, or its cell is not there to take the exclusive mark off. `condition`: of the next attempt.
+    """
+
+    condition: Condition = ANY
 
 
 class Staging:
@@ -174,11 +196,12 @@ class Staging:
 
             async def slice_is_open(_: BranchRecord, here: Place = here) -> None:
                 if not await self._slices.is_open(here):
-                    raise Fenced("slice given up", address=here.address)
+                    raise AddressSpent("slice given up", address=here.address)
 
             try:
                 await self.write(branch, key, EXCLUSIVE, to_row(key, entry), before=slice_is_open, condition=condition)
-            except Fenced:
+            except AddressSpent as spent:
+                condition = spent.condition
                 place, entry = await self._move_to_fresh_place(place, entry)
             except BaseException as error:
                 # Cancelled, or without an answer, the cell may be set after this: then the slice is not ours to close.
@@ -253,31 +276,40 @@ class Staging:
 
         A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
         which leaves the token, so that the second look would not notice.
+
+        Raises:
+            AddressSpent: an exclusive cell cannot be repeated; the write begins again with another address.
         """
         branches = self._context.branches
         seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
-        is_repeat = False
-        while True:
-            if before is not None:
-                await before(seen.record)
-            await self.set_cell(seen.record, key, flags, row, condition, is_repeat=is_repeat)
-            # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
-            fresh = branches.fresh(branch)
-            again = await (fresh if condition.is_any else self._context.after_lost(fresh))
-            if again.record.staging_token == seen.record.staging_token:
-                return
-            if flags & EXCLUSIVE:
-                # Two cells will name the address: neither may claim it for itself.
-                await self._share_cell(seen.record.staging_token, key, row)
-                flags &= ~EXCLUSIVE
-            seen, is_repeat = again, True
+        try:
+            while True:
+                if before is not None:
+                    await before(seen.record)
+                asked = condition
+                if not condition.is_any:
+                    # From now on our own is no obstacle to us: it may be there, in a token that is sealed or committed.
+                    condition = dataclasses.replace(condition, own=row[0])
+                await self.set_cell(seen.record, key, flags, row, asked)
+                # Sent again, a conditional write would meet what it wrote itself: it may not say that nothing happened.
+                fresh = branches.fresh(branch)
+                again = await (fresh if condition.is_any else self._context.after_lost(fresh))
+                if again.record.staging_token == seen.record.staging_token:
+                    return
+                if is_exclusive(flags):
+                    # Two cells will name the address: neither may claim it for itself.
+                    await self._share_cell(seen.record.staging_token, key, row)
+                    flags &= ~EXCLUSIVE
+                seen = again
+        except AddressSpent as spent:
+            spent.condition = condition
+            raise
 
-    async def set_cell(
-        self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition, *, is_repeat: bool = False
-    ) -> None:
+    async def set_cell(self, record: BranchRecord, key: bytes, flags: int, row: Row, condition: Condition) -> None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won.
 
-        `is_repeat`: an earlier pass of this write set the same row in a token that was sealed since.
+        Raises:
+            AddressSpent: the answer to an exclusive cell was lost, and it is not there.
         """
         partition = self._context.token_partition(record.staging_token)
         value = encode_cell(flags, row)
@@ -285,14 +317,15 @@ class Staging:
         while True:
             look = self._context.store.get(partition, key)
             old = await (self._context.after_lost(look) if is_lost else look)
-            if old is not None and old.value == value:
-                return  # An earlier attempt whose answer was lost.
+            # Ours, of an attempt whose answer was lost, whatever its flags: a copy may have taken the mark off since,
+            # and set again it would say that the copy's address is named by no other cell.
+            if old is not None and (old.value == value or decode_cell(old.value)[1] == row != TOMBSTONE_ROW):
+                return
+            if is_lost and is_exclusive(flags):
+                # It may have been there, and been replaced: whoever did that owns the object, and may delete it.
+                raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
             if not condition.is_any:
-                visible = await self._visible(record, key, old.value if old is not None else None)
-                # Our own is no obstacle. Where the head had the same content, a commit of ours kept the head's row,
-                # with another address: so a repeat compares digests of content.
-                if visible != row and not (is_repeat and visible and visible[0] == row[0]):
-                    condition.check(visible)
+                condition.check(await self._visible(record, key, old.value if old is not None else None))
             try:
                 await self._context.store.set_if(partition, key, value, old.predicate if old is not None else None)
             except PredicateFailed:
@@ -310,14 +343,29 @@ class Staging:
         return None if is_gone(flags) else row
 
     async def _share_cell(self, token: StagingToken, key: bytes, row: Row) -> None:
-        """Take the exclusive mark off our cell in a token we leave, unless somebody replaced it."""
+        """Take the exclusive mark off our cell in a token that we leave.
+
+        Raises:
+            AddressSpent: the cell is gone, or being deleted, or another's.
+        """
         partition = self._context.token_partition(token)
-        held = await self._context.store.get(partition, key)
-        if held is not None and decode_cell(held.value) == (EXCLUSIVE, row):
-            try:
-                await self._context.store.set_if(partition, key, encode_cell(0, row), held.predicate)
-            except (PredicateFailed, OutcomeUnknown):
+        retry = Retry()
+        while True:
+            held = await self._context.after_lost(self._context.store.get(partition, key))
+            flags, found = (DOOMED, None) if held is None else decode_cell(held.value)
+            if held is None or found != row or flags & DOOMED:
+                # Whoever took it away may delete the object, and a cell in another token would still name it.
+                raise AddressSpent("the first cell was replaced", address=from_row(row).address)
+            if not flags & EXCLUSIVE:
                 return
+            try:
+                await self._context.store.set_if(partition, key, encode_cell(flags & ~EXCLUSIVE, row), held.predicate)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                retry.lost(error)
+                continue
+            return
 
     # Last, because its name hides the type in what follows it.
 

@@ -25,7 +25,7 @@ from lakebed.versions.records import (
     encode_record,
 )
 
-from .entries import Condition, Staging
+from .entries import AddressSpent, Condition, Staging
 from .slices import Slices
 
 
@@ -94,7 +94,10 @@ class Uploads:
             if now is None or now[0] != linking:
                 raise UploadRefused("the link was given up; upload again", address=entry.address)
 
-        await self._staging.write(branch, key, EXCLUSIVE, row, before=still_linking, condition=condition)
+        try:
+            await self._staging.write(branch, key, EXCLUSIVE, row, before=still_linking, condition=condition)
+        except AddressSpent:
+            raise UploadRefused("another write took its place; upload again", address=entry.address) from None
         await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
         return entry
 
