@@ -11,13 +11,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+DATABASES = ("postgres", "redis")
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
@@ -123,3 +124,30 @@ def wait_until_it_answers(folder: Path, port: int) -> None:
     while subprocess.run(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode:
         assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
         time.sleep(0.02)
+
+
+@contextmanager
+def redis(*settings: str) -> Iterator[Server]:
+    """Start Redis with an append-only file, and further settings such as `--appendfsync everysec`."""
+    program_file = program("redis-server", "redis-server")
+    with folder_for("redis") as folder:
+        port = free_port()
+        safe = "--bind 127.0.0.1 --appendonly yes --appendfsync always --repl-diskless-sync-delay 0"
+        chosen = [*safe.split(), "--save", "", *" ".join(settings).split()]
+        command = [program_file, "--port", str(port), "--dir", str(folder), *chosen]
+        with running(Server(command, folder, port)) as server:
+            yield server
+
+
+@contextmanager
+def database(name: str) -> Iterator[Callable[[str], str]]:
+    """Start this database. Yields how the URI of a store in it is made, from the store's name."""
+    match name:
+        case "postgres":
+            with postgres() as server:
+                yield lambda store: f"postgres://lakebed@127.0.0.1:{server.port}/postgres?schema={store}"
+        case "redis":
+            with redis() as server:
+                yield lambda store: f"redis://127.0.0.1:{server.port}/0?name={store}"
+        case _:
+            raise AssertionError(name)

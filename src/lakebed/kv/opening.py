@@ -27,6 +27,8 @@ _DRIVERS: dict[str, str] = {
     "mem": "lakebed.kv.drivers.memory",
     "postgres": "lakebed.kv.drivers.postgres",
     "postgresql": "lakebed.kv.drivers.postgres",
+    "redis": "lakebed.kv.drivers.redis",
+    "rediss": "lakebed.kv.drivers.redis",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
 
@@ -69,12 +71,12 @@ class StoreUri:
         """The option's value, whatever it is."""
         return self._take(name, default)
 
-    def count(self, name: str, default: int) -> int:
-        """The option's value: a whole number, at least 1."""
+    def count(self, name: str, default: int, *, least: int = 1) -> int:
+        """The option's value: a whole number, not below `least`."""
         value = self._take(name, str(default))
-        if not value.isascii() or not value.isdecimal() or not 0 < len(value) < 10 or int(value) < 1:
+        if not value.isascii() or not value.isdecimal() or not 0 < len(value) < 10 or int(value) < least:
             raise InvalidStoreUri(
-                f"{self.scheme}: {name} is a whole number from 1 on, not {value!r}", scheme=self.scheme
+                f"{self.scheme}: {name} is a whole number from {least} on, not {value!r}", scheme=self.scheme
             )
         return int(value)
 

@@ -1,0 +1,246 @@
+"""`redis://user:password@host:6379/0`: a Store in Redis (or Valkey) that keeps an append-only file.
+
+Two Redis keys hold a partition: a hash of its pairs, and a sorted set of its keys. All scores are 0, so Redis keeps
+them in byte order. Both names hold the partition in braces, so that a cluster would keep them in one place. Each
+operation is one script or one command, which Redis carries out whole before the next.
+
+Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back counts as never
+having changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from redis import exceptions
+from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database
+
+FORMAT: Final = b"1"
+CONNECTIONS: Final = 16
+
+# KEYS: the hash and the sorted set of a partition.
+SCAN: Final = b"""
+local keys = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. ARGV[1], '+', 'LIMIT', 0, ARGV[2])
+if #keys == 0 then return {{}, {}} end
+return {keys, redis.call('HMGET', KEYS[1], unpack(keys))}
+"""
+SET: Final = b"""
+for at = 1, #ARGV, 2 do
+  redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
+  redis.call('ZADD', KEYS[2], 0, ARGV[at])
+end
+"""
+SET_IF: Final = b"""
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if ARGV[3] == 'absent' then
+  if found then return 0 end
+elseif found ~= ARGV[4] then
+  return 0
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZADD', KEYS[2], 0, ARGV[1])
+return 1
+"""
+DELETE: Final = b"""
+redis.call('HDEL', KEYS[1], unpack(ARGV))
+redis.call('ZREM', KEYS[2], unpack(ARGV))
+"""
+DELETE_IF: Final = b"""
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+return 1
+"""
+
+_PASSING: Final = (
+    exceptions.BusyLoadingError,  # it reads its file after a start
+    exceptions.ReadOnlyError,  # a primary that has just become a replica
+    exceptions.TryAgainError,
+    exceptions.MaxConnectionsError,
+)
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`redis://:password@host:6379/0?name=lakebed&fsync=always&replicas=0&connections=16&wait_s=10`. `rediss`: TLS.
+
+    `fsync=everysec` accepts that a crash takes back the writes of the last second. `fsync=unchecked` is for services
+    that hide their settings and promise to keep every answered write. `replicas=N`: a write is answered when N replicas
+    have it too.
+    """
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    name = uri.text("name", "lakebed")
+    if not name or not name.isascii() or not name.isprintable() or "{" in name:
+        raise InvalidStoreUri(f"{uri.scheme}: name is printable, without braces, not {name!r}", scheme=uri.scheme)
+    fsync = uri.choice("fsync", "always", "everysec", "unchecked")
+    replicas = uri.count("replicas", 0, least=0)
+    connections = uri.count("connections", CONNECTIONS)
+    passed = {key: value for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if (value := uri.text(key, ""))}
+    uri.check_all_taken()
+    address = f"{uri.scheme}://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
+    database = RedisDatabase(
+        address, name=name, fsync=fsync, replicas=replicas, connections=connections, timeout_s=max(wait_s, 1)
+    )
+    return open_database(uri, database, wait_s=wait_s)
+
+
+class RedisDatabase:
+    """Commands over a pool of connections, which begins with the first operation."""
+
+    batch_keys_max = 1000
+    batch_bytes_max = 4 << 20
+    batches_at_once = 2
+
+    def __init__(
+        self, address: str, *, name: str, fsync: str, replicas: int, connections: int, timeout_s: float
+    ) -> None:
+        self._address = address
+        self._prefix = name.encode()
+        self._fsync = fsync
+        self._replicas = replicas
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._pool: ConnectionPool | None = None
+
+    async def prepare(self) -> None:
+        pool = self._new_pool()
+        try:
+            if self._fsync != "unchecked":
+                flat = await _ask(pool, b"CONFIG", b"GET", b"*")
+                settings = dict(zip(flat[::2], flat[1::2], strict=True))
+                _check_settings({name.decode(): value.decode() for name, value in settings.items()}, self._fsync)
+            mark = self._prefix + b":format"
+            await _ask(pool, b"SET", mark, FORMAT, b"NX")
+            found = await _ask(pool, b"GET", mark)
+        finally:
+            await pool.aclose()
+        if found != FORMAT:
+            raise StoreFormat(f"redis: {mark!r} is {found!r}: another release or program wrote it", format=found)
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        values = await _ask(self._open_pool(), b"HMGET", self._names(partition)[0], *keys)
+        return {key: Held(value, value) for key, value in zip(keys, values, strict=True) if value is not None}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        keys, values = await self._run(SCAN, partition, start, b"%d" % limit)
+        return list(zip(keys, values, strict=True))
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        await self._change(SET, partition, *(each for item in items for each in item))
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        condition = (b"absent",) if expected is None else (b"equal", expected)
+        return value if await self._change(SET_IF, partition, key, value, *condition) else None
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        await self._change(DELETE, partition, *keys)
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        return bool(await self._change(DELETE_IF, partition, key, expected))
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+    async def _run(self, script: bytes, partition: bytes, *arguments: Any) -> Any:
+        return await _ask(self._open_pool(), b"EVAL", script, b"2", *self._names(partition), *arguments)
+
+    async def _change(self, script: bytes, partition: bytes, *arguments: Any) -> Any:
+        """Run a script that writes, and wait for the replicas."""
+        command = (b"EVAL", script, b"2", *self._names(partition), *arguments)
+        if not self._replicas:
+            return await _ask(self._open_pool(), *command)
+        # WAIT is about the writes of its own connection.
+        async with _lent(self._open_pool()) as connection:
+            result = await _call(connection, *command)
+            reached = await _call(connection, b"WAIT", b"%d" % self._replicas, b"%d" % (self._timeout_s * 500))
+        if reached < self._replicas:
+            raise OutcomeUnknown(
+                f"redis: {reached} replicas have the write, and {self._replicas} should", replicas=reached
+            )
+        return result
+
+    def _open_pool(self) -> ConnectionPool:
+        self._pool = self._pool or self._new_pool()
+        return self._pool
+
+    def _new_pool(self) -> ConnectionPool:
+        return BlockingConnectionPool.from_url(
+            self._address,
+            max_connections=self._connections,
+            timeout=self._timeout_s,
+            socket_timeout=self._timeout_s,
+            socket_connect_timeout=self._timeout_s,
+            # The client's own repetitions would send a write again whose answer was lost.
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            protocol=2,
+        )
+
+    def _names(self, partition: bytes) -> tuple[bytes, bytes]:
+        stem = self._prefix + b":{" + partition.hex().encode() + b"}:"
+        return stem + b"values", stem + b"keys"
+
+
+def _check_settings(found: dict[str, str], fsync: str) -> None:
+    safe = {"appendonly": "yes", "appendfsync": fsync, "cluster-enabled": "no"}
+    if fsync == "always":
+        safe["no-appendfsync-on-rewrite"] = "no"
+    if found.get("maxmemory", "0") != "0":
+        safe["maxmemory-policy"] = "noeviction"
+    for name, wanted in safe.items():
+        # `always` is stronger than what `everysec` asks for.
+        if found.get(name, wanted) not in {wanted, "always"}:
+            raise StoreUnavailable(
+                f"redis: {name} is {found[name]}: answered writes would be lost. Set {name} {wanted}", setting=name
+            )
+
+
+async def _ask(pool: ConnectionPool, *command: Any) -> Any:
+    async with _lent(pool) as connection:
+        return await _call(connection, *command)
+
+
+@asynccontextmanager
+async def _lent(pool: ConnectionPool) -> AsyncIterator[Any]:
+    """Lend a connection that works. What fails before it is lent is `Passing`, for nothing was sent."""
+    try:
+        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # a decorator hides its type
+    except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
+        raise StoreUnavailable(f"redis: no connection: {error}") from error
+    except (exceptions.RedisError, OSError, TimeoutError) as error:
+        raise Passing(f"redis: no connection: {error}") from error
+    try:
+        yield connection
+    finally:
+        await pool.release(connection)
+
+
+async def _call(connection: Any, *command: Any) -> Any:
+    """Send one command and read its answer. A script that Redis refuses has written nothing."""
+    try:
+        await connection.send_command(*command)
+        return await connection.read_response()
+    except _PASSING as error:
+        raise Passing(f"redis: {error}") from error
+    except exceptions.ResponseError as error:
+        raise StoreUnavailable(f"redis: {error}") from error
+    except (exceptions.RedisError, OSError, TimeoutError) as error:
+        await connection.disconnect(nowait=True)  # a late answer must not meet the next command
+        raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
+    except BaseException:
+        await connection.disconnect(nowait=True)  # cancelled: as above
+        raise

@@ -1,0 +1,112 @@
+"""The Redis driver keeps the contract, on a real server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from redis.asyncio import ConnectionPool, Redis
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
+from lakebed.testing.contracts import RemoteStoreContract
+from tests.kv.servers import Server, redis
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with redis() as server:
+        yield server
+
+
+def uri_of(port: int, *, name: str, wait_s: float = 10, options: str = "") -> str:
+    return f"redis://127.0.0.1:{port}/0?name={name}&wait_s={wait_s}{options}"
+
+
+class TestRedis(RemoteStoreContract):
+    @pytest.fixture
+    def server_port(self, server: Server) -> int:
+        return server.port
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, name=f"test{next(_numbers)}")
+
+    @pytest.fixture
+    def restart(self, server: Server) -> Callable[[], None]:
+        return server.restart
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["appendonly no", "appendfsync everysec", "no-appendfsync-on-rewrite yes", "maxmemory-policy allkeys-lru"],
+)
+def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(setting: str) -> None:
+    refused = pytest.raises(StoreUnavailable, match=setting.replace(" ", " is "))
+    with redis("--maxmemory 100mb", f"--{setting}") as unsafe, refused:
+        open_store(uri_of(unsafe.port, name="unsafe"))
+
+
+async def test_losing_a_second_can_be_accepted_and_a_service_that_hides_its_settings_trusted() -> None:
+    with redis("--appendfsync everysec") as relaxed:
+        await open_store(uri_of(relaxed.port, name="a", options="&fsync=everysec")).close()
+    with redis("--appendonly no") as relaxed:
+        with pytest.raises(StoreUnavailable, match="appendonly"):
+            open_store(uri_of(relaxed.port, name="a", options="&fsync=everysec"))
+        await open_store(uri_of(relaxed.port, name="a", options="&fsync=unchecked")).close()
+
+
+async def test_a_write_that_too_few_replicas_have_is_unknown(server: Server) -> None:
+    with redis(f"--replicaof 127.0.0.1 {server.port}") as replica:
+        replicated = open_store(uri_of(server.port, name="replicated", wait_s=1, options="&replicas=1"))
+        for _ in range(20):  # until the replica has connected
+            with suppress(OutcomeUnknown):
+                await replicated.set(b"p", b"key", b"value")
+                break
+        with pytest.raises(StoreUnavailable, match="read only replica"):
+            open_store(uri_of(replica.port, name="replicated", wait_s=0))
+    lonely = open_store(uri_of(server.port, name="replicated", wait_s=1, options="&replicas=1"))
+
+    with pytest.raises(OutcomeUnknown, match="0 replicas have the write"):
+        await lonely.set(b"p", b"key", b"other")
+
+    await replicated.close()
+    await lonely.close()
+
+
+async def test_full_memory_refuses_writes_and_loses_nothing() -> None:
+    with redis("--maxmemory 3mb") as small:
+        store = open_store(uri_of(small.port, name="small"))
+        await store.set(b"p", b"a", b"value")
+
+        items = [(b"large %d" % number, bytes(100_000)) for number in range(100)]
+        with pytest.raises((StoreUnavailable, OutcomeUnknown), match="maxmemory"):
+            await store.set_many(b"p", items)
+
+        found = await store.get(b"p", b"a")
+        assert found is not None
+        assert found.value == b"value"
+        await store.close()
+
+
+async def test_a_key_of_another_program_is_refused_and_so_is_a_wrong_password(server: Server) -> None:
+    await open_store(uri_of(server.port, name="mine")).close()
+    pool = ConnectionPool.from_url(f"redis://127.0.0.1:{server.port}/0")
+    await Redis(connection_pool=pool).set("foreign:format", "theirs")
+    await pool.aclose()
+
+    with pytest.raises(StoreFormat, match="another release or program wrote it"):
+        open_store(uri_of(server.port, name="foreign"))
+    with pytest.raises(StoreUnavailable, match="no connection"):
+        open_store(f"redis://someone:wrong@127.0.0.1:{server.port}/0?wait_s=0")
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for options in ("name=", "name=a{b", "replicas=-1", "fsync=never", "color=red"):
+        with pytest.raises(InvalidStoreUri):
+            open_store(f"redis://127.0.0.1:1/0?{options}")
