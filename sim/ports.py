@@ -358,8 +358,8 @@ class SimObjectStore:
     async def copy(self, source: str, target: str) -> None:
         _found(source, await self._ask(source, ("copy", source, target, self._clock.ms)))
 
-    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
-        return f"{self.uri}/{key}?get&expires={expires_s}"
+    async def presign_get(self, key: str, *, expires_s: int, file_name: str = "") -> str | None:
+        return f"{self.uri}/{key}?get={file_name}&expires={expires_s}"
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None:
         return f"{self.uri}/{key}?put&expires={expires_s}"

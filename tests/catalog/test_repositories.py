@@ -282,7 +282,6 @@ class TestReadOnly:
             repository.changes.create_tag("t", "main"),
             repository.changes.merge("main", "main", message="", committer="esti"),
             repository.changes.reset("main"),
-            catalog.set_metadata("repo", {"a": "b"}),
             catalog.delete("repo"),
         ):
             with pytest.raises(ReadOnly):

@@ -76,6 +76,7 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: Obje
     signed = next(iter(main.objects(presign=True))).physical_address
     assert httpx.get(signed).content == b"hello"
     assert signed.startswith(str(options.s3_endpoint))
+    assert httpx.get(signed).headers["content-disposition"] == 'attachment; filename="b c"'
     signed_stat = target.stat(pre_sign=True).physical_address
     assert httpx.get(signed_stat).content == b"hello"
 

@@ -7,8 +7,11 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lakebed.objectstore import (
@@ -22,6 +25,7 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
+from lakebed.objectstore.drivers.s3 import signed_download
 from lakebed.testing.contracts import ObjectStoreContract
 from lakebed.testing.contracts.objectstore import LARGE_BYTES, keys_of, large_body, list_all, md5_of, put_many
 
@@ -193,6 +197,30 @@ async def test_signed_urls_read_and_write_without_credentials(objectstore: Objec
     assert await objectstore.get("a b/%2F+ü") == b"by anybody"
     get = await objectstore.presign_get("a b/%2F+ü", expires_s=60)
     assert await asyncio.to_thread(fetch, "GET", get) == b"by anybody"
+    named = await objectstore.presign_get("a b/%2F+ü", expires_s=60, file_name="a.csv")
+    assert await asyncio.to_thread(fetch, "GET", named) == b"by anybody"
+
+
+@pytest.mark.parametrize(
+    ("file_name", "header"),
+    [
+        ("a b.csv", 'attachment; filename="a b.csv"'),
+        ('"ü\\.csv', "attachment; filename=\"___.csv\"; filename*=UTF-8''%22%C3%BC%5C.csv"),
+    ],
+)
+def test_a_signed_download_names_its_file_and_is_signed_as_amazons_own_client_signs(
+    file_name: str, header: str
+) -> None:
+    keys = {"aws_access_key_id": "AK", "aws_secret_access_key": "s/e+c", "aws_session_token": "t=k/"}
+    client = boto3.client("s3", region_name="eu-west-1", config=Config(signature_version="s3v4"), **keys)
+    wanted = {"Bucket": "bucket", "Key": "a b/ü+%2F", "ResponseContentDisposition": header}
+    theirs = client.generate_presigned_url("get_object", Params=wanted, ExpiresIn=60)
+    parts = urlsplit(theirs)
+    kept = [(name, value) for name, value in parse_qsl(parts.query) if name != "response-content-disposition"]
+
+    ours = signed_download(parts._replace(query=urlencode(kept)).geturl(), file_name, secret="s/e+c")
+
+    assert dict(parse_qsl(urlsplit(ours).query)) == dict(parse_qsl(parts.query))
 
 
 @pytest.mark.parametrize("size_bytes", [LARGE_BYTES - 1, LARGE_BYTES])

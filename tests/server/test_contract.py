@@ -144,6 +144,29 @@ class TestBranches:
 
         assert made["metadata"] == {"cherry-pick-origin": picked, "cherry-pick-committer": "esti"}
 
+    async def test_a_merge_is_reverted_or_picked_only_against_a_named_parent(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        await client.post(repo + "/branches", json={"name": "work", "source": "main"})
+        await put(client, repo, "a", branch="work")
+        await commit(client, repo, "work")
+        await client.post(repo + "/refs/work/merge/main", json={})
+
+        for change, doing in (("revert", "reverting"), ("cherry-pick", "cherry-picking")):
+            body = {"ref": "main", "parent_number": 0} if change == "revert" else {"ref": "main"}
+            answer = await client.post(f"{repo}/branches/main/{change}", json=body)
+            words = f"must specify 1-based parent number for {doing} merge commit"
+            assert (answer.status_code, answer.json()["message"]) == (409, words)
+
+    async def test_a_revert_names_the_ref_as_it_was_given(self, client: httpx.AsyncClient, repo: str) -> None:
+        await put(client, repo, "a")
+        await commit(client, repo)
+
+        await client.post(repo + "/branches/main/revert", json={"ref": "main@", "parent_number": 0})
+
+        head = (await client.get(repo + "/refs/main/commits", params={"amount": 1})).json()["results"][0]
+        assert head["message"] == "Revert main@"
+
     async def test_a_limited_log_promises_no_more(self, client: httpx.AsyncClient, repo: str) -> None:
         """Clients that page until there is no more would read all of it."""
         for path in ("a", "b", "c"):
@@ -258,6 +281,19 @@ class TestInstallation:
 
         assert answer.status_code == 400
         assert answer.json()["message"].startswith("storage id: invalid value: validation error")
+
+    async def test_the_metadata_of_a_read_only_repository_may_change(
+        self, client: httpx.AsyncClient, namespace: str
+    ) -> None:
+        body = {"name": "fixed", "storage_namespace": namespace, "read_only": True}
+        assert (await client.post("/repositories", json=body)).status_code == 201
+        metadata = "/repositories/fixed/metadata"
+
+        added = await client.post(metadata, json={"metadata": {"a": "1", "b": "2"}})
+        removed = await client.request("DELETE", metadata, json={"keys": ["a"]})
+
+        assert (added.status_code, removed.status_code) == (204, 204)
+        assert (await client.get(metadata)).json() == {"b": "2"}
 
     async def test_a_policy_keeps_its_id(self, client: httpx.AsyncClient) -> None:
         statement = [{"effect": "allow", "action": ["fs:ReadObject"], "resource": "*"}]

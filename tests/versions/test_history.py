@@ -19,6 +19,7 @@ from lakebed.versions import (
     CommitNotFound,
     MergeConflict,
     NoChanges,
+    ParentWanted,
     PathExists,
     PathNotFound,
     PreconditionFailed,
@@ -301,7 +302,7 @@ async def test_a_merge_commit_is_reverted_against_a_named_parent(repo: Versions)
     await commit(repo, "dev")
     merged = await repo.merges.merge("dev", "main", committer="me")
 
-    with pytest.raises(BadRef):
+    with pytest.raises(ParentWanted):
         await repo.merges.revert("main", merged.id, committer="me")
     with pytest.raises(BadRef):
         await repo.merges.revert("main", merged.id, parent_number=3, committer="me")

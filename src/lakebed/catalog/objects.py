@@ -69,9 +69,10 @@ class Objects:
         objectstore, key = self._locate(entry.address)
         return await objectstore.get(key, start=start, end=end)
 
-    async def presign_get(self, entry: Entry, *, expires_s: int) -> str | None:
+    async def presign_get(self, path: str, entry: Entry, *, expires_s: int) -> str | None:
+        """Return a URL of the object's bytes, which a browser saves under the last part of its path."""
         objectstore, key = self._locate(entry.address)
-        return await objectstore.presign_get(key, expires_s=expires_s)
+        return await objectstore.presign_get(key, expires_s=expires_s, file_name=path.rpartition("/")[2])
 
     # Writing
 

@@ -257,7 +257,7 @@ class Catalog:
     # Changing
 
     async def set_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
-        """Add or replace these keys, and leave the others."""
+        """Add or replace these keys, and leave the others. Read-only repositories take it: it is not their data."""
         await self._change_metadata(repository_id, lambda old: {**old, **metadata})
 
     async def remove_metadata(self, repository_id: str, names: Sequence[str]) -> None:
@@ -268,8 +268,6 @@ class Catalog:
     async def _change_metadata(self, repository_id: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         while True:
             record, held = await self._find_active(repository_id)
-            if record.read_only:
-                raise ReadOnly("read-only repository", repository=repository_id)
             value = encode_record(msgspec.structs.replace(record, metadata=change(record.metadata)))
             if len(value) > _RECORD_BYTES_MAX:
                 raise TooMuchMetadata(f"a repository's record has at most {_RECORD_BYTES_MAX} bytes", size=len(value))

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lakebed.base import Invalid
+from lakebed.base import Conflict
 from lakebed.wire import Ref
 
 from .arguments import (
@@ -127,7 +127,7 @@ def revert(
     try:
         with being_there(str(RefUri(branch.repository, undone))):
             session.client.branches.revert(branch.repository, branch.ref, ref=undone, parent_number=parent)
-    except Invalid as error:
+    except Conflict as error:
         if parent or "merge commit" not in str(error):
             raise
         raise Misuse(f"{undone} is a merge: add --parent 1 (the branch it was made on) or --parent 2") from error

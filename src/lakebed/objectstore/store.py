@@ -154,8 +154,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
-        """A URL that serves the object without credentials; None where this store has no such thing."""
+    async def presign_get(self, key: str, *, expires_s: int, file_name: str = "") -> str | None:
+        """Return a URL that serves the object without credentials; None where this store has no such thing.
+
+        A browser saves the object as `file_name`, where the store can say so: a key is a number, and no name.
+        """
         ...
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None: ...

@@ -143,7 +143,13 @@ class LocalObjectStore:
         draft = Draft(self._folders, durable=self._durable)
         await _outlasting(draft, partial(self._copy, draft, source, target))
 
-    async def presign_get(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
+    async def presign_get(
+        self,
+        key: str,
+        *,
+        expires_s: int,  # noqa: ARG002 - the port's parameters
+        file_name: str = "",  # noqa: ARG002 - the port's parameters
+    ) -> str | None:
         check_object_key(key)
         return None
 

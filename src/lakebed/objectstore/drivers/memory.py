@@ -82,7 +82,13 @@ class MemoryObjectStore:
         data, _ = self._object(source)
         self.objects[check_object_key(target)] = (data, self._now_ms())
 
-    async def presign_get(self, key: str, *, expires_s: int) -> str | None:  # noqa: ARG002 - the port's parameters
+    async def presign_get(
+        self,
+        key: str,
+        *,
+        expires_s: int,  # noqa: ARG002 - the port's parameters
+        file_name: str = "",  # noqa: ARG002 - the port's parameters
+    ) -> str | None:
         check_object_key(key)
         return None
 

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -81,13 +81,24 @@ class Conditions(Protocol):
 
 
 class RemoteObjectStore:
-    """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash."""
+    """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash.
 
-    def __init__(self, uri: str, client: S3Store, prefix: str, conditions: Conditions) -> None:
+    `name_download` makes a signed URL say under which name a browser saves its object; None: nothing here can.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        client: S3Store,
+        prefix: str,
+        conditions: Conditions,
+        name_download: Callable[[str, str], str] | None = None,
+    ) -> None:
         self._uri = uri
         self._client = client
         self._prefix = prefix
         self._conditions = conditions
+        self._name_download = name_download
 
     @property
     def uri(self) -> str:
@@ -254,8 +265,9 @@ class RemoteObjectStore:
         if found_bytes != size_bytes:
             raise ObjectStoreUnavailable(f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source)
 
-    async def presign_get(self, key: str, *, expires_s: int) -> str | None:
-        return await self._sign("GET", key, expires_s)
+    async def presign_get(self, key: str, *, expires_s: int, file_name: str = "") -> str | None:
+        url = await self._sign("GET", key, expires_s)
+        return url if self._name_download is None or not file_name else self._name_download(url, file_name)
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None:
         return await self._sign("PUT", key, expires_s)

@@ -70,9 +70,10 @@ class Content:
 
     async def get(self, request: RestRequest) -> Response:
         repository = await self._catalog.get(request.args[0])
-        entry = await repository.objects.get(request.args[1], request.required("path"))
+        path = request.required("path")
+        entry = await repository.objects.get(request.args[1], path)
         if request.flag("presign") and self._presign_s is not None:
-            url = await repository.objects.presign_get(entry, expires_s=self._presign_s)
+            url = await repository.objects.presign_get(path, entry, expires_s=self._presign_s)
             if url is not None:
                 return RedirectResponse(url, 302)
         headers = _headers(entry)

@@ -126,7 +126,7 @@ class Objects:
         """With a signed URL in place of the address, where the store signs any."""
         if self._presign_s is None:
             return stats
-        url = await repository.objects.presign_get(entry, expires_s=self._presign_s)
+        url = await repository.objects.presign_get(stats.path, entry, expires_s=self._presign_s)
         if url is None:
             return stats
         expires_s = self._clock.now_ms() // 1000 + self._presign_s

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
 from lakebed.kv import PredicateFailed
 from lakebed.versions.context import Context
-from lakebed.versions.errors import BadRef, MergeConflict, NoChanges
+from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
 from lakebed.versions.history import History
 from lakebed.versions.records import Commit
 from lakebed.versions.refs import Refs
@@ -98,8 +98,8 @@ class Merger:
     ) -> Commit:
         """Undo on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
-        parent = _pick_parent(commit, parent_number)
-        note = Note(message=message or f"Revert {commit.id}", committer=committer, metadata=metadata or {})
+        parent = _pick_parent(commit, parent_number, "reverting")
+        note = Note(message=message or f"Revert {ref}", committer=committer, metadata=metadata or {})
 
         async def plan(head: CommitId) -> Plan:
             tree = await self._three_way(commit.id, parent, head, "none")
@@ -121,7 +121,7 @@ class Merger:
     ) -> Commit:
         """Do on the branch what the commit changed against its parent (1-based; needed only for merge commits)."""
         commit = await self._history.get_commit(await self._refs.resolve_commit(ref))
-        parent = _pick_parent(commit, parent_number)
+        parent = _pick_parent(commit, parent_number, "cherry-picking")
         note = Note(
             message=message or commit.message, committer=committer, metadata={**commit.metadata, **(metadata or {})}
         )
@@ -168,9 +168,9 @@ class Merger:
             return planned.commit
 
 
-def _pick_parent(commit: Commit, number: int) -> CommitId:
+def _pick_parent(commit: Commit, number: int, doing: str) -> CommitId:
     if number == 0 and len(commit.parents) > 1:
-        raise BadRef("this is a merge commit: say against which parent", commit=commit.id)
+        raise ParentWanted(f"must specify 1-based parent number for {doing} merge commit", commit=commit.id)
     if not commit.parents or number > len(commit.parents):
         raise BadRef(f"the commit has {len(commit.parents)} parents, not {max(number, 1)}", commit=commit.id)
     return commit.parents[max(number, 1) - 1]
