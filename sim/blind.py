@@ -10,19 +10,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import fnmatch
-import multiprocessing
-import os
 import random
-import resource
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from .actors import Violation
+from .apart import apart, failing_test
 from .exploring import TooManyStates, explore
 from .hunting import MUTANTS
 from .planting import SOURCE, Mutant, module_of, replaced
@@ -30,7 +27,6 @@ from .scheduling import run_seed
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import small_worlds
 
-ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = Path(__file__).parent / "blind.toml"
 STEPS: Final = (
     "fencing",
@@ -220,40 +216,16 @@ def _putter(body: list[ast.stmt], place: int, statements: list[ast.stmt]) -> Cal
 
 def look_at(mutation: Mutation) -> Looked:
     """In a process of its own, with a limit of CPU: one that hangs is noticed too."""
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_look, args=(mutation, sending))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    child.start()
-    sending.close()
-    try:
-        caught = receiving.recv()
-    except EOFError:
-        caught = "it hangs, or ends the process"
-    child.join()
-    if isinstance(caught, Exception):
-        raise caught
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Looked(mutation, caught, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    done = apart(lambda: _look(mutation), ended="it hangs, or ends the process", cpu_s_max=CPU_S)
+    return Looked(mutation, done.answer, done.cpu_s)
 
 
-def _look(mutation: Mutation, sending: Connection) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    with (
-        Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        module = module_of(mutation.file)
-        source = (SOURCE / mutation.file).read_text()
-        tree = ast.fix_missing_locations(mutated(source, mutation.index))
-        try:
-            with replaced(module, source, tree):
-                sending.send(_in_seeds() or _in_worlds(mutation.file) or _in_tests(mutation.file))
-        except Exception as error:  # noqa: BLE001  # raised again by who asked
-            sending.send(error)
-    sending.close()
-    # Threads that tests left behind must not hold up the end.
-    os._exit(0)
+def _look(mutation: Mutation) -> str:
+    module = module_of(mutation.file)
+    source = (SOURCE / mutation.file).read_text()
+    tree = ast.fix_missing_locations(mutated(source, mutation.index))
+    with replaced(module, source, tree):
+        return _in_seeds() or _in_worlds(mutation.file) or failing_test(fitting_tests(mutation.file))
 
 
 def _in_worlds(file: str) -> str:
@@ -284,33 +256,6 @@ def _in_seeds() -> str:
         except Exception as error:  # noqa: BLE001  # preparing the swarm failed: that is noticed
             return f"seed {seed}: {type(error).__name__}"
     return ""
-
-
-def _in_tests(file: str) -> str:
-    import pytest
-    from hypothesis import Phase, settings
-
-    settings.register_profile(
-        "blind", phases=[Phase.explicit, Phase.generate]
-    )  # to notice is enough, without shrinking
-    settings.load_profile("blind")
-    tests = fitting_tests(file)
-    os.chdir(ROOT)
-    failed = _Failed()
-    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already
-    options = ["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "-m", "not spark and not slow"]
-    ended = pytest.main([*options, *tests], [failed])
-    return failed.name or (f"the tests end with {ended}" if ended not in (0, 5) else "")
-
-
-class _Failed:
-    """A plugin that remembers the first test that failed."""
-
-    name = ""
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed and not self.name:
-            self.name = report.nodeid
 
 
 def fitting_tests(file: str) -> list[str]:

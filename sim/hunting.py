@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from .actors import Violation
+from .apart import apart, failing_test
 from .exploring import TooManyStates, explore
 from .planting import Mutant, read_mutants
 from .scheduling import run_seed
@@ -18,6 +20,7 @@ from .worlds import World, small_worlds
 MUTANTS: Final[tuple[Mutant | Surgery, ...]] = (*read_mutants(), *STAND_IN_MUTANTS)
 STATES_MAX: Final = 500_000
 SEEDS_FIRST: Final = 60
+TESTS_CPU_S: Final = 60
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class Hunt:
 
 
 def hunt(mutant: Mutant | Surgery, *, seeds_max: int) -> Hunt:
-    """The mutant's own scenes first; without any, a few seeds, then the quick worlds, then all seeds.
+    """The mutant's own scenes and tests first; without any, a few seeds, then the quick worlds, then all seeds.
 
     Most bugs without a scene of their own show in the first seeds. Nothing that was searched is searched again.
     """
@@ -44,13 +47,15 @@ def hunt(mutant: Mutant | Surgery, *, seeds_max: int) -> Hunt:
     with mutant.planted():
         if mutant.scenes:
             _by_world(found, [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name])
-        else:
+        if mutant.tests and found.report is None:
+            _by_tests(found, mutant.tests)
+        if not mutant.scenes and not mutant.tests:
             _by_seed(found, range(min(SEEDS_FIRST, seeds_max)))
             if found.report is None:
                 _by_world(found, [world for world in small_worlds() if world.is_quick])
             if found.report is None:
                 _by_seed(found, range(SEEDS_FIRST, seeds_max))
-    found.cpu_s = time.process_time() - started_s
+    found.cpu_s += time.process_time() - started_s
     return found
 
 
@@ -64,6 +69,13 @@ def _by_seed(found: Hunt, seeds: range) -> None:
             return
         found.steps += run.steps
         found.faults += run.faults
+
+
+def _by_tests(found: Hunt, tests: Sequence[str]) -> None:
+    done = apart(lambda: failing_test(tests), ended="the tests end the process", cpu_s_max=TESTS_CPU_S)
+    found.cpu_s += done.cpu_s
+    if done.answer:
+        found.where, found.report = done.answer, done.answer
 
 
 def _by_world(found: Hunt, worlds: list[World]) -> None:

@@ -73,10 +73,14 @@ class Collector:
         return await self._collect(RunKind.COMMITTED, UncommittedOptions())
 
     async def _collect(self, kind: RunKind, options: UncommittedOptions) -> Collected:
-        plan = await flow.plan(self.context, kind_to_plan(kind, options, MetadataRule()))
+        run_id = await self.planned(kind, options)
         if self.meanwhile is not None:
             await self.meanwhile()
-        return await self.again(plan.run_id)
+        return await self.again(run_id)
+
+    async def planned(self, kind: RunKind, options: UncommittedOptions) -> str:
+        """The id of a run that is only planned."""
+        return (await flow.plan(self.context, kind_to_plan(kind, options, MetadataRule()))).run_id
 
     async def again(self, run_id: str) -> Collected:
         """Apply a plan, for the first time or after something failed."""

@@ -72,6 +72,17 @@ def test_a_metarange_that_any_kept_commit_has_is_live() -> None:
     assert [(row["metarange_id"], row["is_live"]) for row in judged.metaranges.to_pylist()] == [("m", True)]
 
 
+def test_a_metarange_of_a_head_is_live_beside_a_younger_commit_that_goes() -> None:
+    history = commits(
+        {"id": "head", "age_days": 30, "metarange_id": "m"}, {"id": "gone", "age_days": 9, "metarange_id": "m"}
+    )
+
+    judged = judge(history, refs(("branch", "main", "head")), days_rules(1), now_ms=NOW_MS)
+
+    assert judged.expired_ids().to_pylist() == ["gone"]
+    assert [row["is_live"] for row in judged.metaranges.to_pylist()] == [True]
+
+
 def test_of_several_commits_that_go_with_one_metarange_the_newest_speaks() -> None:
     history = commits({"id": "a", "age_days": 30, "metarange_id": "m"}, {"id": "b", "age_days": 9, "metarange_id": "m"})
 

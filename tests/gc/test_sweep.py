@@ -8,10 +8,14 @@ import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import protocol
+from lakebed.gc.engines import LocalEngine
+from lakebed.gc.fencing import Overtaken, claim
+from lakebed.gc.protocol import part_name
 from lakebed.gc.recording import Ledger
-from lakebed.gc.sweep import BATCH_KEYS
+from lakebed.gc.sweep import BATCH_KEYS, sweep
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStoreUnavailable
-from tests.gc.garbage import FOLDER, plan_of, sweep_part
+from lakebed.runtime import LiveClock, live_ports
+from tests.gc.garbage import FOLDER, plan_of, rule_of, sweep_part
 
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
@@ -157,3 +161,24 @@ async def test_a_part_that_is_not_what_the_manifest_says_deletes_nothing(
         await sweep_part(store, store, plan, plan.parts[0], LEDGER)
 
     assert await keys_in(store) == {"data/a"}
+
+
+async def test_a_sweep_begins_no_part_once_another_apply_began(store: StubbornObjectStore) -> None:
+    keys = [format_address(7, 1), format_address(7, 2)]
+    for key in keys:
+        await store.put(key, b"1234")
+    plans = [await plan_of(store, [key], part=part_name(number)) for number, key in enumerate(keys)]
+    whole = protocol.manifest_of(protocol.GARBAGE, FOLDER, [plan.parts[0] for plan in plans])
+    fence, _ = await claim(store, LiveClock(), "r1")
+
+    class Overtaking(StubbornObjectStore):
+        async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
+            await claim(store, LiveClock(), "r2")
+            return await store.delete(keys)
+
+    ports = live_ports()
+    engine = LocalEngine(store, ports, open_deleter=Overtaking)
+    with pytest.raises(Overtaken, match="r2"):
+        await sweep(engine, whole, LEDGER, rule=rule_of(FOLDER), fence=fence)
+
+    assert await keys_in(store) == {keys[1]}

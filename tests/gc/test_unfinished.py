@@ -192,6 +192,17 @@ def test_a_lost_plan_of_a_run_with_a_window_is_told_with_its_name(files: Files, 
         check_beside(files, [view("a1", RunState.SWEEPING, kind)], replace(plan(), kind=kind, run_id="c1"), None)
 
 
+def test_what_a_run_holds_is_unknown_where_its_plan_is_not_that_of_its_record(files: Files) -> None:
+    begun = uncommitted("a1")
+    files.act(lambda store: write_plan(store, begun))
+    begin(files, begun, None)
+    of_record, of_another = (replace(view("a1"), plan=plan) for plan in (begun.garbage.digest(), "x"))
+
+    assert files.act(lambda store: resume.held_tables(context_of(store), [of_record], ())) == {"a1": begun.garbage}
+    with pytest.raises(BadInput, match="run a1 may be deleting, and its plan is not that of its record"):
+        files.act(lambda store: resume.held_tables(context_of(store), [of_another], ()))
+
+
 def test_a_run_that_lost_its_plan_deletes_nothing_more_and_hinders_no_window(files: Files) -> None:
     begin(files, uncommitted("a1"), None)
 

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from sim.__main__ import main
-from sim.blind import ROOT, draw, fitting_tests, look_at, mutated, mutations_of
+from sim.apart import ROOT
+from sim.blind import draw, fitting_tests, look_at, mutated, mutations_of
 from sim.planting import SOURCE
 
 FILE = "versions/amortized.py"

@@ -290,9 +290,11 @@ async def test_a_file_that_is_missing_and_was_never_retired_stops_the_run(lake: 
         await collector(cold).collect()
 
 
-async def test_a_published_commit_whose_file_was_retired_and_is_gone_stops_the_run(lake: Lake) -> None:
+@pytest.mark.parametrize("is_noted", [True, False])
+async def test_a_published_commit_whose_file_was_retired_and_is_gone_stops_the_run(lake: Lake, is_noted: bool) -> None:
     """That cannot come from us: it is damage, and nothing more may go."""
     made = await commit(lake, "a")
+    await lake.versions.context.commits.write(msgspec.structs.replace(made, published=is_noted))
     await lake.store.set(keys.retired_partition(lake.versions.uid), made.metarange_id.encode(), b"run")
     await lake.deleter.delete([metarange_key(made.metarange_id)])
     cold = Lake(lake.store, lake.objectstore)

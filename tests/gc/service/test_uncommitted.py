@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pyarrow as pa
 import pytest
@@ -16,11 +16,13 @@ from lakebed.gc.protocol import (
     BadInput,
     End,
     Mark,
+    Mode,
     ReadUncommitted,
     RunKind,
     RunState,
     StartedRun,
     StartRun,
+    UncommittedOptions,
     arrow_schema,
     manifest_of,
 )
@@ -36,6 +38,8 @@ from lakebed.gc.service import (
     WrongKind,
 )
 from lakebed.gc.service.inputs import Inputs
+from lakebed.kv.drivers.memory import MemoryStore
+from lakebed.objectstore import MemoryObjectStore, ObjectStat
 from lakebed.versions import (
     Applied,
     BranchRecord,
@@ -49,8 +53,7 @@ from lakebed.versions import (
     none_retired,
 )
 
-if TYPE_CHECKING:
-    from .conftest import Lake
+from .conftest import Lake
 
 
 async def test_an_overwritten_staged_object_goes_and_the_new_one_stays(lake: Lake) -> None:
@@ -366,6 +369,35 @@ async def test_a_copy_left_pending_by_a_crash_keeps_its_object_until_it_is_given
 
 
 # The run itself
+
+
+class Listed(MemoryObjectStore):
+    """Does something else once after the objects were listed, whose listing is answered as it was."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+        pages = [page async for page in super().list(prefix, start_after=start_after)]
+        if prefix.startswith("data/") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        for page in pages:
+            yield page
+
+
+async def test_what_a_run_took_that_ended_while_another_listed_is_in_one_plan_alone() -> None:
+    store = Listed("mem://tests")
+    lake = Lake(MemoryStore(), store)
+    await lake.versions.commits.initialise("main")
+    garbage = await lake.put("main", "a")
+    await lake.versions.staging.delete("main", b"a")
+    first = await lake.collector().planned(RunKind.UNCOMMITTED, UncommittedOptions(mode=Mode.CLEAN))
+    store.meanwhile = lambda: lake.collector().again(first)
+
+    second = await lake.collector().collect_uncommitted()
+
+    assert (await lake.collector().outcome(first)).garbage == {garbage}
+    assert second.garbage == frozenset()
 
 
 async def test_a_run_that_was_abandoned_throws_its_work_away(lake: Lake) -> None:

@@ -1,0 +1,86 @@
+"""Work in a process of its own, forked from this one with everything imported; and tests that run in one.
+
+A bug that is planted there leaves nothing behind, whatever it does to caches, threads or the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the work returned, or `ended` where the process ended before it did; and its CPU seconds."""
+
+    answer: str
+    cpu_s: float
+
+
+def apart(work: Callable[[], str], *, ended: str, cpu_s_max: int) -> Done:
+    """Do the work in a process of its own, silently. An error that it raises is raised here."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_work, args=(work, sending, cpu_s_max))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child.start()
+    sending.close()
+    try:
+        answer = receiving.recv()
+    except EOFError:
+        answer = ended
+    child.join()
+    if isinstance(answer, Exception):
+        raise answer
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Done(answer, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def _work(work: Callable[[], str], sending: Connection, cpu_s_max: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        try:
+            sending.send(work())
+        except Exception as error:  # noqa: BLE001  # raised again by who asked
+            sending.send(error)
+    sending.close()
+    # Threads that tests left behind must not hold up the end.
+    os._exit(0)
+
+
+def failing_test(tests: Sequence[str]) -> str:
+    """Run tests until one fails, and return its name; empty where all pass. Only those that need no JVM."""
+    import pytest
+    from hypothesis import Phase, settings
+
+    # To notice is enough, without shrinking.
+    settings.register_profile("blind", phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("blind")
+    os.chdir(ROOT)
+    failed = _Failed()
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already
+    options = ["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "-m", "not spark and not slow"]
+    ended = pytest.main([*options, *tests], [failed])
+    return failed.name or (f"the tests end with {ended}" if ended not in (0, 5) else "")
+
+
+class _Failed:
+    """A plugin that remembers the first test that failed."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid
