@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakebed.base import Entry, InvalidName
-from lakebed.catalog import AddressInNamespace, ForeignAddress, Repository, TooManyPaths, UploadMissing
+from lakebed.catalog import (
+    AddressInNamespace,
+    BytesInNamespace,
+    Catalog,
+    ForeignAddress,
+    Repository,
+    TooManyPaths,
+    UploadMissing,
+)
 from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, UploadRefused
 
@@ -110,6 +118,24 @@ class TestStage:
         await repository.objects.stage("main", "a", self.entry("mem://somewhere/deep/x"))
 
         assert await read(repository, "main", "a") == b"abc"
+
+    async def test_a_namespace_made_around_a_staged_address_is_not_read(
+        self, catalog: Catalog, repository: Repository, namespace: str
+    ) -> None:
+        later = f"{namespace}-later"
+        await open_objectstore(later).put("x/y", b"abc")
+        await repository.objects.stage("main", "a", self.entry(f"{later}/x/y"))
+        entry = await repository.objects.get("main", "a")
+        assert await repository.objects.read(entry) == b"abc"
+
+        await catalog.create("later", storage_namespace=f"{later}/x")
+
+        with pytest.raises(BytesInNamespace):
+            await repository.objects.read(entry)
+        with pytest.raises(BytesInNamespace):
+            await anext(repository.objects.stream(entry))
+        with pytest.raises(BytesInNamespace):
+            await repository.objects.presign_get("a", entry, expires_s=60)
 
     async def test_an_address_inside_the_namespace_cannot_be_staged(self, repository: Repository) -> None:
         inside = await repository.objects.upload("main", "b", b"1")

@@ -3,6 +3,7 @@
 from .changes import Changes
 from .errors import (
     AddressInNamespace,
+    BytesInNamespace,
     CommitQueueTimeout,
     DefaultBranchKept,
     ForeignAddress,
@@ -45,6 +46,7 @@ __all__ = [
     "AddressInNamespace",
     "BranchProtection",
     "BranchQueue",
+    "BytesInNamespace",
     "Catalog",
     "CatalogOptions",
     "Changes",

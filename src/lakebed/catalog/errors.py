@@ -72,5 +72,9 @@ class UploadMissing(Invalid):
     """The address to be linked holds no bytes, or another number of them than declared."""
 
 
+class BytesInNamespace(Denied):
+    """A staged address lies in a namespace that a repository took later: its bytes are that repository's now."""
+
+
 class ForeignAddress(Invalid):
     """An entry's address is of a store that this server does not open."""

@@ -26,7 +26,14 @@ from lakebed.objectstore import (
     ObjectStoreDenied,
 )
 
-from .errors import AddressInNamespace, ForeignAddress, NamespaceInUse, NamespaceNested, NamespaceUnclear
+from .errors import (
+    AddressInNamespace,
+    BytesInNamespace,
+    ForeignAddress,
+    NamespaceInUse,
+    NamespaceNested,
+    NamespaceUnclear,
+)
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], ObjectStore]
@@ -46,8 +53,9 @@ async def _none_known() -> Sequence[str]:
 class Namespaces:
     """Open each namespace once.
 
-    `known` returns the namespaces of all records. A marker is absent only where the store answers that it is. With
-    `trust_denials` a refusal counts as absent too; the operator chooses that.
+    `known` returns the namespaces of all records; `known_lately` may be a moment behind, and costs less. A marker is
+    absent only where the store answers that it is. With `trust_denials` a refusal counts as absent too; the operator
+    chooses that.
     """
 
     def __init__(
@@ -55,10 +63,12 @@ class Namespaces:
         open_namespace: OpenNamespace,
         *,
         known: Callable[[], Awaitable[Sequence[str]]] = _none_known,
+        known_lately: Callable[[], Awaitable[Sequence[str]]] = _none_known,
         trust_denials: bool = False,
     ) -> None:
         self._open_namespace = open_namespace
         self._known = known
+        self._known_lately = known_lately
         self._trust_denials = trust_denials
         self._opened: dict[str, ObjectStore] = {}
 
@@ -85,6 +95,22 @@ class Namespaces:
             return self.open(f"{scheme}://{bucket}"), key
         except InvalidNamespace as error:
             raise ForeignAddress(f"cannot open {scheme}://{bucket} here", address=address) from error
+
+    async def locate_outside(self, address: str, *, own: str) -> tuple[ObjectStore, str]:
+        """Return store and key of a full URI that the repository of the namespace `own` may read.
+
+        `check_outside` let it be staged, perhaps long ago. A namespace that was made around it since, in another
+        process, counts within `record_cache_ms`.
+
+        Raises:
+            BytesInNamespace: a repository's namespace was made around it since.
+            ForeignAddress: this server does not open such stores.
+        """
+        objectstore, key = self.locate(address)
+        place = f"{objectstore.uri}/{key}"
+        if any(uri != own and is_inside(place, uri) for uri in await self._known_lately()):
+            raise BytesInNamespace("the object lies in the storage namespace of another repository", address=address)
+        return objectstore, key
 
     async def mark(self, objectstore: ObjectStore, marker: str) -> None:
         """Put the marker, which stays for ever. A marker of our own that is there already is kept.

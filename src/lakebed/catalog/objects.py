@@ -8,7 +8,7 @@ no step changes their spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,18 +60,30 @@ class Objects:
         return await self._versions.staging.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise ObjectMissing."""
-        objectstore, key = self._locate(entry.address)
-        return objectstore.stream(key, start=start, end=end)
+        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise what `_locate` does."""
+        if "://" not in entry.address:
+            return self._objectstore.stream(entry.address, start=start, end=end)
+        return self._stream_elsewhere(entry.address, start, end)
+
+    async def _stream_elsewhere(self, address: str, start: int, end: int | None) -> AsyncIterator[bytes]:
+        objectstore, key = await self._locate(address)
+        chunks = objectstore.stream(key, start=start, end=end)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            # A reader that goes away ends this generator, and the store's connection with it.
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
 
     async def read(self, entry: Entry, *, start: int = 0, end: int | None = None) -> bytes:
         """Return the object's bytes, from `start` to before `end`, in one piece. Use it for small objects."""
-        objectstore, key = self._locate(entry.address)
+        objectstore, key = await self._locate(entry.address)
         return await objectstore.get(key, start=start, end=end)
 
     async def presign_get(self, path: str, entry: Entry, *, expires_s: int) -> str | None:
         """Return a URL of the object's bytes, which a browser saves under the last part of its path."""
-        objectstore, key = self._locate(entry.address)
+        objectstore, key = await self._locate(entry.address)
         return await objectstore.presign_get(key, expires_s=expires_s, file_name=path.rpartition("/")[2])
 
     # Writing
@@ -269,8 +281,15 @@ class Objects:
             return
         raise PathExists("path already exists", key=key)
 
-    def _locate(self, address: str) -> tuple[ObjectStore, str]:
-        return self._namespaces.locate(address) if "://" in address else (self._objectstore, address)
+    async def _locate(self, address: str) -> tuple[ObjectStore, str]:
+        """Return where the bytes lie.
+
+        Raises:
+            BytesInNamespace: in the namespace of a repository that was made after they were staged.
+        """
+        if "://" not in address:
+            return self._objectstore, address
+        return await self._namespaces.locate_outside(address, own=self._objectstore.uri)
 
 
 def _check_header_text(**texts: str) -> None:

@@ -95,8 +95,12 @@ class Catalog:
         self._make_versions = make_versions
         self._options = options or CatalogOptions()
         self.namespaces = Namespaces(
-            open_namespace, known=self._known_namespaces, trust_denials=self._options.trust_denials
+            open_namespace,
+            known=self._known_namespaces,
+            known_lately=self._known_lately,
+            trust_denials=self._options.trust_denials,
         )
+        self._lately: tuple[Sequence[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
         self._opened: dict[RepositoryUid, Open] = {}
 
@@ -229,7 +233,14 @@ class Catalog:
         found = scan_prefix(self.store, keys.REPOSITORIES, b"")
         return [decode_record(RepositoryRecord, value).namespace_uri async for _, value in found]
 
+    async def _known_lately(self) -> Sequence[str]:
+        now_ms = self._ports.clock.now_ms()
+        if self._lately is None or not 0 <= now_ms - self._lately[1] < self._options.record_cache_ms:
+            self._lately = (await self._known_namespaces(), now_ms)
+        return self._lately[0]
+
     async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
+        self._lately = None
         # Our own record is written before we look: of two that are made at once, at least one sees the other.
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             other = decode_record(RepositoryRecord, value)
