@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
-from lakebed.server.audit import BLOCK_BYTES, REFUSALS_MAX, AuditLog, AuditQuery, lines_backwards
+from lakebed.server.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
 from lakebed.wire import AuditRecord
 
 from .test_serving import serving, set_up
@@ -134,14 +134,43 @@ class TestLines:
     ) -> None:
         monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
         before = len(lines(tmp_path))
-        for _ in range(REFUSALS_MAX + 7):
+        for _ in range(SOURCE_MAX + 7):
             await stranger.get("/user", headers={"authorization": "Bearer no"})
         await client.post("/auth/users", json={"id": "vera"})
 
         written = lines(tmp_path)[before:]
 
-        assert len(written) == REFUSALS_MAX + 1
+        assert len(written) == SOURCE_MAX + 1
         assert written[-1]["skipped"] == 7
+
+    async def test_a_flood_hides_neither_denials_nor_what_comes_from_elsewhere(
+        self, app: App, client: httpx.AsyncClient, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mallory = await user(client, app, "mallory")
+        monkeypatch.setattr("lakebed.server.audit.time.monotonic", lambda: 1.0)
+        for number in range(REFUSALS_MAX + 1):
+            place = (f"10.0.{number}.1", 1)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app, client=place)) as elsewhere:
+                for _ in range(2 * SOURCE_MAX if number == 0 else 1):
+                    await elsewhere.get("http://lake/api/v1/user", headers={"authorization": "Bearer no"})
+        async with mallory:
+            await mallory.get(repo)
+
+        written = lines(tmp_path)
+
+        assert sum(line["from"] == "10.0.0.1" for line in written) == SOURCE_MAX
+        assert sum(line["from"].startswith("10.0.") for line in written) == REFUSALS_MAX
+        assert (written[-1]["user"], written[-1]["allowed"]) == ("mallory", False)
+
+    async def test_paths_that_protection_refuses_are_written_as_refused(
+        self, client: httpx.AsyncClient, repo: str, tmp_path: Path
+    ) -> None:
+        await client.put(repo + "/settings/branch_protection", json=[{"pattern": "main"}])
+
+        answer = await client.post(repo + "/branches/main/objects/delete", json={"paths": ["a"]})
+
+        line = lines(tmp_path)[-1]
+        assert (answer.status_code, line["allowed"], line["reason"]) == (200, False, "cannot write to protected branch")
 
     async def test_a_log_that_cannot_be_written_stops_no_request(
         self, client: httpx.AsyncClient, state: AppState, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -83,6 +83,16 @@ async def test_a_form_field_says_its_own_type_and_other_fields_are_ignored(
     assert (stats["content_type"], stats["size_bytes"]) == ("text/csv", 3)
 
 
+PART = b"--B\r\nContent-Disposition: form-data; name=other\r\n\r\n\r\n"
+FIELD = b"--B\r\nContent-Disposition: form-data; name=content\r\n\r\nx\r\n--B--\r\n"
+
+
+async def test_a_form_of_many_parts_is_read(client: httpx.AsyncClient, repo: str) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+
+    assert (await upload(client, repo, "a", content=PART * 99 + FIELD, headers=headers)).status_code == 201
+
+
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [
@@ -91,6 +101,9 @@ async def test_a_form_field_says_its_own_type_and_other_fields_are_ignored(
         ("multipart/form-data; boundary=B", b"--B\r\nContent-Disposition: form-data; name=other\r\n\r\nx\r\n--B--\r\n"),
         ("multipart/form-data; boundary=B", b"--B\r\nContent-Disposition: form-data; name=content\r\n\r\nx"),
         ("multipart/form-data; boundary=B", b""),
+        ("multipart/form-data; boundary=B", PART * 101 + FIELD),
+        ("multipart/form-data; boundary=B", b"--B\r\n" + b"x: y\r\n" * 17 + FIELD.removeprefix(b"--B\r\n")),
+        ("multipart/form-data; boundary=B", b"--B\r\nx: " + b"y" * 20_000 + b"\r\n" + FIELD.removeprefix(b"--B\r\n")),
     ],
 )
 async def test_a_malformed_form_stores_nothing(

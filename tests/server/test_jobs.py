@@ -23,7 +23,8 @@ from lakebed.versions import encode_record
 
 PLAYED = """
 import json, os, sys, time
-told = {name: value for name, value in os.environ.items() if name.startswith("LAKEBED_")}
+told = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "AWS_"))}
+assert told.pop("LAKEBED_S3_SECRET_ACCESS_KEY")  # the line has room for little more than a token
 said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
 asked = json.loads(sys.stdin.readline())
@@ -50,7 +51,8 @@ async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "BEAT_S", 0.05)
     program = tmp_path / "collector.py"
     program.write_text(PLAYED)
-    environment = dict.fromkeys(module.SECRETS, "nobody's business")
+    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES, "nobody's business")
+    environment["LAKEBED_S3_SECRET_ACCESS_KEY"] = "s"
     made = Collectors(environment, state.authenticator, program=(sys.executable, str(program)))
     yield made
     await made.close()

@@ -28,8 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[LocalSession]:
-    with local_session(SessionOptions(cores=2, shuffle_partitions=2), os.environ) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEBED_TOKEN", "for this process alone")
+        with local_session(SessionOptions(cores=2, shuffle_partitions=2), os.environ) as running:
+            yield running
 
 
 @pytest.fixture(params=[EngineName.LOCAL, EngineName.SPARK])

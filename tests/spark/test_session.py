@@ -24,6 +24,16 @@ def test_every_socket_of_the_session_listens_on_this_machine_only(session: Local
     assert listening
 
 
+def test_neither_spark_nor_its_workers_inherit_a_token(session: LocalSession) -> None:
+    session.spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # so that a worker runs
+
+    inherited = [Path(f"/proc/{pid}/environ").read_bytes() for pid in descendants(os.getpid())]
+
+    assert len(inherited) > 1
+    assert not [one for one in inherited if b"LAKEBED_TOKEN=" in one]
+    assert os.environ["LAKEBED_TOKEN"]
+
+
 def test_times_are_utc_and_nothing_else_is_running(session: LocalSession) -> None:
     conf = session.spark.conf
 

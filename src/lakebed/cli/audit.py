@@ -27,7 +27,10 @@ def audit(
     user: Annotated[str, typer.Option("--user", help="Only requests of this user.")] = "",
     operation: Annotated[str, typer.Option("--operation", metavar="ID", help="Only this operation.")] = "",
     repository: Annotated[str, typer.Option("--repository", metavar="NAME", help="Only this repository.")] = "",
-    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
+    denied: Annotated[
+        bool,
+        typer.Option("--denied", help="Only refusals: no login, no permission, or a protected branch."),
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 100,
 ) -> None:
     """Show the audit log of the server, newest first: changes, and what was refused."""

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import Invalid, NotFound, Unavailable
 from lakebed.gc.protocol import EngineName
@@ -54,6 +54,16 @@ appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
 
 
 NO_SPARK = "Spark is not installed: pip install 'lakebed[spark]', or use --engine local"
+
+
+HIDDEN: Final = (
+    "LAKEBED_TOKEN",
+    "LAKEBED_SECRET_ACCESS_KEY",
+    "LAKEBED_S3_SECRET_ACCESS_KEY",
+    "LAKEBED_S3_SESSION_TOKEN",
+)
+"""Variables that neither Spark's JVM nor its workers get. This process speaks to the server, and tasks bring the
+credentials of the object store that they use."""
 
 
 class SparkDidNotStart(Unavailable):
@@ -158,8 +168,8 @@ class LocalSession:
 def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterator[LocalSession]:
     """A session on this machine, stopped with its JVM and its files when the block ends, also by an error.
 
-    While it starts, JAVA_HOME and PYSPARK_PYTHON of this process are set, for Spark reads them there; afterwards they
-    are as before.
+    While it starts, JAVA_HOME and PYSPARK_PYTHON of this process are set, for Spark reads them there, and those in
+    HIDDEN are not; afterwards they are as before.
 
     Raises:
         NoSpark: it is not installed.
@@ -185,10 +195,8 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
         started = time.perf_counter()
         place = Path(folder)
         stopping.callback(archive.keep)
-        with (
-            _killed_by_signals() as processes,
-            _variables({"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}),
-        ):
+        variables = {"JAVA_HOME": str(shim_home(java, place / "java")), "PYSPARK_PYTHON": sys.executable}
+        with _killed_by_signals() as processes, _variables({**variables, **dict.fromkeys(HIDDEN)}):
             gateway = _launch(_settings(options, place, archive), place / "spark.log", processes)
             with _own_handler():
                 context = SparkContext(gateway=gateway)
@@ -229,17 +237,22 @@ def _settings(options: SessionOptions, folder: Path, archive: ClassArchive) -> d
 
 
 @contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
+def _variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables inside; None takes one away."""
     before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    _set_variables(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> Any:

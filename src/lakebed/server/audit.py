@@ -4,8 +4,9 @@ A line is written before the answer is sent, so each acknowledged change has one
 appending: any number of processes share a file, and a killed one leaves no half line. Lines hold names, never a body,
 a header or a secret: what a name is, the table of operations states.
 
-A log that cannot be written stops no request: it is reported and counted. Wrong logins could fill a disk, so at most
-REFUSALS_MAX a second are written; the next line has the count of the others.
+A log that cannot be written stops no request: it is reported and counted. Refusals could fill a disk, so a second has
+at most REFUSALS_MAX lines of each user, SOURCE_MAX of each address of callers who are not logged in, and REFUSALS_MAX
+of all those. No flood hides what another caller is refused. The next line has the count of what was left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -38,6 +40,7 @@ AuditMode: TypeAlias = Literal["changes", "all", "off"]
 
 AUDIT_FOLDER: Final = "audit"
 REFUSALS_MAX: Final = 50
+SOURCE_MAX: Final = 10
 VALUE_MAX: Final = 2048
 VALUES_MAX: Final = 100
 BLOCK_BYTES: Final = 1 << 20
@@ -83,7 +86,8 @@ class AuditLog:
         self._keep_days = keep_days
         self._day = ""
         self._descriptor = -1
-        self._second, self._refusals, self._skipped = 0, 0, 0
+        self._second, self._skipped = 0, 0
+        self._refusals: Counter[tuple[str, str]] = Counter()
         self.failures = 0
         """Lines that could not be written."""
 
@@ -93,17 +97,17 @@ class AuditLog:
         """Write the request down, if it is one to be written."""
         if self._mode == "off" or not self._is_wanted(request):
             return
-        if request.refusal and self._is_flood():
+        operation, identity = request.operation, getattr(request, "identity", None)
+        user, address = "" if identity is None else identity.user_id, (request.scope.get("client") or ("",))[0]
+        if request.refusal and self._is_flood(user, address):
             self._skipped += 1
             return
-        identity, operation = getattr(request, "identity", None), request.operation
-        client = request.scope.get("client")
         self._write(
             AuditRecord(
                 time=_now(),
-                user="" if identity is None else identity.user_id,
+                user=user,
                 through=_through(request),
-                address=client[0] if client else "",
+                address=address,
                 forwarded=_cut(request.header(b"x-forwarded-for") or ""),
                 agent=_cut(request.header(b"user-agent") or "")[:200],
                 operation=request.shown_operation,
@@ -132,12 +136,20 @@ class AuditLog:
             return False
         return self._mode == "all" or request.scope["method"] not in _READS
 
-    def _is_flood(self) -> bool:
+    def _is_flood(self, user: str, address: str) -> bool:
+        """Count a refusal, and return whether there were too many of its kind in this second."""
         second = int(time.monotonic())
         if second != self._second:
-            self._second, self._refusals = second, 0
-        self._refusals += 1
-        return self._refusals > REFUSALS_MAX
+            self._second = second
+            self._refusals.clear()
+        if user:
+            return self._is_over("user", user, REFUSALS_MAX)
+        # The address first: what one of them sends too much of takes no room from the others.
+        return self._is_over("address", address, SOURCE_MAX) or self._is_over("strangers", "", REFUSALS_MAX)
+
+    def _is_over(self, kind: str, name: str, most: int) -> bool:
+        self._refusals[kind, name] += 1
+        return self._refusals[kind, name] > most
 
     def _write(self, record: AuditRecord) -> None:
         line = msgspec.json.encode(record) + b"\n"

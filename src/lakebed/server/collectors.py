@@ -66,6 +66,7 @@ SECRETS: Final = frozenset(
     }
 )
 """Variables of this process that no collector gets."""
+AWS_NAMES: Final = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
 
 class NoSpark(LakebedError):
@@ -95,7 +96,9 @@ class Collectors:
     def __init__(
         self, environment: Mapping[str, str], authenticator: Authenticator, *, program: Sequence[str] = PROGRAM
     ) -> None:
-        self._environment = {name: value for name, value in environment.items() if name not in SECRETS}
+        # Where our names carry the store's credentials, AWS's names would carry them a second time.
+        secrets = SECRETS | (AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset())
+        self._environment = {name: value for name, value in environment.items() if name not in secrets}
         self._authenticator = authenticator
         self._program = program
         self._tasks: set[asyncio.Task[None]] = set()

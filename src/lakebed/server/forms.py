@@ -16,6 +16,10 @@ from lakebed.base import Invalid
 from lakebed.objectstore import ShortBody
 
 _FORM_FIELD_BYTES_MAX: Final = 1 << 20
+_PARTS_MAX: Final = 100
+_HEADERS_MAX: Final = 16
+_HEADER_BYTES_MAX: Final = 16 << 10
+"""Each part costs as much as a small request, however little it holds. So do headers, and their bytes are kept."""
 
 
 class InvalidForm(Invalid):
@@ -65,13 +69,15 @@ class _FormReader:
         self._is_found = False
         self._is_over = False
         self._skipped_bytes = 0
+        self._parts = 0
+        self._header_bytes = 0
         self.content_type: str | None = None
         self._parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._headers.clear,
-                "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
-                "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+                "on_part_begin": self._begin_part,
+                "on_header_field": lambda data, start, end: self._extend(self._name, data[start:end]),
+                "on_header_value": lambda data, start, end: self._extend(self._value, data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._end_headers,
                 "on_part_data": self._take,
@@ -110,7 +116,22 @@ class _FormReader:
             return True
         return False
 
+    def _begin_part(self) -> None:
+        self._parts += 1
+        if self._parts > _PARTS_MAX:
+            raise InvalidForm(f"the form has more than {_PARTS_MAX} parts")
+        self._headers.clear()
+        self._header_bytes = 0
+
+    def _extend(self, text: bytearray, data: bytes) -> None:
+        self._header_bytes += len(data)
+        if self._header_bytes > _HEADER_BYTES_MAX:
+            raise InvalidForm(f"a part of the form has more than {_HEADER_BYTES_MAX} bytes of headers")
+        text.extend(data)
+
     def _end_header(self) -> None:
+        if len(self._headers) >= _HEADERS_MAX:
+            raise InvalidForm(f"a part of the form has more than {_HEADERS_MAX} headers")
         self._headers[bytes(self._name).lower()] = bytes(self._value)
         self._name.clear()
         self._value.clear()

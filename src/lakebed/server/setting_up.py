@@ -3,6 +3,9 @@
 A page in the operator's browser can send requests to the operator's machine, also under a name of its own (DNS
 rebinding). A server that listens beyond this machine can be reached by others before its operator. So set-up takes JSON
 only, from no foreign origin; on loopback it takes a loopback Host, and elsewhere the secret that the server printed.
+
+A proxy on this machine passes on the requests of others. Where a request shows that it came through one, set-up needs a
+secret too. Not every proxy shows it: the guide tells its operator to set one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from .errors import InvalidBody
 from .requests import RestRequest
 
 SECRET_HEADER = b"x-lakebed-setup-secret"
+_PROXIES = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+"""Headers that proxies add."""
 
 
 def check_set_up(request: RestRequest, secret: str | None) -> None:
@@ -34,11 +39,16 @@ def check_set_up(request: RestRequest, secret: str | None) -> None:
             raise NotPermitted(
                 "set-up needs the secret that the server printed when it started: `lakebed setup --secret SECRET`"
             )
-    elif not is_loopback(_host_of(request)):
+    elif not is_loopback(_host_of(request)) or _came_through_proxy(request):
         raise NotPermitted(
-            "set-up is open to this machine only: call the server by a loopback address, or start it with"
-            " LAKEBED_SETUP_SECRET and send that secret"
+            "set-up is open to this machine only: call the server by a loopback address and through no proxy, or start"
+            " it with LAKEBED_SETUP_SECRET and send that secret"
         )
+
+
+def _came_through_proxy(request: RestRequest) -> bool:
+    # HTTP/1.0 is what nginx speaks to a server behind it unless it is told otherwise, and no client of ours does.
+    return request.scope["http_version"] == "1.0" or any(request.header(name) is not None for name in _PROXIES)
 
 
 def check_origin(request: RestRequest) -> None:

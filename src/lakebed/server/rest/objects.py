@@ -82,6 +82,7 @@ class Objects:
         try:
             failed = await repository.objects.delete_many(request.args[1], body.paths, force=request.flag("force"))
         except (ProtectedBranch, ReadOnly) as refused:
+            request.refusal = str(refused)  # The answer is 200: only the audit log tells that nothing was done.
             failed = [(path, refused) for path in body.paths]
         errors = []
         for path, error in failed:
