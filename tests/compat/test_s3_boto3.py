@@ -309,3 +309,129 @@ def test_a_large_body_streams_both_ways(s3: Any, lake: str) -> None:
     url = s3.generate_presigned_url("get_object", {"Bucket": lake, "Key": "main/large"})
     with urllib.request.urlopen(url) as answer:
         assert answer.read() == data
+
+
+PART = b"0123456789abcdef" * (5 << 16)
+
+
+def upload_in_parts(s3: Any, bucket: str, key: str, *parts: bytes, **created: Any) -> tuple[str, list[dict[str, Any]]]:
+    algorithm = created.get("ChecksumAlgorithm")
+    sent = {"ChecksumAlgorithm": algorithm} if algorithm else {}
+    upload = s3.create_multipart_upload(Bucket=bucket, Key=key, **created)["UploadId"]
+    done = []
+    for number, part in enumerate(parts, 1):
+        answer = s3.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part, **sent)
+        done.append({"PartNumber": number, "ETag": answer["ETag"]})
+        if algorithm:
+            done[-1][f"Checksum{algorithm}"] = answer[f"Checksum{algorithm}"]
+    return upload, done
+
+
+def finish(s3: Any, bucket: str, key: str, upload: str, parts: list[dict[str, Any]], **more: Any) -> Any:
+    return s3.complete_multipart_upload(
+        Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, **more
+    )
+
+
+def test_an_upload_in_parts_is_one_object(s3: Any, lake: str, repository: lakefs.Repository) -> None:
+    upload, parts = upload_in_parts(s3, lake, "main/a", PART, b"end", ContentType="text/x", Metadata={"k": "v"})
+    listed = s3.list_parts(Bucket=lake, Key="main/a", UploadId=upload)
+    assert [(part["PartNumber"], part["Size"]) for part in listed["Parts"]] == [(1, len(PART)), (2, 3)]
+    begun = s3.list_multipart_uploads(Bucket=lake, Prefix="main/")["Uploads"]
+    assert [(each["Key"], each["UploadId"]) for each in begun] == [("main/a", upload)]
+    with refused("NoSuchKey"):
+        s3.get_object(Bucket=lake, Key="main/a")
+
+    done = finish(s3, lake, "main/a", upload, parts)
+
+    assert done["ETag"].endswith('-2"')
+    got = s3.get_object(Bucket=lake, Key="main/a")
+    assert got["Body"].read() == PART + b"end"
+    assert (got["ETag"], got["ContentType"], got["Metadata"]) == (done["ETag"], "text/x", {"k": "v"})
+    second = s3.get_object(Bucket=lake, Key="main/a", PartNumber=2)
+    assert (second["Body"].read(), second["PartsCount"]) == (b"end", 2)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=lake)
+    assert repository.branch("main").object("a").stat().size_bytes == len(PART) + 3
+
+
+def test_boto3s_own_transfers_go_in_parts(s3: Any, lake: str) -> None:
+    data = PART * 3 + b"rest"
+    config = boto3.s3.transfer.TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20)
+
+    s3.upload_fileobj(io.BytesIO(data), lake, "main/up", Config=config)
+    s3.copy({"Bucket": lake, "Key": "main/up"}, lake, "main/copied", Config=config)
+    got = io.BytesIO()
+    s3.download_fileobj(lake, "main/copied", got, Config=config)
+
+    assert got.getvalue() == data
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC64NVME", "SHA256"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_checksum_of_parts_is_held_and_given_back(s3: Any, lake: str, algorithm: str, count: int) -> None:
+    bodies = [PART, b"end"][-count:]
+    upload, parts = upload_in_parts(s3, lake, "main/a", *bodies, ChecksumAlgorithm=algorithm)
+
+    done = finish(s3, lake, "main/a", upload, parts)
+
+    kind = "FULL_OBJECT" if algorithm == "CRC64NVME" else "COMPOSITE"
+    found = s3.head_object(Bucket=lake, Key="main/a", ChecksumMode="ENABLED")
+    assert (found["ChecksumType"], done["ChecksumType"]) == (kind, kind)
+    assert found[f"Checksum{algorithm}"] == done[f"Checksum{algorithm}"]
+    if kind == "FULL_OBJECT":
+        whole = s3.put_object(Bucket=lake, Key="main/b", Body=b"".join(bodies), ChecksumAlgorithm=algorithm)
+        assert whole[f"Checksum{algorithm}"] == done[f"Checksum{algorithm}"]
+
+
+def test_a_completion_that_does_not_fit_changes_nothing(s3: Any, lake: str) -> None:
+    upload, parts = upload_in_parts(s3, lake, "main/a", b"small", PART, b"end")
+    one, two, three = parts
+
+    for chosen, code in (
+        ([one, two], "EntityTooSmall"),
+        ([three, two], "InvalidPartOrder"),
+        ([two, {**three, "ETag": one["ETag"]}], "InvalidPart"),
+        ([two, {**three, "PartNumber": 4}], "InvalidPart"),
+        ([], "MalformedXML"),
+    ):
+        with refused(code):
+            finish(s3, lake, "main/a", upload, chosen)
+    with refused("NoSuchUpload"):
+        finish(s3, lake, "main/b", upload, [two, three])
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"there")
+    with refused("PreconditionFailed"):
+        finish(s3, lake, "main/a", upload, [two, three], IfNoneMatch="*")
+
+    finish(s3, lake, "main/a", upload, [two, three])
+    assert s3.head_object(Bucket=lake, Key="main/a")["ContentLength"] == len(PART) + 3
+
+
+def test_an_upload_that_was_aborted_is_unknown(s3: Any, lake: str) -> None:
+    upload, parts = upload_in_parts(s3, lake, "main/a", b"x")
+    target = {"Bucket": lake, "Key": "main/a", "UploadId": upload}
+
+    s3.abort_multipart_upload(**target)
+
+    for call in (s3.abort_multipart_upload, s3.list_parts):
+        with refused("NoSuchUpload"):
+            call(**target)
+    with refused("NoSuchUpload"):
+        finish(s3, lake, "main/a", upload, parts)
+    with refused("NoSuchUpload"):
+        s3.upload_part(**target, PartNumber=1, Body=b"x")
+
+
+def test_a_part_may_be_a_range_of_another_object(s3: Any, lake: str) -> None:
+    s3.put_object(Bucket=lake, Key="main/source", Body=PART + b"0123456789")
+    target = {"Bucket": lake, "Key": "main/a"}
+    upload = s3.create_multipart_upload(**target)["UploadId"]
+    parts = []
+    for number, span in enumerate((f"bytes=0-{len(PART) - 1}", f"bytes={len(PART) + 2}-{len(PART) + 4}"), 1):
+        copied = s3.upload_part_copy(
+            **target, UploadId=upload, PartNumber=number, CopySource=f"{lake}/main/source", CopySourceRange=span
+        )
+        parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
+
+    finish(s3, lake, "main/a", upload, parts)
+
+    assert s3.get_object(**target)["Body"].read() == PART + b"234"

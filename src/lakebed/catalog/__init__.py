@@ -22,6 +22,7 @@ from .errors import (
     UploadMissing,
 )
 from .guards import Guards
+from .multipart import Multipart, PartMissing
 from .namespaces import Namespaces, OpenNamespace
 from .objects import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Objects, UploadTarget
 from .queue import BranchQueue
@@ -57,6 +58,7 @@ __all__ = [
     "Guards",
     "HiddenBranch",
     "MakeVersions",
+    "Multipart",
     "NamespaceInUse",
     "NamespaceNested",
     "NamespaceUnclear",
@@ -64,6 +66,7 @@ __all__ = [
     "NotHeaderText",
     "Objects",
     "OpenNamespace",
+    "PartMissing",
     "ProtectedBranch",
     "ReadOnly",
     "Repository",

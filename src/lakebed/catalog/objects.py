@@ -97,13 +97,15 @@ class Objects:
         size_bytes: int | None = None,
         content_type: str = DEFAULT_CONTENT_TYPE,
         metadata: Mapping[str, str] | None = None,
+        checksum: str = "",
         if_none_match: bool = False,
         if_match: str | None = None,
         force: bool = False,
     ) -> Entry:
         """Store a body, then stage it. A body that breaks off stages nothing.
 
-        `metadata` is read after the body, so a body may add to it what only its end says.
+        `metadata` is read after the body, so a body may add to it what only its end says. An empty `checksum` becomes
+        the MD5 of the body.
 
         Raises:
             BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
@@ -111,7 +113,7 @@ class Objects:
             ReadOnly, ProtectedBranch: see `Guards.check_branch_writable`.
         """
         key = path_to_key(path)
-        _check_header_text(content_type=content_type)
+        check_header_text(content_type=content_type)
         await self._guards.check_branch_writable(branch, force=force)
         if if_none_match:
             # This check only saves the transfer. The same check beside the write decides.
@@ -123,7 +125,7 @@ class Objects:
             return Entry(
                 address=address,
                 size_bytes=stored.size_bytes,
-                checksum=stored.md5,
+                checksum=checksum or stored.md5,
                 modified_ms=self._ports.clock.now_ms(),
                 content_type=content_type,
                 metadata=dict(metadata) if metadata else {},
@@ -142,7 +144,7 @@ class Objects:
             NamespaceUnclear: the store refuses to show whether a marker is there.
             NotHeaderText: the checksum or the content type cannot be sent back.
         """
-        _check_header_text(checksum=entry.checksum, content_type=entry.content_type)
+        check_header_text(checksum=entry.checksum, content_type=entry.content_type)
         await self._guards.check_branch_writable(branch, force=force)
         if not is_absolute(entry.address) or is_inside(entry.address, self._objectstore.uri):
             raise AddressInNamespace(
@@ -169,7 +171,7 @@ class Objects:
         def checked(entry: Entry) -> Entry:
             assert alter is not None
             altered = alter(entry)
-            _check_header_text(content_type=altered.content_type)
+            check_header_text(content_type=altered.content_type)
             return altered
 
         return await self._versions.copies.copy(
@@ -248,7 +250,7 @@ class Objects:
             UploadRefused: the address was not issued here, has expired, or was used before.
         """
         key = path_to_key(path)
-        _check_header_text(checksum=checksum, content_type=content_type)
+        check_header_text(checksum=checksum, content_type=content_type)
         await self._guards.check_branch_writable(branch, force=force)
         address = full_address.removeprefix(self._address_prefix)
         if "://" in address:
@@ -292,7 +294,7 @@ class Objects:
         return await self._namespaces.locate_outside(address, own=self._objectstore.uri)
 
 
-def _check_header_text(**texts: str) -> None:
+def check_header_text(**texts: str) -> None:
     for name, text in texts.items():
         if not _HEADER_TEXT.fullmatch(text):
             shown = name.replace("_", " ")

@@ -16,6 +16,7 @@ from lakebed.versions import Versions
 
 from .changes import Changes
 from .guards import Guards
+from .multipart import Multipart
 from .namespaces import Namespaces
 from .objects import Objects
 from .queue import BranchQueue
@@ -46,6 +47,7 @@ class Repository:
         self.address_prefix = record.namespace_uri + "/"
         self.guards = guards = Guards(repository_id, record, opened.settings, opened.store)
         self.objects = Objects(opened.versions, opened.objectstore, guards, namespaces, ports, self.address_prefix)
+        self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports)
 
     async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:

@@ -31,9 +31,10 @@ async def clean_catalog(state: AppState) -> None:
 
 
 async def clean_versions(state: AppState) -> None:
-    """Clean up retired tokens, finished records, and refs half made."""
+    """Clean up retired tokens, finished records, refs half made, and uploads in parts that were given up."""
     async for repository in every_repository(state):
         await repository.versions.cleanup.clean()
+        await repository.versions.parts.clean()
 
 
 async def abandon_dead_runs(state: AppState) -> None:

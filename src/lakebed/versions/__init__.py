@@ -48,6 +48,7 @@ from .errors import (
     ContentsGone,
     InvalidNote,
     MergeConflict,
+    MultipartNotFound,
     NoChanges,
     ParentWanted,
     PathExists,
@@ -71,6 +72,8 @@ from .records import (
     CopyRecord,
     CopyState,
     IntentRecord,
+    MultipartRecord,
+    PartRecord,
     Record,
     RecordFormat,
     RefState,
@@ -91,6 +94,7 @@ from .retired import Retired
 from .staging.copies import Copies
 from .staging.entries import Staging
 from .staging.layers import Layers, Listing
+from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
 from .staging.uploads import Uploads
 from .trees import Applied, Merged, Trees
@@ -129,6 +133,7 @@ class Versions:
         self.slices = slices = Slices(context)
         self.staging = staging = Staging(context, retired=retired, refs=refs, layers=layers, slices=slices)
         self.uploads = Uploads(context, slices, staging)
+        self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, refs=refs, staging=staging)
         self.commits = committer = Committer(context, retired, refs)
         self.merges = Merger(context, retired=retired, refs=refs, history=history, committer=committer)
@@ -151,6 +156,7 @@ __all__ = [
     "DOOMED",
     "EXCLUSIVE",
     "MOVES",
+    "PART_NUMBER_MAX",
     "STRATEGY_KEY",
     "TOMBSTONE",
     "AddressNotAllowed",
@@ -180,9 +186,12 @@ __all__ = [
     "Listing",
     "MergeConflict",
     "Merged",
+    "MultipartNotFound",
+    "MultipartRecord",
     "NoChanges",
     "Options",
     "ParentWanted",
+    "PartRecord",
     "PathExists",
     "PathNotFound",
     "PreconditionFailed",

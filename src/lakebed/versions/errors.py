@@ -81,6 +81,10 @@ class UploadRefused(Conflict):
     """The address was not issued here, has expired, or was used before."""
 
 
+class MultipartNotFound(NotFound):
+    """There is no such upload in parts: it was never begun, or has been completed or aborted."""
+
+
 class CommitExpired(Conflict):
     """A collection run gave up this commit's data, or is about to. Facts: `commit`, `run`."""
 

@@ -225,6 +225,29 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     watchers: tuple[str, ...] | None = None
 
 
+class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An upload in parts that was begun. `algorithm` is the checksum that its client chose; empty: none."""
+
+    branch: str
+    path: bytes
+    created_ms: int
+    content_type: str
+    metadata: dict[str, str] = {}
+    algorithm: str = ""
+    checksum_type: str = ""
+    user: str = ""
+
+
+class PartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One part of it, at an address that was handed out. `checksum` is of its upload's algorithm."""
+
+    address: str
+    size_bytes: int
+    md5: str
+    modified_ms: int
+    checksum: str = ""
+
+
 class CopyState(StrEnum):
     PENDING = "pending"
     DONE = "done"

@@ -45,6 +45,8 @@ from lakebed.versions import (
     BranchRecord,
     CopyRecord,
     CopyState,
+    MultipartRecord,
+    PartRecord,
     RetiredBy,
     UploadRefused,
     decode_record,
@@ -269,6 +271,30 @@ async def test_an_upload_that_expired_unlinked_goes(lake: Lake) -> None:
     run = await lake.collector().collect_uncommitted()
 
     assert run.garbage == {address}
+
+
+async def test_parts_stay_while_their_upload_may_be_completed_and_go_when_it_was_given_up(lake: Lake) -> None:
+    async def begin() -> tuple[str, str]:
+        record = MultipartRecord(branch="main", path=b"a", created_ms=lake.clock.now_ms(), content_type="x")
+        name = await lake.versions.parts.begin(record)
+        address = await lake.versions.parts.issue(name)
+        await lake.objectstore.put(address, b"x")
+        part = PartRecord(address=address, size_bytes=1, md5="m", modified_ms=1)
+        await lake.versions.parts.put(name, 1, part)
+        return name, address
+
+    kept, aborted = await begin(), await begin()
+    await lake.versions.parts.end(aborted[0])
+
+    assert (await lake.collector().collect_uncommitted()).garbage == {aborted[1]}
+
+    lake.days(3)
+    await lake.versions.cleanup.clean()
+
+    assert (await lake.collector().collect_uncommitted()).garbage == {kept[1]}
+    lake.days(8)
+    assert await lake.versions.parts.clean() == 1
+    assert [name async for name, _ in lake.versions.parts.begun()] == []
 
 
 async def test_a_commit_between_two_pages_moves_addresses_to_where_the_run_looks_next(lake: Lake) -> None:

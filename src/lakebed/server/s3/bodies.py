@@ -38,10 +38,10 @@ class Payload:
     """A body with the size and the digests that its request declares.
 
     `size_bytes` is the number of bytes of the object. After the body was read, `checksums` has the checksum that the
-    client sent, by algorithm, in base64.
+    client sent, by algorithm, in base64, and that of the algorithm `also`.
     """
 
-    def __init__(self, request: S3Request) -> None:
+    def __init__(self, request: S3Request, *, also: str = "") -> None:
         self._request = request
         self._word = request.signed.payload
         if self._word.startswith("STREAMING-") and self._word not in _FRAMED:
@@ -71,6 +71,7 @@ class Payload:
                 "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer"
                 " headers were found.",
             )
+        self._also = also if also != self.algorithm else ""
         self.checksums: dict[str, str] = {}
 
     @property
@@ -88,6 +89,10 @@ class Payload:
             raise S3Error("EntityTooLarge", ProposedSize=text, MaxSizeAllowed=SIZE_BYTES_MAX)
         return int(text)
 
+    def forget_checksums(self) -> None:
+        """Do not hold the body against checksums in headers, because there they are of something else."""
+        self.algorithm, self._expected = None, None
+
     async def body(self) -> bytes | AsyncIterator[bytes]:
         """Return a small body whole and checked, a large one as a stream that checks itself at its end."""
         if self.size_bytes <= SMALL_BYTES_MAX:
@@ -104,6 +109,7 @@ class Payload:
             digests.append((hashlib.md5(usedforsecurity=False), "", self._md5))
         if self.algorithm is not None:
             digests.append((checksums.new(self.algorithm), self.algorithm, self._expected))
+        also = checksums.new(self._also) if self._also else None
         sha256 = hashlib.sha256() if not self._is_framed and self._word != UNSIGNED else None
         found = 0
         trailers: dict[str, str] = {}
@@ -115,6 +121,8 @@ class Payload:
                 digest.update(chunk)
             if sha256 is not None:
                 sha256.update(chunk)
+            if also is not None:
+                also.update(chunk)
             if chunk:
                 yield chunk
         if found != self.size_bytes:
@@ -127,6 +135,8 @@ class Payload:
             )
         for digest, algorithm, declared in digests:
             self._check(algorithm, digest.digest(), declared, trailers)
+        if also is not None:
+            self.checksums[self._also] = checksums.spell(also.digest())
 
     def _check(self, algorithm: str, computed: bytes, declared: bytes | None, trailers: dict[str, str]) -> None:
         if declared is None:

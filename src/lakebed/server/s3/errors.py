@@ -131,6 +131,8 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     versions.PathExists: "PreconditionFailed",
     versions.PreconditionFailed: "PreconditionFailed",
     versions.UploadRefused: "NoSuchUpload",
+    versions.MultipartNotFound: "NoSuchUpload",
+    catalog.PartMissing: "InvalidPart",
     versions.ContentsGone: "InvalidObjectState",
     objectstore.ObjectMissing: "InvalidObjectState",
     objectstore.ShortBody: "IncompleteBody",

@@ -18,6 +18,7 @@ from lakebed.server.state import AppState
 from . import operations
 from .buckets import Buckets
 from .errors import S3Error, as_s3, error_document, error_response
+from .multipart import MultipartUploads
 from .objects import Objects
 from .operations import S3Operation
 from .options import S3Options
@@ -32,7 +33,12 @@ class Gateway:
         self._state = state
         self._options = options
         buckets, objects = Buckets(state, options), Objects(state, options)
-        self._handlers: Final[Mapping[S3Operation, Handler]] = {**buckets.handlers, **objects.handlers}
+        multipart = MultipartUploads(state, options, objects)
+        self._handlers: Final[Mapping[S3Operation, Handler]] = {
+            **buckets.handlers,
+            **objects.handlers,
+            **multipart.handlers,
+        }
         assert set(self._handlers) == set(operations.OPERATIONS)
 
     def is_asked(self, scope: Scope) -> bool:

@@ -97,6 +97,9 @@ class Objects:
             for algorithm, value in stored.items():
                 shown.text(f"Checksum{algorithm}", value)
             root.add(shown.text("ChecksumType", checksum_type(stored)))
+        if "ObjectParts" in wanted and "-" in entry.checksum:
+            count = int(entry.checksum.rpartition("-")[2])
+            root.add(Element("ObjectParts").text("PartsCount", count))
         if "StorageClass" in wanted:
             root.text("StorageClass", "STANDARD")
         if "ObjectSize" in wanted:
@@ -117,6 +120,8 @@ class Objects:
         start, end = span or (0, entry.size_bytes)
         if span is not None:
             headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+            if request.has("partNumber") and "-" in entry.checksum:
+                headers["x-amz-mp-parts-count"] = entry.checksum.rpartition("-")[2]
         elif (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
             stored = stored_checksums(entry)
             headers |= {checksums.header_of(algorithm): value for algorithm, value in stored.items()}
@@ -210,11 +215,13 @@ class Objects:
                 raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
             if not part.isdecimal() or not 1 <= int(part[:9]) <= 10_000:
                 raise S3Error("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
-            if "-" in entry.checksum:
-                raise NotImplementedByName("partNumber of an object that was uploaded in parts")
-            if int(part) != 1:
+            sizes = part_sizes(entry)
+            if sizes is None:
+                raise NotImplementedByName("partNumber of an object with this many parts")
+            if int(part) > len(sizes):
                 raise S3Error("InvalidPartNumber")
-            return (0, entry.size_bytes) if entry.size_bytes else None
+            start = sum(sizes[: int(part) - 1])
+            return (start, start + sizes[int(part) - 1]) if entry.size_bytes else None
         if header is None:
             return None
         match = _RANGE.fullmatch(header.strip())
@@ -459,6 +466,18 @@ def keep_checksums(metadata: dict[str, str], found: Mapping[str, str]) -> None:
 def stored_checksums(entry: Entry) -> dict[str, str]:
     found = {algorithm: entry.metadata.get(f"{SYSTEM}checksum-{algorithm.lower()}") for algorithm in ALGORITHMS}
     return {algorithm: value for algorithm, value in found.items() if value is not None}
+
+
+def part_sizes(entry: Entry) -> list[int] | None:
+    """Return the sizes of the parts that an object was uploaded in; None where they were too many to keep."""
+    layout = entry.metadata.get(SYSTEM + "parts")
+    if layout is None:
+        return None if "-" in entry.checksum else [entry.size_bytes]
+    sizes: list[int] = []
+    for run in layout.split(","):
+        size, _, count = run.partition("*")
+        sizes += [int(size)] * int(count or 1)
+    return sizes
 
 
 def checksum_type(found: Mapping[str, str]) -> str:

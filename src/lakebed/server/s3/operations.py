@@ -60,6 +60,17 @@ PUT_OBJECT: Final = _operation("PutObject", objects.UPLOAD_OBJECT, sends_body=Tr
 COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT)
 DELETE_OBJECT: Final = _operation("DeleteObject", objects.DELETE_OBJECT, "versionId")
 GET_OBJECT_ATTRIBUTES: Final = _operation("GetObjectAttributes", objects.STAT_OBJECT, "attributes versionId")
+CREATE_MULTIPART_UPLOAD: Final = _operation("CreateMultipartUpload", objects.UPLOAD_OBJECT, "uploads")
+UPLOAD_PART: Final = _operation("UploadPart", objects.UPLOAD_OBJECT, "uploadId partNumber")
+UPLOAD_PART_COPY: Final = _operation("UploadPartCopy", objects.COPY_OBJECT, "uploadId partNumber")
+COMPLETE_MULTIPART_UPLOAD: Final = _operation("CompleteMultipartUpload", objects.UPLOAD_OBJECT, "uploadId")
+ABORT_MULTIPART_UPLOAD: Final = _operation("AbortMultipartUpload", objects.UPLOAD_OBJECT, "uploadId")
+LIST_PARTS: Final = _operation("ListParts", objects.UPLOAD_OBJECT, "uploadId max-parts part-number-marker")
+LIST_MULTIPART_UPLOADS: Final = _operation(
+    "ListMultipartUploads",
+    objects.LIST_OBJECTS,
+    "uploads prefix delimiter key-marker upload-id-marker max-uploads encoding-type",
+)
 
 _PLAIN: Final[dict[tuple[Level, str], S3Operation]] = {
     ("service", "GET"): LIST_BUCKETS,
@@ -78,8 +89,14 @@ _BY_SUBRESOURCE: Final[dict[tuple[Level, str, str], S3Operation]] = {
     ("bucket", "GET", "list-type"): LIST_OBJECTS_V2,
     ("bucket", "POST", "delete"): DELETE_OBJECTS,
     ("object", "GET", "attributes"): GET_OBJECT_ATTRIBUTES,
+    ("bucket", "GET", "uploads"): LIST_MULTIPART_UPLOADS,
+    ("object", "POST", "uploads"): CREATE_MULTIPART_UPLOAD,
+    ("object", "PUT", "uploadId"): UPLOAD_PART,
+    ("object", "POST", "uploadId"): COMPLETE_MULTIPART_UPLOAD,
+    ("object", "DELETE", "uploadId"): ABORT_MULTIPART_UPLOAD,
+    ("object", "GET", "uploadId"): LIST_PARTS,
 }
-OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT]))
+OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT, UPLOAD_PART_COPY]))
 """Every operation that the gateway has."""
 
 _NOUNS: Final[dict[Level, dict[str, str]]] = {
@@ -121,13 +138,7 @@ _NOUNS: Final[dict[Level, dict[str, str]]] = {
 _VERBS: Final = {"GET": "Get", "HEAD": "Head", "PUT": "Put", "POST": "Post", "DELETE": "Delete"}
 _OTHERS: Final[dict[tuple[Level, str, str], str]] = {
     ("bucket", "GET", "versions"): "ListObjectVersions",
-    ("bucket", "GET", "uploads"): "ListMultipartUploads",
     ("bucket", "GET", "session"): "CreateSession",
-    ("object", "POST", "uploads"): "CreateMultipartUpload",
-    ("object", "PUT", "uploadId"): "UploadPart",
-    ("object", "POST", "uploadId"): "CompleteMultipartUpload",
-    ("object", "DELETE", "uploadId"): "AbortMultipartUpload",
-    ("object", "GET", "uploadId"): "ListParts",
     ("object", "POST", "restore"): "RestoreObject",
     ("object", "POST", "select"): "SelectObjectContent",
     ("object", "PUT", "renameObject"): "RenameObject",
@@ -149,6 +160,8 @@ def find(request: S3Request) -> S3Operation:
         raise S3Error("MethodNotAllowed", Method=method, ResourceType=level.upper())
     if found is PUT_OBJECT and request.header(b"x-amz-copy-source") is not None:
         found = COPY_OBJECT
+    if found is UPLOAD_PART and request.header(b"x-amz-copy-source") is not None:
+        found = UPLOAD_PART_COPY
     for name in request.asked_for:
         if name not in found.parameters:
             raise NotImplementedByName(f"the parameter {name} of {found.name}")

@@ -1,0 +1,507 @@
+"""Uploads in parts, as S3 has them: begin, parts, copies as parts, complete, abort, and two listings.
+
+An upload belongs to the bucket and key that it was begun for. An id is no right: with another key it is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lakebed.base import Entry, LakebedError, path_to_key
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.operations import objects
+from lakebed.server.state import AppState
+from lakebed.versions import PART_NUMBER_MAX, MultipartRecord, PartRecord
+
+from . import checksums, operations
+from .bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
+from .buckets import OWNER, iso, xml
+from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
+from .documents import Element, MalformedXml, Node, document, parse
+from .errors import S3Error, as_s3
+from .objects import (
+    SYSTEM,
+    Objects,
+    bare,
+    check_source_conditions,
+    check_upload_headers,
+    checksum_type,
+    keep_checksums,
+    metadata_of,
+    write_conditions,
+)
+from .operations import S3Operation
+from .options import S3Options
+from .requests import Place, S3Request, admit
+
+PART_BYTES_MIN: Final = 5 << 20
+"""Every part but the last has at least this."""
+OBJECT_BYTES_MAX: Final = 5 << 40
+COMPLETION_BYTES_MAX: Final = 8 << 20
+LISTED_MAX: Final = 1000
+ANSWER_S: Final = 10.0
+"""A completion that takes longer begins its answer, so that no client gives up waiting."""
+SPACE_S: Final = 5.0
+LAYOUT_CHARACTERS_MAX: Final = 4096
+_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An upload of this request: its repository, id and record."""
+
+    repository: Repository
+    id: str
+    record: MultipartRecord
+
+
+class MultipartUploads:
+    def __init__(self, state: AppState, options: S3Options, sources: Objects) -> None:
+        self._catalog = state.catalog
+        self._options = options
+        self._sources = sources
+        self.handlers: Mapping[S3Operation, Callable[[S3Request], Awaitable[Response]]] = {
+            operations.CREATE_MULTIPART_UPLOAD: self.create,
+            operations.UPLOAD_PART: self.upload_part,
+            operations.UPLOAD_PART_COPY: self.copy_part,
+            operations.COMPLETE_MULTIPART_UPLOAD: self.complete,
+            operations.ABORT_MULTIPART_UPLOAD: self.abort,
+            operations.LIST_PARTS: self.list_parts,
+            operations.LIST_MULTIPART_UPLOADS: self.list_uploads,
+        }
+
+    async def create(self, request: S3Request) -> Response:
+        place = request.place()
+        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        check_upload_headers(request)
+        algorithm = declared_algorithm(request, b"x-amz-checksum-algorithm") or ""
+        kind = _declared_type(request, algorithm)
+        if place.is_root:
+            raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
+        repository = await self._catalog.get(place.repository)
+        multipart_id = await repository.multipart.begin(
+            place.ref,
+            place.path,
+            content_type=request.header(b"content-type") or DEFAULT_CONTENT_TYPE,
+            metadata=metadata_of(request),
+            algorithm=algorithm,
+            checksum_type=kind,
+            user=request.identity.user_id,
+        )
+        root = Element("InitiateMultipartUploadResult")
+        response = xml(root.text("Bucket", request.bucket).text("Key", request.key_name).text("UploadId", multipart_id))
+        if algorithm:
+            response.headers["x-amz-checksum-algorithm"] = algorithm
+            response.headers["x-amz-checksum-type"] = kind
+        return response
+
+    # Parts
+
+    async def upload_part(self, request: S3Request) -> Response:
+        begun, number = await self._find(request), _part_number(request)
+        request.refuse_headers([b"x-amz-server-side-encryption-customer"])
+        payload = Payload(request, also=begun.record.algorithm)
+        if begun.record.algorithm and payload.algorithm not in (None, begun.record.algorithm):
+            raise S3Error(
+                "InvalidRequest",
+                f"Checksum Type mismatch occurred, expected checksum Type: {begun.record.algorithm.lower()},"
+                f" actual checksum Type: {str(payload.algorithm).lower()}",
+            )
+        part = await begun.repository.multipart.put_part(
+            begun.id, number, await payload.body(), size_bytes=payload.size_bytes, checksums=payload.checksums
+        )
+        headers = {checksums.header_of(algorithm): value for algorithm, value in payload.checksums.items()}
+        return bare(200, {"etag": f'"{part.md5}"', **headers})
+
+    async def copy_part(self, request: S3Request) -> Response:
+        source = self._sources.source_of(request)
+        admit(request, objects.GET_OBJECT, {"repository": source.repository, "path": source.path})
+        begun, number = await self._find(request), _part_number(request)
+        request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
+        request.refuse_headers([b"x-amz-copy-source-server-side-encryption"])
+        repository, entry = await self._sources.find(source)
+        check_source_conditions(request, entry)
+        start, end = _copied_range(request, entry)
+        if end - start > SIZE_BYTES_MAX:
+            raise S3Error("InvalidRequest", "The specified copy source is larger than the maximum allowable size for a"
+                          " copy source: 5368709120")  # fmt: skip
+        found: dict[str, str] = {}
+        body = _summed(repository.objects.stream(entry, start=start, end=end), begun.record.algorithm, found)
+        part = await begun.repository.multipart.put_part(
+            begun.id, number, body, size_bytes=end - start, checksums=found
+        )
+        root = Element("CopyPartResult").text("LastModified", iso(part.modified_ms)).text("ETag", f'"{part.md5}"')
+        for algorithm, value in found.items():
+            root.text(f"Checksum{algorithm}", value)
+        return xml(root)
+
+    async def list_parts(self, request: S3Request) -> Response:
+        begun = await self._find(request)
+        limit = request.number("max-parts", default=LISTED_MAX, most=LISTED_MAX)
+        after = request.number("part-number-marker", default=0, most=2**31 - 1)
+        every = [item for item in await begun.repository.versions.parts.every(begun.id) if item[0] > after]
+        page = every[:limit]
+        root = Element("ListPartsResult").text("Bucket", request.bucket).text("Key", request.key_name)
+        root.text("UploadId", begun.id).add(_person("Initiator", begun.record.user)).add(_person("Owner", OWNER))
+        root.text("StorageClass", "STANDARD").text("PartNumberMarker", after)
+        if len(every) > limit and page:
+            root.text("NextPartNumberMarker", page[-1][0])
+        root.text("MaxParts", limit).flag("IsTruncated", value=len(every) > limit > 0)
+        if begun.record.algorithm:
+            root.text("ChecksumAlgorithm", begun.record.algorithm).text("ChecksumType", begun.record.checksum_type)
+        for number, part in page:
+            shown = Element("Part").text("PartNumber", number).text("LastModified", iso(part.modified_ms))
+            shown.text("ETag", f'"{part.md5}"').text("Size", part.size_bytes)
+            if part.checksum:
+                shown.text(f"Checksum{begun.record.algorithm}", part.checksum)
+            root.add(shown)
+        return xml(root)
+
+    # Ends
+
+    async def complete(self, request: S3Request) -> Response:
+        begun = await self._find(request)
+        if_none_match, if_match = write_conditions(request)
+        wanted = await _read_completion(request)
+        parts = _chosen(wanted, dict(await begun.repository.versions.parts.every(begun.id)), begun.record.algorithm)
+        size_bytes = sum(part.size_bytes for part in parts)
+        if size_bytes > OBJECT_BYTES_MAX:
+            raise S3Error("EntityTooLarge")
+        _check_object_size(request, size_bytes)
+        if if_match is not None:
+            await self._sources.find(request.place())
+        making = asyncio.ensure_future(self._make(request, begun, parts, size_bytes, if_none_match, if_match))
+        done, _ = await asyncio.wait([making], timeout=ANSWER_S)
+        return making.result() if done else SlowAnswer(making)
+
+    async def _make(
+        self,
+        request: S3Request,
+        begun: Begun,
+        parts: Sequence[PartRecord],
+        size_bytes: int,
+        if_none_match: bool,
+        if_match: str | None,
+    ) -> Response:
+        record, multipart = begun.record, begun.repository.multipart
+        etag = hashlib.md5(b"".join([bytes.fromhex(part.md5) for part in parts]), usedforsecurity=False).hexdigest()
+        checksum, metadata = f"{etag}-{len(parts)}", dict(record.metadata)
+        layout = spell_layout([part.size_bytes for part in parts])
+        if len(layout) <= LAYOUT_CHARACTERS_MAX:
+            metadata[SYSTEM + "parts"] = layout
+        declared = dict(sent_checksums(request))
+        found: dict[str, str] = {}
+        if record.algorithm and record.checksum_type == COMPOSITE:
+            found[record.algorithm] = _composite(record.algorithm, parts)
+            _hold(declared, found)
+        if len(parts) == 1:
+            if record.algorithm and record.checksum_type == FULL_OBJECT:
+                found[record.algorithm] = parts[0].checksum
+                _hold(declared, found)
+            keep_checksums(metadata, found)
+            entry = await multipart.link_only_part(
+                begun.id, parts[0], checksum=checksum, metadata=metadata, if_none_match=if_none_match, if_match=if_match
+            )
+        else:
+            algorithm = record.algorithm if record.checksum_type == FULL_OBJECT else ""
+
+            async def body() -> AsyncIterator[bytes]:
+                async for chunk in _summed(multipart.stream(parts), algorithm, found):
+                    yield chunk
+                _hold(declared, found)
+                keep_checksums(metadata, found)
+
+            entry = await multipart.complete(
+                begun.id,
+                body(),
+                size_bytes=size_bytes,
+                checksum=checksum,
+                metadata=metadata,
+                if_none_match=if_none_match,
+                if_match=if_match,
+            )
+        root = Element("CompleteMultipartUploadResult")
+        root.text("Location", f"{request.base_url}{request.resource.removeprefix('/')}").text("Bucket", request.bucket)
+        root.text("Key", request.key_name).text("ETag", f'"{entry.checksum}"')
+        for algorithm, value in found.items():
+            root.text(f"Checksum{algorithm}", value)
+        if found:
+            root.text("ChecksumType", checksum_type(found))
+        return xml(root)
+
+    async def abort(self, request: S3Request) -> Response:
+        begun = await self._find(request)
+        request.refuse_headers([b"x-amz-if-match-initiated-time"])
+        await begun.repository.multipart.abort(begun.id)
+        return Response(status_code=204)
+
+    # Listing
+
+    async def list_uploads(self, request: S3Request) -> Response:
+        place = request.place()
+        admit(request, objects.LIST_OBJECTS, {"repository": place.repository})
+        prefix, delimiter = request.parameter("prefix"), request.parameter("delimiter")
+        limit = request.number("max-uploads", default=LISTED_MAX, most=LISTED_MAX)
+        encoding = request.parameter("encoding-type")
+        if encoding not in {"", "url"}:
+            raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request")
+        key_marker, id_marker = request.parameter("key-marker"), request.parameter("upload-id-marker")
+        repository = await self._catalog.get(place.repository)
+        if place.has_ref:
+            await repository.versions.refs.resolve(place.ref)
+        page = await self._page(repository, place, prefix, delimiter, (key_marker, id_marker))
+
+        def spelled(text: str) -> str:
+            return quote(text, safe="/-_.~*") if encoding else text
+
+        root = Element("ListMultipartUploadsResult").text("Bucket", request.bucket)
+        root.text("KeyMarker", spelled(key_marker)).text("UploadIdMarker", id_marker)
+        if len(page) > limit > 0:
+            last = page[limit - 1]
+            root.text("NextKeyMarker", spelled(last[0])).text("NextUploadIdMarker", last[1])
+        root.text("Prefix", spelled(prefix))
+        if delimiter:
+            root.text("Delimiter", spelled(delimiter))
+        if encoding:
+            root.text("EncodingType", encoding)
+        root.text("MaxUploads", limit).flag("IsTruncated", value=len(page) > limit > 0)
+        for key, name, record in page[:limit]:
+            if record is None:
+                root.add(Element("CommonPrefixes").text("Prefix", spelled(key)))
+                continue
+            shown = Element("Upload").text("Key", spelled(key)).text("UploadId", name)
+            shown.add(_person("Initiator", record.user)).add(_person("Owner", OWNER)).text("StorageClass", "STANDARD")
+            shown.text("Initiated", iso(record.created_ms))
+            if record.algorithm:
+                shown.text("ChecksumAlgorithm", record.algorithm).text("ChecksumType", record.checksum_type)
+            root.add(shown)
+        return xml(root)
+
+    async def _page(
+        self, repository: Repository, place: Place, prefix: str, delimiter: str, after: tuple[str, str]
+    ) -> list[tuple[str, str, MultipartRecord | None]]:
+        """Return uploads by key and id, and common prefixes without a record, behind `after`."""
+        found: dict[tuple[str, str], MultipartRecord | None] = {}
+        async for name, record in repository.versions.parts.begun():
+            path = record.path.decode()
+            key = path if place.has_ref else f"{record.branch}/{path}"
+            if (place.has_ref and record.branch != place.ref) or not key.startswith(prefix):
+                continue
+            cut = key.find(delimiter, len(prefix)) if delimiter else -1
+            if cut >= 0:
+                found[key[: cut + len(delimiter)], ""] = None
+            else:
+                found[key, name] = record
+        # With a key alone the page begins behind all uploads of this key.
+        start = after if after[1] else (after[0], "\U0010ffff")
+        return [(*item, found[item]) for item in sorted(found) if not after[0] or item > start]
+
+    async def _find(self, request: S3Request) -> Begun:
+        """
+        Raises:
+            S3Error: the key has no such upload.
+        """
+        place, multipart_id = request.place(), request.parameter("uploadId")
+        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        repository = await self._catalog.get(place.repository)
+        record = await repository.versions.parts.get(multipart_id)
+        if place.is_root or (record.branch, record.path) != (place.ref, path_to_key(place.path)):
+            raise S3Error("NoSuchUpload")
+        return Begun(repository, multipart_id, record)
+
+
+class SlowAnswer(Response):
+    """The answer to a completion that takes long: 200 and spaces, then the result, or the error in its place.
+
+    The client reads the outcome from the document, as S3's documentation says it must. One that goes away does not
+    stop the completion.
+    """
+
+    def __init__(self, making: asyncio.Future[Response]) -> None:
+        super().__init__(media_type="application/xml")
+        del self.headers["content-length"]
+        self._making = making
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        # Spaces may stand behind the XML declaration, and not before it.
+        declaration = document(Element("x")).partition(b"\n")[0]
+        await send({"type": "http.response.body", "body": declaration + b"\n", "more_body": True})
+        while not (await asyncio.wait([self._making], timeout=SPACE_S))[0]:
+            await send({"type": "http.response.body", "body": b" ", "more_body": True})
+        try:
+            body = bytes((await self._making).body)
+        except LakebedError as error:
+            why = as_s3(error)
+            body = document(Element("Error").text("Code", why.code).text("Message", str(why)))
+        await send({"type": "http.response.body", "body": body.partition(b"\n")[2], "more_body": False})
+
+
+def spell_layout(sizes: Sequence[int]) -> str:
+    """Write the sizes of parts, equal ones together: `5242880*3,17`."""
+    runs: list[list[int]] = []
+    for size in sizes:
+        if runs and runs[-1][0] == size:
+            runs[-1][1] += 1
+        else:
+            runs.append([size, 1])
+    return ",".join([f"{size}*{count}" if count > 1 else str(size) for size, count in runs])
+
+
+async def _summed(body: AsyncIterator[bytes], algorithm: str, found: dict[str, str]) -> AsyncIterator[bytes]:
+    """Yield the body, and put its checksum into `found` at its end. No algorithm: no checksum."""
+    checksum = checksums.new(algorithm) if algorithm else None
+    async for chunk in body:
+        if checksum is not None:
+            checksum.update(chunk)
+        yield chunk
+    if checksum is not None:
+        found[algorithm] = checksums.spell(checksum.digest())
+
+
+def _composite(algorithm: str, parts: Sequence[PartRecord]) -> str:
+    """The checksum of the parts' checksums, as S3 writes it."""
+    whole = checksums.new(algorithm)
+    for part in parts:
+        whole.update(checksums.read(part.checksum, SIZES[algorithm]) or b"")
+    return f"{checksums.spell(whole.digest())}-{len(parts)}"
+
+
+def _hold(declared: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """
+    Raises:
+        S3Error: the checksum that the client declared of the whole object is another one.
+    """
+    for algorithm, value in declared.items():
+        if algorithm in found and found[algorithm].partition("-")[0] != value.partition("-")[0]:
+            raise S3Error("BadDigest", f"The {algorithm} you specified did not match the calculated checksum.")
+
+
+def _declared_type(request: S3Request, algorithm: str) -> str:
+    kind = request.header(b"x-amz-checksum-type")
+    if kind is None:
+        return "" if not algorithm else FULL_OBJECT if algorithm == "CRC64NVME" else COMPOSITE
+    if not algorithm:
+        raise S3Error(
+            "InvalidRequest",
+            "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.",
+        )
+    if kind.upper() not in {FULL_OBJECT, COMPOSITE}:
+        raise S3Error("InvalidRequest", "Value for x-amz-checksum-type header is invalid.")
+    allowed = FULL_OBJECT_ALGORITHMS if kind.upper() == FULL_OBJECT else COMPOSITE_ALGORITHMS
+    if algorithm not in allowed:
+        raise S3Error(
+            "InvalidRequest",
+            f"The {kind.upper()} checksum type cannot be used with the {algorithm.lower()} checksum algorithm.",
+        )
+    return kind.upper()
+
+
+def _part_number(request: S3Request) -> int:
+    text = request.parameter("partNumber")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PART_NUMBER_MAX:
+        raise S3Error(
+            "InvalidArgument",
+            f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive",
+            ArgumentName="partNumber",
+            ArgumentValue=text,
+        )
+    return int(text)
+
+
+def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
+    """
+    Raises:
+        S3Error: the range is malformed, or lies outside the object.
+    """
+    text = request.header(b"x-amz-copy-source-range")
+    if text is None:
+        return 0, entry.size_bytes
+    match = _RANGE.fullmatch(text)
+    if match is None or int(match[2]) < int(match[1]):
+        raise S3Error(
+            "InvalidArgument",
+            "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the"
+            " zero-based offsets of the first and last bytes to copy",
+            ArgumentName="x-amz-copy-source-range",
+            ArgumentValue=text,
+        )
+    if int(match[2]) >= entry.size_bytes:
+        raise S3Error("InvalidArgument", f"Range specified is not valid for source object of size: {entry.size_bytes}")
+    return int(match[1]), int(match[2]) + 1
+
+
+async def _read_completion(request: S3Request) -> list[Node]:
+    payload = Payload(request)
+    # Its checksum headers are of the object, not of this body.
+    payload.forget_checksums()
+    if payload.size_bytes > COMPLETION_BYTES_MAX:
+        raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=COMPLETION_BYTES_MAX)
+    try:
+        body = parse(b"".join([chunk async for chunk in payload.chunks()]), "CompleteMultipartUpload")
+    except MalformedXml as error:
+        raise S3Error("MalformedXML") from error
+    wanted = [*body.all("Part")]
+    if not 1 <= len(wanted) <= PART_NUMBER_MAX:
+        raise S3Error("MalformedXML")
+    return wanted
+
+
+def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm: str) -> list[PartRecord]:
+    """Return the parts that a completion names, held against what was stored.
+
+    Raises:
+        S3Error: one is unknown or another one, out of order, or too small.
+    """
+    chosen: list[PartRecord] = []
+    last = 0
+    for node in wanted:
+        try:
+            number, etag = node.value("PartNumber") or "", (node.value("ETag") or "").strip().strip('"')
+            given = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
+        except MalformedXml as error:
+            raise S3Error("MalformedXML") from error
+        if not re.fullmatch(r"\d{1,9}", number.strip()):
+            raise S3Error("MalformedXML")
+        if not 1 <= int(number) <= PART_NUMBER_MAX:
+            raise S3Error("InvalidArgument", "PartNumber must be >= 1", ArgumentName="PartNumber", ArgumentValue=number)
+        if int(number) <= last:
+            raise S3Error("InvalidPartOrder")
+        last = int(number)
+        part = stored.get(last)
+        if part is None or part.md5 != etag:
+            raise S3Error("InvalidPart", PartNumber=last, ETag=etag)
+        for name, value in given.items():
+            if value is not None and name == algorithm and value != part.checksum:
+                raise S3Error("InvalidPart", PartNumber=last, ETag=etag)
+        chosen.append(part)
+    for part in chosen[:-1]:
+        if part.size_bytes < PART_BYTES_MIN:
+            raise S3Error("EntityTooSmall", ProposedSize=part.size_bytes, MinSizeAllowed=PART_BYTES_MIN)
+    return chosen
+
+
+def _check_object_size(request: S3Request, size_bytes: int) -> None:
+    text = request.header(b"x-amz-mp-object-size")
+    if text is None:
+        return
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise S3Error("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.")
+    if int(text) != size_bytes:
+        raise S3Error(
+            "InvalidRequest",
+            f"The provided 'x-amz-mp-object-size' header does not match what was computed: {size_bytes} bytes",
+        )
+
+
+def _person(element: str, name: str) -> Element:
+    return Element(element).text("ID", name).text("DisplayName", name)

@@ -1,0 +1,124 @@
+"""Uploads in parts: what was begun, and the parts that came, until the object is made or given up.
+
+The bytes of a part lie at an address of `Uploads.issue`, so collections count them as named until that record expires.
+Nothing here names an address in a cell: who completes an upload reads the parts and writes an object of its own, or
+links the only part. So a part is never more than an upload that its client did not link.
+
+The upload's record goes first, its parts after it. A part whose upload is gone belongs to no object: `clean` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from lakebed.versions import keys
+from lakebed.versions.context import Context
+from lakebed.versions.errors import MultipartNotFound
+from lakebed.versions.records import MultipartRecord, PartRecord
+
+from .uploads import Uploads
+
+PART_NUMBER_MAX: Final = 10_000
+AGE_MS_MAX: Final = 7 * 24 * 3_600_000
+"""An upload that was begun this long ago is given up. Each of its parts expires by itself, and sooner."""
+
+
+class Parts:
+    def __init__(self, context: Context, uploads: Uploads) -> None:
+        self._context = context
+        self._uploads = uploads
+
+    async def begin(self, record: MultipartRecord) -> str:
+        """Record an upload, and return its id.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+        """
+        await self._context.branches.fresh(record.branch)
+        multipart_id = self._context.ports.ids.fresh()
+        await self._context.set(_upload_key(multipart_id), record)
+        return multipart_id
+
+    async def get(self, multipart_id: str) -> MultipartRecord:
+        """
+        Raises:
+            MultipartNotFound: there is none of this id.
+        """
+        # The id is a part of keys, so one with a slash must not lead to another kind of record.
+        found = None
+        if multipart_id.isalnum():
+            found = await self._context.read(MultipartRecord, _upload_key(multipart_id))
+        if found is None:
+            raise MultipartNotFound("the upload is unknown, or it was completed or aborted", id=multipart_id)
+        return found[0]
+
+    async def issue(self, multipart_id: str) -> str:
+        """Return a fresh address for the bytes of a part.
+
+        Raises:
+            MultipartNotFound, BranchNotFound.
+        """
+        record = await self.get(multipart_id)
+        return await self._uploads.issue(record.branch, multipart_id=multipart_id)
+
+    async def put(self, multipart_id: str, number: int, part: PartRecord) -> None:
+        """Record a part whose bytes are stored, in place of the one that had its number.
+
+        Raises:
+            MultipartNotFound: the upload was completed or aborted meanwhile. The part is given up.
+        """
+        assert 1 <= number <= PART_NUMBER_MAX, number
+        key = _part_key(multipart_id, number)
+        old = await self._context.read(PartRecord, key)
+        await self._context.set(key, part)
+        try:
+            await self.get(multipart_id)
+        except MultipartNotFound:
+            await self.drop(part.address)
+            await self._context.delete(key)
+            raise
+        if old is not None and old[0].address != part.address:
+            await self.drop(old[0].address)
+
+    async def drop(self, address: str) -> None:
+        """Let a collection have the bytes of a part. One that was linked stays."""
+        await self._uploads.expire(address)
+
+    async def every(self, multipart_id: str) -> list[tuple[int, PartRecord]]:
+        """Return the parts of an upload by number."""
+        prefix = _part_key(multipart_id)
+        return [(int(key[len(prefix) :]), part) async for key, part in self._context.records(PartRecord, prefix)]
+
+    async def begun(self) -> AsyncIterator[tuple[str, MultipartRecord]]:
+        """Yield every upload that was begun and has not ended."""
+        async for key, record in self._context.records(MultipartRecord, keys.MULTIPART):
+            yield key[len(keys.MULTIPART) :].decode(), record
+
+    async def end(self, multipart_id: str) -> None:
+        """Forget an upload and give up its parts. Does nothing where it has ended before."""
+        await self._context.delete(_upload_key(multipart_id))
+        for number, part in await self.every(multipart_id):
+            await self.drop(part.address)
+            await self._context.delete(_part_key(multipart_id, number))
+
+    async def clean(self) -> int:
+        """Forget uploads that are too old, and parts that a crash left without theirs. Returns how many uploads."""
+        now_ms = self._context.ports.clock.now_ms()
+        old = [name async for name, record in self.begun() if now_ms - record.created_ms >= AGE_MS_MAX]
+        # A part is written after its upload: one whose upload is not there when we look has none any more.
+        with_parts = {
+            key[len(keys.PART) :].decode().partition("/")[0] async for key, _ in self._context.scan(keys.PART)
+        }
+        lost = [name for name in sorted(with_parts) if await self._context.get(_upload_key(name)) is None]
+        for multipart_id in [*old, *lost]:
+            await self.end(multipart_id)
+        return len(old) + len(lost)
+
+
+def _upload_key(multipart_id: str) -> bytes:
+    return keys.MULTIPART + multipart_id.encode()
+
+
+def _part_key(multipart_id: str, number: int | None = None) -> bytes:
+    return keys.PART + f"{multipart_id}/{'' if number is None else f'{number:05}'}".encode()

@@ -1,0 +1,162 @@
+"""Uploads in parts: the object is there when the last request was answered, and no part is lost before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lakebed.catalog import NotHeaderText, PartMissing, ProtectedBranch, Repository
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
+from lakebed.versions import (
+    BranchNotFound,
+    MultipartNotFound,
+    PartRecord,
+    PathExists,
+    PathNotFound,
+    UploadRecord,
+    UploadState,
+)
+
+
+async def begun(repository: Repository, path: str = "a") -> str:
+    return await repository.multipart.begin("main", path, content_type="text/plain", metadata={"k": "v"})
+
+
+async def put(repository: Repository, name: str, number: int, data: bytes) -> PartRecord:
+    return await repository.multipart.put_part(name, number, data, size_bytes=len(data), checksums={})
+
+
+async def complete(repository: Repository, name: str, *parts: PartRecord, if_none_match: bool = False) -> bytes:
+    await repository.multipart.complete(
+        name,
+        repository.multipart.stream(parts),
+        size_bytes=sum(part.size_bytes for part in parts),
+        checksum="md5-2",
+        metadata={"k": "w"},
+        if_none_match=if_none_match,
+    )
+    return await repository.objects.read(await repository.objects.get("main", "a"))
+
+
+async def state_of(repository: Repository, part: PartRecord) -> UploadState | None:
+    record = await repository.versions.inventory.find(UploadRecord, part.address)
+    return None if record is None else record.state
+
+
+async def test_the_object_is_made_of_its_parts_in_order(repository: Repository) -> None:
+    name = await begun(repository)
+    second, first = await put(repository, name, 2, b"world"), await put(repository, name, 1, b"hello ")
+
+    assert [number for number, _ in await repository.versions.parts.every(name)] == [1, 2]
+    with pytest.raises(PathNotFound):
+        await repository.objects.get("main", "a")
+    assert await complete(repository, name, first, second) == b"hello world"
+
+    entry = await repository.objects.get("main", "a")
+    assert (entry.checksum, entry.content_type, entry.metadata) == ("md5-2", "text/plain", {"k": "w"})
+    assert [await state_of(repository, part) for part in (first, second)] == [UploadState.EXPIRED] * 2
+    assert await repository.versions.parts.every(name) == []
+    with pytest.raises(MultipartNotFound):
+        await complete(repository, name, first, second)
+
+
+async def test_an_only_part_becomes_the_object_where_it_lies(repository: Repository) -> None:
+    name = await begun(repository)
+    part = await put(repository, name, 1, b"hello")
+
+    entry = await repository.multipart.link_only_part(name, part, checksum="md5-1", metadata={})
+
+    assert (entry.address, entry.checksum) == (part.address, "md5-1")
+    assert await state_of(repository, part) is UploadState.LINKED
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.get(name)
+
+
+async def test_a_part_that_is_sent_again_takes_the_place_of_the_first(repository: Repository) -> None:
+    name = await begun(repository)
+    old, new = await put(repository, name, 1, b"old"), await put(repository, name, 1, b"new")
+
+    assert dict(await repository.versions.parts.every(name)) == {1: new}
+    assert [await state_of(repository, part) for part in (old, new)] == [UploadState.EXPIRED, UploadState.ISSUED]
+
+
+async def test_what_is_aborted_gives_up_its_parts_and_those_that_come_late(repository: Repository) -> None:
+    name = await begun(repository)
+    part = await put(repository, name, 1, b"x")
+    address = await repository.versions.parts.issue(name)
+
+    await repository.multipart.abort(name)
+
+    late = PartRecord(address=address, size_bytes=1, md5="m", modified_ms=1)
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.put(name, 2, late)
+    assert [await state_of(repository, each) for each in (part, late)] == [UploadState.EXPIRED] * 2
+    assert await repository.versions.parts.every(name) == []
+    with pytest.raises(MultipartNotFound):
+        await repository.multipart.abort(name)
+
+
+async def test_a_part_of_an_upload_that_a_crash_ended_halfway_is_cleaned_away(repository: Repository) -> None:
+    name = await begun(repository)
+    part = await put(repository, name, 1, b"x")
+    await repository.versions.context.delete(b"multipart/" + name.encode())
+
+    assert await repository.versions.parts.clean() == 1
+
+    assert await state_of(repository, part) is UploadState.EXPIRED
+    assert await repository.versions.parts.clean() == 0
+
+
+async def test_an_upload_with_a_condition_that_does_not_hold_keeps_its_parts(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"there")
+    name = await begun(repository)
+    parts = [await put(repository, name, 1, b"x"), await put(repository, name, 2, b"y")]
+
+    with pytest.raises(PathExists):
+        await complete(repository, name, *parts, if_none_match=True)
+
+    assert await complete(repository, name, *parts) == b"xy"
+
+
+async def test_a_part_that_breaks_off_is_none(repository: Repository) -> None:
+    name = await begun(repository)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"abc"
+
+    with pytest.raises(ShortBody):
+        await repository.multipart.put_part(name, 1, body(), size_bytes=5, checksums={})
+
+    assert await repository.versions.parts.every(name) == []
+
+
+async def test_a_part_whose_bytes_are_gone_makes_no_object(repository: Repository) -> None:
+    name = await begun(repository)
+    parts = [await put(repository, name, 1, b"x"), await put(repository, name, 2, b"y")]
+    store = repository.objectstore
+    assert isinstance(store, MemoryObjectStore)
+    await MemoryDeleter(store).delete([parts[1].address])
+
+    with pytest.raises(PartMissing):
+        await complete(repository, name, *parts)
+
+    with pytest.raises(PathNotFound):
+        await repository.objects.get("main", "a")
+
+
+async def test_what_can_never_be_completed_is_refused_when_it_begins(repository: Repository) -> None:
+    begin = repository.multipart.begin
+    with pytest.raises(BranchNotFound):
+        await begin("nope", "a", content_type="x", metadata={})
+    with pytest.raises(NotHeaderText):
+        await begin("main", "a", content_type="a\nb", metadata={})
+    await repository.set_protection(["main"])
+    with pytest.raises(ProtectedBranch):
+        await begin("main", "a", content_type="x", metadata={})
+
+
+@pytest.mark.parametrize("name", ["", "nope", "../branch/main", "x/y"])
+async def test_an_id_that_was_never_given_is_unknown(repository: Repository, name: str) -> None:
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.get(name)
