@@ -24,7 +24,7 @@ class FaultyNetwork:
     delay_s: float = 0
     """Hold back each answer for this long."""
     _refuses: bool = False
-    _garbage: set[bytes] = field(default_factory=set)
+    _marked: set[bytes] = field(default_factory=set)
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
@@ -43,7 +43,7 @@ class FaultyNetwork:
 
     def lose_answer_to(self, value: bytes) -> None:
         """Let the next request that has these bytes arrive, then cut its connection instead of answering."""
-        self._garbage = {value, base64.b64encode(value), value.hex().encode()}
+        self._marked = {value, base64.b64encode(value), value.hex().encode()}
 
     async def _cut(self) -> None:
         for connection in list(self._connections):
@@ -65,11 +65,11 @@ class FaultyNetwork:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", self.server_port)
-        is_garbage = asyncio.Event()
+        is_marked = asyncio.Event()
         try:
             ways = [
-                asyncio.ensure_future(self._carry_requests(reader, here, is_garbage)),
-                asyncio.ensure_future(self._carry_answers(there, writer, is_garbage)),
+                asyncio.ensure_future(self._carry_requests(reader, here, is_marked)),
+                asyncio.ensure_future(self._carry_answers(there, writer, is_marked)),
             ]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -81,20 +81,20 @@ class FaultyNetwork:
             here.transport.abort()
 
     async def _carry_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_garbage: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_marked: asyncio.Event
     ) -> None:
         while data := await reader.read(CHUNK):
-            if any(each in data for each in self._garbage):
-                self._garbage = set()
-                is_garbage.set()
+            if any(each in data for each in self._marked):
+                self._marked = set()
+                is_marked.set()
             writer.write(data)
             await writer.drain()
 
     async def _carry_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_garbage: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_marked: asyncio.Event
     ) -> None:
         while data := await reader.read(CHUNK):
-            if is_garbage.is_set():
+            if is_marked.is_set():
                 return
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
