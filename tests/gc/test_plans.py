@@ -13,7 +13,7 @@ import pytest
 from lakebed.base import Denied
 from lakebed.gc import Collector, NoRules, context, protocol
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.live_side import LiveSide, UnknownAnswer
+from lakebed.gc.http_requests import Caller, HttpRequests, finish
 from lakebed.gc.protocol import (
     UNKNOWN_FILES_MAX,
     BadInput,
@@ -26,8 +26,10 @@ from lakebed.gc.protocol import (
     Restore,
     RunKind,
     RunRequest,
+    Service,
     Total,
     Totals,
+    UnknownAnswer,
 )
 from lakebed.gc.tables import VERDICTS
 from lakebed.gc.unknown_files import unknown_files_among
@@ -227,23 +229,27 @@ def handoff_json(record: object) -> dict[str, object]:
     return result
 
 
-def test_pages_are_read_to_the_last_even_if_it_is_empty() -> None:
-    side = LiveSide(Answers(page("a", token="1"), page("b", token="2"), page(whole=("a", "b"))), "repo")
+def service(server: Caller) -> Service:
+    return Service(HttpRequests(server, "repo"))
 
-    assert [part.name for part in side.uncommitted("r1").parts] == ["a", "b"]
+
+def test_pages_are_read_to_the_last_even_if_it_is_empty() -> None:
+    side = service(Answers(page("a", token="1"), page("b", token="2"), page(whole=("a", "b"))))
+
+    assert [part.name for part in finish(side.uncommitted("r1")).parts] == ["a", "b"]
 
 
 @pytest.mark.parametrize("whole", [("a",), ("a", "b", "c"), ()])
 def test_pages_that_do_not_add_up_to_their_manifest_stop_the_run(whole: tuple[str, ...]) -> None:
-    side = LiveSide(Answers(page("a", token="1"), page("b", whole=whole)), "repo")
+    side = service(Answers(page("a", token="1"), page("b", whole=whole)))
 
     with pytest.raises(BadInput, match="add up"):
-        side.uncommitted("r1")
+        finish(side.uncommitted("r1"))
 
 
 def test_a_last_page_without_manifest_stops_the_run() -> None:
     with pytest.raises(BadInput, match="manifest"):
-        LiveSide(Answers(page("a")), "repo").uncommitted("r1")
+        finish(service(Answers(page("a"))).uncommitted("r1"))
 
 
 class Pages:
@@ -260,9 +266,9 @@ class Pages:
 
 def test_a_restore_ends_however_many_pages_it_has() -> None:
     """A page of 256 MiB is one object of that size: 100,001 of them are 25 TiB."""
-    pages = LiveSide(Pages(100_001), "repo").restore(Restore(run_id="r1"))
+    collector = Collector(client=Pages(100_001), repository="repo")
 
-    assert sum(page.restored for page in pages) == 100_001
+    assert collector.restore(Restore(run_id="r1")).restored == 100_001
 
 
 @pytest.mark.parametrize("circle", [1, 2, 3, 7])
@@ -270,14 +276,14 @@ def test_a_restore_whose_tokens_go_round_in_a_circle_is_stopped(circle: int) -> 
     server = Pages(1000, circle=circle)
 
     with pytest.raises(BadInput, match="the restore does not end"):
-        list(LiveSide(server, "repo").restore(Restore(run_id="r1")))
+        Collector(client=server, repository="repo").restore(Restore(run_id="r1"))
 
     assert server.asked < 4 * circle + 4
 
 
 def test_an_answer_that_is_another_record_stops_the_run() -> None:
     with pytest.raises(UnknownAnswer, match="StartedRun"):
-        LiveSide(Answers({"run_id": "r1"}), "repo").start(RunKind.COMMITTED)
+        finish(service(Answers({"run_id": "r1"})).start(RunKind.COMMITTED))
 
 
 class Refusing:

@@ -16,11 +16,11 @@ from lakebed.gc.context import write_plan
 from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.fencing import Overtaken
 from lakebed.gc.files import Files, Lake
-from lakebed.gc.live_side import RunAbandoned
 from lakebed.gc.protocol import (
     BadInput,
     Plan,
     PlanMissing,
+    RunAbandoned,
     RunKind,
     RunReport,
     RunState,

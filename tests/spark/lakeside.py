@@ -18,9 +18,10 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, Entry, NotFound, Ports, RepositoryUid, RunId, parse_address
-from lakebed.gc import LiveSide, Plan, Totals, protocol
+from lakebed.gc import HttpRequests, Plan, Totals, protocol
 from lakebed.gc.context import write_input, write_plan
 from lakebed.gc.files import Files, Lake
+from lakebed.gc.http_requests import finish
 from lakebed.gc.protocol import (
     Apply,
     CommitCounts,
@@ -162,10 +163,10 @@ class Lakeside:
 
     def plan_of(self, *addresses: str) -> Plan:
         """A marked run whose plan lists just these, as nobody would plan it."""
-        side = LiveSide(self, "repo")
-        run = side.start(RunKind.UNCOMMITTED)
-        side.uncommitted(run.run_id)
-        prepared = side.commits(run.run_id)
+        service = protocol.Service(HttpRequests(self, "repo"))
+        run = finish(service.start(RunKind.UNCOMMITTED))
+        finish(service.uncommitted(run.run_id))
+        prepared = finish(service.commits(run.run_id))
         places = [parse_address(address) or (FOREIGN_SLICE, 0) for address in addresses]
         rows = {
             "address": list(addresses),
@@ -180,7 +181,7 @@ class Lakeside:
         with Files(Lake(uri=self.uri, options=self.options)) as files:
             table = pa.table(rows, protocol.arrow_schema(protocol.GARBAGE))
             garbage = files.act(lambda store: write_input(store, run.folder + "garbage/", protocol.GARBAGE, table))
-            side.marked(run.run_id, garbage)
+            finish(service.marked(run.run_id, garbage))
             plan = Plan(
                 run_id=run.run_id,
                 kind=run.kind,

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
         PlanMissing,
         PlanRequest,
         PurgeRequest,
+        RestoreReport,
+        RunAbandoned,
         RunRequest,
         Total,
         Totals,
+        UnknownAnswer,
         UnknownChoice,
     )
 
@@ -49,9 +52,7 @@ if TYPE_CHECKING:
     from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
-    from .live_side import LiveSide, RunAbandoned, UnknownAnswer
     from .preflight import RunNotReady
-    from .restoring import RestoreReport
     from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .session import (
         BadSessionOptions,
@@ -83,7 +84,6 @@ __all__ = [
     "Lake",
     "LedgerQuery",
     "ListedRun",
-    "LiveSide",
     "LocalSession",
     "Mode",
     "NamespaceMissing",
@@ -141,77 +141,28 @@ __all__ = [
     "why",
 ]
 
-_HOME: Final = {
-    "ApplyRequest": "lakebed.gc.protocol",
-    "BadGrace": "lakebed.gc.protocol",
-    "BadSessionOptions": ".session",
-    "BadWindow": "lakebed.gc.protocol",
-    "Collector": ".api",
-    "EngineName": "lakebed.gc.protocol",
-    "HttpRequests": ".http_requests",
-    "InvalidRequest": "lakebed.gc.protocol",
-    "Java": ".java",
-    "Lake": ".files",
-    "LedgerQuery": "lakebed.gc.protocol",
-    "ListedRun": ".status",
-    "LiveSide": ".live_side",
-    "LocalSession": ".session",
-    "Mode": "lakebed.gc.protocol",
-    "NamespaceMissing": ".api",
-    "NoJava": ".java",
-    "NoRules": ".kinds.committed",
-    "NoSavedState": ".kinds.saving",
-    "NoSession": ".api",
-    "NoSpark": ".session",
-    "NotFinished": ".resume",
-    "NotTheRules": ".what_if",
-    "OtherUnfinished": ".resume",
-    "Overtaken": ".fencing",
-    "Plan": "lakebed.gc.protocol",
-    "PlanMissing": "lakebed.gc.protocol",
-    "PlanRequest": "lakebed.gc.protocol",
-    "Planned": ".functions",
-    "PurgeReport": "lakebed.gc.protocol",
-    "PurgeRequest": "lakebed.gc.protocol",
-    "RestoreReport": ".restoring",
-    "RunAbandoned": ".live_side",
-    "RunNotReady": ".preflight",
-    "RunRequest": "lakebed.gc.protocol",
-    "SessionOptions": ".session",
-    "SessionRunning": ".session",
-    "SparkDidNotStart": ".session",
-    "SparkFailed": ".unexpected",
-    "RunStatus": ".status",
-    "TASKS": ".api",
-    "TaskCorrupt": ".engines.failures",
-    "TaskFailed": ".engines.failures",
-    "TaskStopped": ".engines.failures",
-    "TaskUnavailable": ".engines.failures",
-    "Total": "lakebed.gc.protocol",
-    "Totals": "lakebed.gc.protocol",
-    "UnfinishedRun": ".resume",
-    "UnknownAnswer": ".live_side",
-    "UnknownChoice": "lakebed.gc.protocol",
-    "Where": ".functions",
-    "WindowTooLate": ".resume",
-    "apply": ".functions",
-    "check_spark": ".session",
-    "diff": ".functions",
-    "find_java": ".java",
-    "go_on_command": ".status",
-    "ledger": ".functions",
-    "local_session": ".session",
-    "plan": ".functions",
-    "purge": ".functions",
-    "restore": ".functions",
-    "run": ".functions",
-    "session_on_demand": ".session",
-    "session_options": ".session",
-    "show": ".functions",
-    "run_status_by_record": ".status",
-    "unforeseen": ".unexpected",
-    "why": ".functions",
+_NAMES: Final = {
+    ".api": "Collector NamespaceMissing NoSession TASKS",
+    ".engines.failures": "TaskCorrupt TaskFailed TaskStopped TaskUnavailable",
+    ".fencing": "Overtaken",
+    ".files": "Lake",
+    ".functions": "Planned Where apply diff ledger plan purge restore run show why",
+    ".http_requests": "HttpRequests",
+    ".java": "Java NoJava find_java",
+    ".kinds.committed": "NoRules",
+    ".kinds.saving": "NoSavedState",
+    ".preflight": "RunNotReady",
+    ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
+    ".session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart check_spark "
+    "local_session session_on_demand session_options",
+    ".status": "ListedRun RunStatus go_on_command run_status_by_record",
+    ".unexpected": "SparkFailed unforeseen",
+    ".what_if": "NotTheRules",
+    "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
+    "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
+    "UnknownChoice",
 }
+_HOME: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

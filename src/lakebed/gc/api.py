@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
 from lakebed.gc import protocol
 from lakebed.gc.protocol import (
     Adopting,
@@ -35,8 +35,10 @@ from lakebed.gc.protocol import (
     PlanRequest,
     PurgeReport,
     PurgeRequest,
+    Question,
     Request,
     Restore,
+    RestoreReport,
     RunKind,
     RunReport,
     RunRequest,
@@ -44,6 +46,7 @@ from lakebed.gc.protocol import (
     RunView,
     Service,
     WhyAnswer,
+    WhyProgress,
     check_run_id,
     decode_report,
     diff_plans,
@@ -59,16 +62,13 @@ from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake, find
 from .grace import grace_s_of
-from .http_requests import Caller, HttpRequests, finish
+from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
 from .ledger_query import ledger_parts, ledger_rows_of, reading_ledger
-from .live_side import LiveSide
 from .parts import rows_of_parts
 from .preflight import RunNotReady, check_apply, check_planning
-from .restoring import RestoreReport, restore
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
-from .retrying import RetryingCaller
 from .showing import expiring_of, objects_of
 from .status import (
     ListedRun,
@@ -287,7 +287,15 @@ class Collector:
         Raises:
             NotFound: no deferred run holds it, or there is no such branch; the message says what became of it.
         """
-        return restore(self._live_side(), request, self.progress)
+        return finish(self._restored(request))
+
+    async def _restored(self, request: Restore) -> RestoreReport:
+        report = RestoreReport(run_id=request.run_id)
+        async for page in self._service().restore(request):
+            report = report.plus(page)
+            if page.continuation_token is not None:
+                self.progress(f"restored {count_of(report.restored, 'object')} so far")
+        return report
 
     def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
         """LEDGER: one row for each object and what a run did with it."""
@@ -403,11 +411,20 @@ class Collector:
         side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
         return either.select("address", "row.*", side.alias("side"))
 
-    def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
-        """Why an object is there and until when, or which run took it: by an address in either spelling, or by a path
-        at a ref. The server looks: neither Spark nor access to the object store is needed here.
+    def why(
+        self,
+        *,
+        address: str = "",
+        ref: str = "",
+        path: str = "",
+        progress: Callable[[WhyProgress], None] = lambda _: None,
+    ) -> WhyAnswer:
+        """Find out why an object is there and until when, or which run took it.
+
+        Name it by an address in either spelling, or by a path at a ref. The server looks: neither Spark nor access to
+        the object store is needed here.
         """
-        return self._live_side().why(address=address, ref=ref, path=path)
+        return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
         """Runs and plans with what they take, the newest first."""
@@ -417,7 +434,7 @@ class Collector:
 
     def _message(self, commit: str) -> str:
         try:
-            return self._live_side().message_of(commit)
+            return message_of(self.client, self.repository, commit)
         except (Denied, NotFound):
             return ""
 
@@ -439,11 +456,11 @@ class Collector:
 
     def runs(self) -> tuple[RunView, ...]:
         """The runs that the server knows, newest first. A committed run is not among them before it is applied."""
-        return self._live_side().runs()
+        return finish(self._service().runs())
 
     def status(self, run_id: str) -> RunView | None:
         """None where the server has no record: not applied yet, or no run at all."""
-        return self._live_side().run(check_run_id(run_id))
+        return finish(self._service().run(check_run_id(run_id)))
 
     def unfinished(self) -> list[UnfinishedRun]:
         """Runs whose deletes may have begun and that have not ended. Somebody may be applying one just now."""
@@ -469,11 +486,11 @@ class Collector:
             Conflict: its deletes may have begun: then it is resumed by `apply`, never abandoned.
             NotFound: there is no such run.
         """
-        return self._live_side().abandoned(check_run_id(run_id))
+        return finish(self._service().abandoned(check_run_id(run_id)))
 
     def adopt(self) -> Adopting:
         """Let this installation collect again after another one was seen in the namespace; that one then stops."""
-        return self._live_side().adopting()
+        return finish(self._service().adopting())
 
     def _act(self, request: Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
         """Run a flow to its end, in this thread."""
@@ -499,11 +516,8 @@ class Collector:
     def _service(self) -> Service:
         return Service(HttpRequests(self.client, self.repository))
 
-    def _live_side(self) -> LiveSide:
-        return LiveSide(self.client, self.repository)
-
     def _lake(self) -> Lake:
-        return Lake(uri=self._live_side().namespace(), options=self.objectstore)
+        return Lake(uri=finish(self._service().namespace()), options=self.objectstore)
 
 
 def then_purge(

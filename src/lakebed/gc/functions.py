@@ -16,14 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
-from lakebed.gc.protocol import LedgerQuery, Plan, PurgeReport, Restore, RunReport, WhyAnswer, request_of
+from lakebed.gc.protocol import LedgerQuery, Plan, PurgeReport, Restore, RestoreReport, RunReport, WhyAnswer, request_of
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectStoreOptions
 
 from .api import TASKS, Collector, active_session, silent
 from .context import Progress
 from .http_requests import Caller
-from .restoring import RestoreReport
 from .verdicts import WAYS
 
 if TYPE_CHECKING:

@@ -1,17 +1,23 @@
-"""The live side over HTTP: `lakebed.gc.protocol.Requests`, each method one call of a route (protocol/messages.py).
+"""Ask the live side over HTTP: `lakebed.gc.protocol.Requests`, each method one call of a route (protocol/messages.py).
 
 A call blocks: a collection asks one thing at a time, and nothing else of it could run meanwhile. So no method of
 `HttpRequests` ever suspends, and `finish` runs a coroutine that awaits nothing else without an event loop.
+
+An apply may take hours, and asks the server at its beginning and at its end. So `RetryingCaller` repeats, for two
+minutes, a call that found no server or whose answer was lost: a repeated step of a run does what a second apply would
+do. The start of a run is not repeated, for a second one would be another run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from lakebed.base import OutcomeUnknown, Unavailable
 from lakebed.client import path_to
 from lakebed.gc.protocol import (
     Adopting,
@@ -42,7 +48,12 @@ from lakebed.gc.protocol import (
     UnknownAnswer,
     WhyPage,
 )
-from lakebed.operations import Operation, collectors, repositories
+from lakebed.operations import Operation, collectors, history, repositories
+
+RETRY_FOR_S: Final = 120.0
+_NAP_MIN_S: Final = 0.5
+_NAP_MAX_S: Final = 5.0
+_STARTS: Final = "/gc/runs"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -134,8 +145,64 @@ class HttpRequests:
         return convert(self._client.call(operation.method, path, json=body), operation.answer)
 
 
-def convert(answer: object, type_: type[T]) -> T:
+class RetryingCaller:
+    """Repeat calls while the server is away. `sleep` and `clock` (both in seconds) are for tests."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        progress: Callable[[str], None],
+        *,
+        retry_for_s: float = RETRY_FOR_S,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._caller = caller
+        self._progress = progress
+        self._patience_s = retry_for_s
+        self._sleep = sleep
+        self._clock = clock
+
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        """Call, and call again while the server is away.
+
+        Raises:
+            Unavailable, OutcomeUnknown: the server did not answer for `retry_for_s`.
+        """
+        began_s, nap_s = self._clock(), 0.0
+        while True:
+            try:
+                return self._caller.call(method, path, json=json)
+            except (Unavailable, OutcomeUnknown) as error:
+                left_s = began_s + self._patience_s - self._clock()
+                if left_s <= 0 or not _may_repeat(error, method, path):
+                    raise
+                if not nap_s:
+                    self._progress(f"the server does not answer ({error}): waiting for it, up to {left_s:.0f} s")
+            nap_s = min(max(_NAP_MIN_S, 2 * nap_s), _NAP_MAX_S, left_s)
+            self._sleep(nap_s)
+
+
+def _may_repeat(error: Unavailable | OutcomeUnknown, method: str, path: str) -> bool:
+    if isinstance(error, Unavailable):
+        return True
+    # A server that answers with an error of its own is there.
+    return "status" not in error.facts and (method == "GET" or not path.endswith(_STARTS))
+
+
+def message_of(client: Caller, repository: str, commit: str) -> str:
+    """Return the first line of a commit's message.
+
+    Raises:
+        Denied, NotFound: the caller may not read it, or there is no such commit.
     """
+    answer = convert(client.call("GET", path_to(history.GET_COMMIT, repository, commit)), _Commit)
+    return next(iter(answer.message.splitlines()), "")
+
+
+def convert(answer: object, type_: type[T]) -> T:
+    """Return a decoded answer as the record that it must be.
+
     Raises:
         UnknownAnswer: the answer is no such record.
     """
@@ -159,3 +226,7 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 class _Repository(msgspec.Struct, frozen=True, kw_only=True):
     storage_namespace: str
+
+
+class _Commit(msgspec.Struct, frozen=True, kw_only=True):
+    message: str

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.cli.gc.why import progress_text
-from lakebed.gc import LiveSide, UnknownAnswer
+from lakebed.gc import Collector, UnknownAnswer
 from lakebed.gc.protocol import WhyProgress
 from tests.cli.conftest import Shell
 
@@ -72,7 +72,9 @@ def test_a_search_of_several_pages_is_followed_to_its_answer_and_told() -> None:
             return {"answer": {**facts, "objects": [], "objects_count": 0}}
 
     told: list[str] = []
-    found = LiveSide(Server(), "lake").why(address="data/x", progress=lambda one: told.append(progress_text(one)))
+    found = Collector(client=Server(), repository="lake").why(
+        address="data/x", progress=lambda one: told.append(progress_text(one))
+    )
 
     assert found.objects_count == 0
     assert [path.partition("?")[2] for path in asked] == [
@@ -89,7 +91,7 @@ def test_a_server_that_neither_answers_nor_goes_on_is_not_asked_for_ever() -> No
             return {}
 
     with pytest.raises(UnknownAnswer):
-        LiveSide(Server(), "lake").why(address="data/x")
+        Collector(client=Server(), repository="lake").why(address="data/x")
 
 
 def test_what_is_not_counted_beforehand_is_told_as_it_comes() -> None:

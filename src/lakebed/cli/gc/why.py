@@ -36,7 +36,7 @@ AddressArgument = Annotated[
 
 def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
     """Explain what keeps an object and until when, or which run took it, when and by which rule."""
-    from lakebed.gc import LiveSide
+    from lakebed.gc import Collector
 
     if address:
         repository, asked = parse_repository(uri), {"address": address}
@@ -48,7 +48,7 @@ def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> No
     line = Line(visible=session.shows_progress)
     with contextlib.closing(connect(session.settings)) as client, contextlib.ExitStack() as ending:
         ending.callback(line.erase)
-        answer = LiveSide(client, repository).why(
+        answer = Collector(client=client, repository=repository).why(
             **asked, progress=lambda progress: line.update(lambda: progress_text(progress))
         )
     if session.is_json or answer.objects:

@@ -108,7 +108,7 @@ from .requests import (
     known,
     request_of,
 )
-from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage
+from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage, RestoreReport
 from .rules import RulesHistory, RulesVersion, RulesWritten
 from .runs import DELETES_ALLOWED, InvalidRunId, check_run_id
 from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
@@ -212,6 +212,7 @@ __all__ = [
     "Restore",
     "RestoreFailure",
     "RestorePage",
+    "RestoreReport",
     "RestoredFrom",
     "RetireLeftovers",
     "RulesHistory",

@@ -19,7 +19,9 @@ from __future__ import annotations
 import msgspec
 
 FAILURES_SHOWN = 100
-"""So many failures a page tells one by one; it counts all."""
+"""A page lists at most this many failures, and counts all."""
+FAILURES_REPORTED = 1000
+"""A report lists at most this many."""
 
 RESTORED_FROM = "lakebed-restored-from"
 """The metadata of a restored object: JSON, a `RestoredFrom`."""
@@ -76,3 +78,33 @@ class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
     continuation_token: str | None = None
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Add up the pages of a restore. `failures` are the first thousand of `failed`. `runs` are those that took what was
+    found, the latest first; `run_id` is the first of them.
+    """
+
+    run_id: str
+    runs: tuple[str, ...] = ()
+    restored: int = 0
+    bytes_restored: int = 0
+    present: int = 0
+    older: int = 0
+    failed: int = 0
+    failures: tuple[RestoreFailure, ...] = ()
+
+    def plus(self, page: RestorePage) -> RestoreReport:
+        """Return the report with this page, which follows the earlier ones."""
+        found = page.restored or page.present or page.older or page.failed
+        runs = self.runs if page.run_id in self.runs or not found else (*self.runs, page.run_id)
+        return RestoreReport(
+            run_id=runs[0] if runs else page.run_id,
+            runs=runs,
+            restored=self.restored + page.restored,
+            bytes_restored=self.bytes_restored + page.bytes_restored,
+            present=self.present + page.present,
+            older=self.older + page.older,
+            failed=self.failed + page.failed,
+            failures=(self.failures + page.failures)[:FAILURES_REPORTED],
+        )
