@@ -13,11 +13,11 @@ from lakebed.gc import flow, protocol
 from lakebed.gc.context import RunContext, folder_in, read_garbage, read_plan, write_input, write_plan
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.ledger_query import ledger_rows_of
 from lakebed.gc.protocol import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
 from lakebed.gc.resume import recheck_of, unfinished_runs
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService
+from lakebed.gc.showing import ledger_rows_of
 from lakebed.gc.unknown_files import run_file, tree_file
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import Versions

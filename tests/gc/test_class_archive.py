@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.class_archive import UnsafeFolder, class_archive
-from lakebed.gc.java import Java
+from lakebed.gc.java import Java, UnsafeFolder, class_archive
 
 
 def java(home: Path, version: int, *, base: bool = True) -> Java:

@@ -40,8 +40,8 @@ def test_only_the_sweep_deletes() -> None:
     deleting = {file.name for file in files if deleting_calls(file)}
 
     # The other one takes away what it wrote for JVMs on this machine, and knows no object store.
-    assert deleting == {"sweep.py", "class_archive.py"}
-    assert not any("store" in name or "sweep" in name for name in imports("class_archive.py"))
+    assert deleting == {"sweep.py", "java.py"}
+    assert not any("store" in name or "sweep" in name for name in imports("java.py"))
 
 
 def test_planning_does_not_even_import_the_sweep() -> None:

@@ -30,6 +30,7 @@ from lakebed.cli.gc.why import why_text
 from lakebed.cli.output import human_time
 from lakebed.cli.progress import CLEAR, Line
 from lakebed.gc import ListedRun, RunNotReady, RunStatus, SparkFailed, protocol, run_status_by_record, unforeseen
+from lakebed.gc.engines.failures import telling_line
 from lakebed.gc.preflight import state_to_apply
 from lakebed.gc.protocol import (
     CommitCounts,
@@ -56,7 +57,6 @@ from lakebed.gc.protocol import (
     WhyObject,
 )
 from lakebed.gc.rules import DAY_MS, RuleChange, Rules, Stay, StayKind
-from lakebed.gc.unexpected import telling_line
 
 HOSTILE = "</td><script>alert(1)</script>\"' onload=x &amp; \x1b[2J\u202eevil\ud800"
 NOW = 1_790_000_000_000

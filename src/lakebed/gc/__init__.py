@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
 
     from .api import TASKS, Collector, NamespaceMissing, NoSession
-    from .engines.failures import TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable
+    from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .fencing import Overtaken
     from .files import Lake
     from .functions import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .java import Java, NoJava, find_java
     from .kinds.committed import NoRules
     from .kinds.saving import NoSavedState
-    from .preflight import RunNotReady
+    from .preflight import NotTheRules, RunNotReady
     from .resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .session import (
         BadSessionOptions,
@@ -67,8 +67,6 @@ if TYPE_CHECKING:
         session_options,
     )
     from .status import ListedRun, RunStatus, go_on_command, run_status_by_record
-    from .unexpected import SparkFailed, unforeseen
-    from .what_if import NotTheRules
 
 __all__ = [
     "TASKS",
@@ -143,7 +141,7 @@ __all__ = [
 
 _NAMES: Final = {
     ".api": "Collector NamespaceMissing NoSession TASKS",
-    ".engines.failures": "TaskCorrupt TaskFailed TaskStopped TaskUnavailable",
+    ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
     ".fencing": "Overtaken",
     ".files": "Lake",
     ".functions": "Planned Where apply diff ledger plan purge restore run show why",
@@ -151,13 +149,11 @@ _NAMES: Final = {
     ".java": "Java NoJava find_java",
     ".kinds.committed": "NoRules",
     ".kinds.saving": "NoSavedState",
-    ".preflight": "RunNotReady",
+    ".preflight": "NotTheRules RunNotReady",
     ".resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
     ".session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart check_spark "
     "local_session session_on_demand session_options",
     ".status": "ListedRun RunStatus go_on_command run_status_by_record",
-    ".unexpected": "SparkFailed unforeseen",
-    ".what_if": "NotTheRules",
     "lakebed.gc.protocol": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
     "UnknownChoice",

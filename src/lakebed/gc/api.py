@@ -65,11 +65,10 @@ from .grace import grace_s_of
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
-from .ledger_query import ledger_parts, ledger_rows_of, reading_ledger
 from .parts import rows_of_parts
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
-from .showing import expiring_of, objects_of
+from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
 from .status import (
     ListedRun,
     RunStatus,
@@ -178,7 +177,7 @@ class Collector:
         """Decide what goes and why, and write it down: a plan of each kind, one after the other. Deletes nothing.
 
         Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
-        metadata is left out, and the plans are ones to look at (what_if.py): of committed data one may be applied
+        metadata is left out, and the plans are ones to look at (preflight.py): of committed data one may be applied
         once these are the repository's rules, of uncommitted data never.
 
         Raises:

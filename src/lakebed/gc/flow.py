@@ -65,12 +65,11 @@ from .files import find, sizes
 from .grace import grace_s_of, let_readers_finish
 from .kinds import Kind, kind_of_plan
 from .kinds.saving import save
-from .preflight import may_apply, state_to_apply
+from .preflight import WhatIf, may_apply, state_to_apply
 from .recheck import look_again, whole
 from .recording import Ledger, Swept
 from .resume import begin, check_beside, check_window, read_started, recheck_of, start_sweep, write_recheck
 from .sweep import remove_files, sweep
-from .what_if import WhatIf
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:

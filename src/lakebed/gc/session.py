@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.base import Invalid, NotFound, Unavailable
 from lakebed.gc.protocol import EngineName
 
-from .class_archive import ClassArchive, class_archive
-from .java import Java, find_java, shim_home
+from .java import ClassArchive, Java, class_archive, find_java, shim_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +80,7 @@ class BadSessionOptions(Invalid):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """`cores` 0 takes all. `memory_mb` bounds the JVM's heap; what Python workers take comes on top. `classes` is a
-    folder to keep Spark's classes ready in (class_archive.py)."""
+    folder to keep Spark's classes ready in (java.py)."""
 
     cores: int = 0
     memory_mb: int = 1024

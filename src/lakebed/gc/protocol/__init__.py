@@ -2,19 +2,19 @@
 
 from lakebed.base import RunKind, RunState
 
-from .deferred import (
-    DEFERRED_FORMAT,
-    BadWindow,
-    Deferred,
-    decode_deferred,
-    deferred_path,
-    encode_deferred,
-    purge_path,
-    window_end_ms,
-)
 from .jobs import LINES_MAX, JobDeed, JobList, JobResult, JobState, JobView, StartJob
-from .ledger import LEDGER_PREFIX, LedgerState, decode_ledger, encode_ledger, ledger_folder, ledger_groups
-from .ledger_query import LedgerPage, LedgerQuery, LedgerRow, plain_rows
+from .ledger import (
+    LEDGER_PREFIX,
+    LedgerPage,
+    LedgerQuery,
+    LedgerRow,
+    LedgerState,
+    decode_ledger,
+    encode_ledger,
+    ledger_folder,
+    ledger_groups,
+    plain_rows,
+)
 from .manifests import (
     MANIFEST_FORMAT,
     BadInput,
@@ -56,9 +56,12 @@ from .parquet import PartWriter, arrow_schema, decode_part, encode_part, join_pa
 from .paths import (
     CLOCK_KEY,
     DATA_PREFIX,
+    DELETES_ALLOWED,
     GC_PREFIX,
     INSTALLATION_MARK,
     INSTALLATION_PREFIX,
+    InvalidRunId,
+    check_run_id,
     input_folder,
     is_special,
     manifest_path,
@@ -68,8 +71,20 @@ from .paths import (
     rules_path,
     run_folder,
 )
-from .plan_diff import CommitsDiffer, DifferentKinds, DifferingObject, OnlyIn, PlanDiff, Side, diff_plans
-from .planned import ExpiringCommit, GarbageObject, GarbagePage, below, garbage_rows
+from .planned import (
+    CommitsDiffer,
+    DifferentKinds,
+    DifferingObject,
+    ExpiringCommit,
+    GarbageObject,
+    GarbagePage,
+    OnlyIn,
+    PlanDiff,
+    Side,
+    below,
+    diff_plans,
+    garbage_rows,
+)
 from .plans import (
     AGES,
     UNKNOWN_FILES_MAX,
@@ -110,8 +125,24 @@ from .requests import (
 )
 from .restoring import FAILURES_SHOWN, RESTORED_FROM, Restore, RestoredFrom, RestoreFailure, RestorePage, RestoreReport
 from .rules import RulesHistory, RulesVersion, RulesWritten
-from .runs import DELETES_ALLOWED, InvalidRunId, check_run_id
-from .saved import SAVED_FORMAT, Keeps, Pieces, RunMode, Saved, decode_saved, encode_saved, saved_path
+from .sealed import (
+    DEFERRED_FORMAT,
+    SAVED_FORMAT,
+    BadWindow,
+    Deferred,
+    Keeps,
+    Pieces,
+    RunMode,
+    Saved,
+    decode_deferred,
+    decode_saved,
+    deferred_path,
+    encode_deferred,
+    encode_saved,
+    purge_path,
+    saved_path,
+    window_end_ms,
+)
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
 from .tables import COMMITS, EXPIRED, GARBAGE, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
 from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress

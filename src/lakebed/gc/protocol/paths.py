@@ -1,4 +1,4 @@
-"""Where the files of a collection run lie, relative to the repository's storage namespace.
+"""Names of collection runs, and where their files lie, relative to the repository's storage namespace.
 
     _lakefs/retention/gc/<kind>/<run_id>/
         <input>/part-<NNNNN>.parquet     one folder an input (tables.py), nothing else in it
@@ -9,14 +9,36 @@
         report.json                      for people, and the design document's saved information
 
 The uncommitted addresses of an uncommitted run so lie in `_lakefs/retention/gc/uncommitted/<run_id>/uncommitted/`, as
-docs/design/0001-uncommitted-gc.md has it.
+docs/design/0001-uncommitted-gc.md has it. States and moves of runs: lakebed.base.runs.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from lakebed.base import RunId, RunKind
+from lakebed.base import Invalid, RunId, RunKind, RunState
+
+
+class InvalidRunId(Invalid):
+    """Not a name that a run of ours can have."""
+
+
+DELETES_ALLOWED: Final = frozenset({RunState.MARKED, RunState.SWEEPING})
+"""The states in which a sweep may delete what the run's plan names."""
+
+_DIGITS: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyz-")
+
+
+def check_run_id(text: str) -> RunId:
+    """A run id names a folder: lower-case letters, digits and hyphens, 1 to 64 of them, not starting with a hyphen.
+
+    Raises:
+        InvalidRunId: anything else.
+    """
+    if not 0 < len(text) <= 64 or not _DIGITS.issuperset(text) or text.startswith("-"):
+        raise InvalidRunId(f"{text!r} is not a run id", run_id=text)
+    return RunId(text)
+
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
 INSTALLATION_PREFIX: Final = "_lakefs/installation/"

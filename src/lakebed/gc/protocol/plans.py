@@ -16,8 +16,7 @@ from lakebed.gc.rules import Rules
 
 from .manifests import BadInput, Manifest
 from .paths import run_folder
-from .saved import Keeps, RunMode
-from .sealing import seal, unseal
+from .sealed import Keeps, RunMode, seal, unseal
 
 PLAN_FORMAT: Final = 1
 UNKNOWN_FILES_MAX: Final = 1000

@@ -13,7 +13,7 @@ import msgspec
 from lakebed.base import RunKind, RunState
 
 from .manifests import BadInput
-from .saved import RunMode
+from .sealed import RunMode
 
 REPORT_FORMAT: Final = 1
 

@@ -15,7 +15,7 @@ import msgspec
 
 from lakebed.gc.rules import Stay
 
-from .ledger_query import LedgerRow
+from .ledger import LedgerRow
 
 
 class Question(NamedTuple):
