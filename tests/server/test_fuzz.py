@@ -39,6 +39,34 @@ JUNK: Final = (
 )  # fmt: skip
 RANGES: Final = ("bytes=0-0", "bytes=" + "1-1" * 60 + "x", "bytes=" + "9" * 5_000 + "-", "bytes=-1,2-", "lines=1-2")
 
+ORIGINS: Final = (
+    "null",
+    "",
+    "http://[",
+    "http://[::1",
+    "https://x:99999",
+    "x",
+    "http://localhost",
+    "\xff",
+    "http://a@b@c",
+)
+HOSTS: Final = (
+    "",
+    "[",
+    "[::1",
+    "]:80",
+    "localhost:x",
+    "localhost:" + "9" * 50,
+    "a" * 3_000,
+    "x@y",
+    "\xff",
+    "[::1%25]:1",
+)
+COOKIES: Final = (
+    "", "=", ";;;", "internal_auth_session", "internal_auth_session=", "internal_auth_session=x.y.z", "a=b; a=c; =d",
+    "internal_auth_session=" + "x" * 3_000, '"', "\xff=\xfe", "internal_auth_session=\x80.\x80.\x80",
+)  # fmt: skip
+
 
 class Generator:
     def __init__(self, seed: int) -> None:
@@ -114,7 +142,7 @@ class Generator:
         )
         return json.dumps(made).encode("utf-8", "replace")
 
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> dict[bytes, bytes]:
         found = {
             "content-type": self.random.choice(
                 ["application/json"] * 8 + ["text/plain", "multipart/form-data; boundary=x"]
@@ -125,8 +153,14 @@ class Generator:
         if self.random.random() < 0.05:
             found["if-none-match"] = self.random.choice(["*", '"x"', ""])
         if self.random.random() < 0.05:
+            found["origin"] = self.random.choice(ORIGINS)
+        if self.random.random() < 0.05:
+            found["host"] = self.random.choice(HOSTS)
+        if self.random.random() < 0.05:
+            found["cookie"] = self.random.choice(COOKIES)
+        if self.random.random() < 0.05:
             found["authorization"] = self.random.choice(["Basic x", "Bearer x.y.z", "Basic", "x" * 3_000])
-        return found
+        return {name.encode(): value.encode("latin-1") for name, value in found.items()}
 
 
 DESTRUCTIVE: Final = {

@@ -132,6 +132,66 @@ async def test_without_permissions_every_operation_refuses_and_without_login_too
             assert operation.method == "HEAD" or answer.json()["message"].startswith(words)
 
 
+LAKE = "arn:lakefs:fs:::repository/lake"
+REFUSED_TO: dict[str, list[dict[str, Any]]] = {
+    "elsewhere": [allow("*", resource="arn:lakefs:fs:::repository/other*"), allow("*", resource=f"{LAKE}-2*")],
+    "denied": [allow("*"), allow("*", resource=LAKE, effect="deny"), allow("*", resource=LAKE + "/*", effect="deny")],
+    "denied everything": [allow("*"), allow("*", effect="deny")],
+}
+"""Statements of callers who may do nothing in the repository `lake`."""
+
+
+@pytest.mark.parametrize("who", REFUSED_TO)
+@pytest.mark.parametrize("flags", [False, True])
+async def test_rights_elsewhere_and_denials_refuse_every_operation_whatever_its_flags(
+    client: httpx.AsyncClient, repo: str, login: Login, who: str, flags: bool
+) -> None:
+    """What is there makes no difference: a refusal tells nothing of it."""
+    ann = await login("ann")
+    await give(client, "ann", *REFUSED_TO[who])
+    is_everything = who == "denied everything"
+    asked = [one for one in OPERATIONS if one.permissions and (is_everything or "repository" in one.arguments)]
+    assert len(asked) > 80
+
+    for operation in asked:
+        for name in ("main", "nosuch"):
+            arguments = ["lake" if one == "repository" else name for one in operation.arguments]
+            path = operation.path_of(*arguments)
+            params = {"path": "x", "dest_path": "x"}
+            if flags:
+                params |= {one.name: "true" for one in operation.parameters if one.kind == "boolean"}
+            body = BODIES.get(operation.body)
+            answer = await ann.request(operation.method, path, params=params, json=body)
+            assert answer.status_code == (403 if operation in OURS else 401), (operation.id, answer.text)
+            assert operation.method == "HEAD" or answer.json()["message"].startswith("insufficient permissions: ")
+
+
+def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
+    """Each flag here was looked at: `presign` asks for each row, and no other one gives a right."""
+    flags = {one.name for operation in OPERATIONS for one in operation.parameters if one.kind == "boolean"}
+    later = {operation.id for operation in OPERATIONS if operation.asked_later}
+
+    shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
+    assert flags == shown | {"bare", "force", "no_tombstone", "presign"}
+    assert later == {"listObjects", "restoreGcObjects", "startGcJob"}
+
+
+async def test_force_overrules_no_protection(client: httpx.AsyncClient, repo: str, login: Login) -> None:
+    ann = await login("ann", "Developers")
+    await client.post(repo + "/branches/main/objects", params={"path": "a"}, content=b"x")
+    await client.put(repo + "/settings/branch_protection", json=[{"pattern": "main"}])
+    force = {"force": "true", "path": "a"}
+
+    for method, path, body in (
+        ("POST", "/branches/main/objects", None),
+        ("DELETE", "/branches/main/objects", None),
+        ("POST", "/branches/main/commits", {"message": "m", "force": True}),
+        ("PUT", "/branches/main/hard_reset?ref=main", None),
+    ):
+        answer = await ann.request(method, repo + path, params=force if "?" not in path else None, json=body)
+        assert answer.status_code == 403, (path, answer.text)
+
+
 async def test_objects_are_allowed_by_path(client: httpx.AsyncClient, repo: str, login: Login) -> None:
     ann = await login("ann")
     await give(client, "ann", allow("fs:*Object", resource="arn:lakefs:fs:::repository/lake/object/ann/*"))
