@@ -37,6 +37,9 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
     kv: MetadataUri = None,
+    s3_listen: Annotated[
+        str, typer.Option("--s3-listen", metavar="[HOST:]PORT", help="A port where every request is S3's.")
+    ] = "",
     drain: Annotated[
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
@@ -54,14 +57,35 @@ def serve(
     from lakebed.server import serve as serve_until_stopped
 
     options = options_of(data.absolute(), session.environment, kv)
+    s3_address = _address(s3_listen, host) if s3_listen else None
+    s3_urls: list[str] = []
 
     def ready(url: str) -> None:
-        session.done(f"serving {data} at {url}", endpoint=url, data=str(data.absolute()))
+        words = f"serving {data} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
+        session.done(words, endpoint=url, data=str(data.absolute()), **({"s3": s3_urls[0]} if s3_urls else {}))
         # Whoever started us may wait for this line.
         typer.get_text_stream("stdout").flush()
 
     log = LogOptions(level=log_level.value, format=log_format.value)
-    serve_until_stopped(options, host=host, port=port, workers=workers, drain_s=drain, log=log, on_ready=ready)
+    serve_until_stopped(
+        options,
+        host=host,
+        port=port,
+        workers=workers,
+        drain_s=drain,
+        log=log,
+        on_ready=ready,
+        s3_listen=s3_address,
+        on_s3_ready=s3_urls.append,
+    )
+
+
+def _address(text: str, host: str) -> tuple[str, int]:
+    """Read `[HOST:]PORT`. Without a host it is that of the server's own port."""
+    given, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
+        raise typer.BadParameter(f"{text!r} is no [HOST:]PORT", param_hint="--s3-listen")
+    return given.strip("[]") or host, int(port)
 
 
 @command

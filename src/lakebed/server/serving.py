@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -83,11 +83,14 @@ def serve(
     drain_s: float = DRAIN_S,
     log: LogOptions | None = None,
     on_ready: Callable[[str], None] | None = None,
+    s3_listen: tuple[str, int] | None = None,
+    on_s3_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
 
     `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. Requests under way get
     `drain_s` to end. `log` None: the caller configured the logs of this process; its workers log warnings as text.
+    `s3_listen` is a host and port where every request is S3's; `on_s3_ready` gets the URL of that one, and goes first.
 
     Raises:
         AddressTaken, BadAddress: nothing can listen there.
@@ -97,7 +100,12 @@ def serve(
     if workers < 1:
         raise BadAddress(f"at least one worker is needed, not {workers}")
     # First of all: a port that is taken leaves no folder behind.
-    with listen(host, port) as listener:
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(listen(host, port))]
+        if s3_listen is not None:
+            listeners.append(stack.enter_context(listen(*s3_listen)))
+            ports = tuple(listener.getsockname()[1] for listener in listeners[1:])
+            options = replace(options, s3=replace(options.s3, ports=ports))
         prepare_folder(options.data_dir)
         if keep_reserve(options.data_dir):
             logger.warning(
@@ -105,27 +113,32 @@ def serve(
                 options.data_dir,
                 RESERVE_BYTES >> 20,
             )
-        bound_host, bound_port = listener.getsockname()[:2]
-        if not is_loopback(bound_host) and options.setup_secret is None:
+        if not is_loopback(listeners[0].getsockname()[0]) and options.setup_secret is None:
             options = replace(options, setup_secret=secrets.token_urlsafe(16))
             # To the terminal of the operator and nowhere else: not to a log that others read.
             print(f"set-up secret, if this server is new: {options.setup_secret}", file=sys.stderr, flush=True)  # noqa: T201  # see above
-        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
-        url = f"http://{shown}:{bound_port}"
+        urls = [_url_of(listener) for listener in listeners]
 
         def ready() -> None:
+            if on_s3_ready is not None and len(urls) > 1:
+                on_s3_ready(urls[1])
             if on_ready is not None:
-                on_ready(url)
+                on_ready(urls[0])
 
         if log is not None:
             configure_logs(log)
         process = ProcessOptions(drain_s=drain_s, log=log or LogOptions())
         if workers == 1:
-            run_in_loop(serve_here(options, listener, ready, process))
+            run_in_loop(serve_here(options, listeners, ready, process))
         else:
             with tempfile.TemporaryDirectory(prefix="lakebed-metrics-") as folder:
                 process = msgspec.structs.replace(process, metrics_folder=Path(folder))
-                run_in_loop(_Parent(options, listener, workers, process, ready).run())
+                run_in_loop(_Parent(options, listeners, workers, process, ready).run())
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -173,7 +186,7 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve_here(
     options: ServerOptions,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     ready: Callable[[], None],
     process: ProcessOptions,
     *,
@@ -205,7 +218,7 @@ async def serve_here(
             beside = [asyncio.create_task(run_upkeep(state))]
             if process.metrics_folder is not None:
                 beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            serving = asyncio.create_task(server.serve(sockets=[*listeners]))
             stopping = asyncio.create_task(stop.wait())
             starting = asyncio.create_task(server.is_up.wait())
             try:
@@ -264,7 +277,7 @@ class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
     """What the parent writes to a worker's standard input, as one line of JSON. Secrets do not go on command lines."""
 
     options: ServerOptions
-    listener_fd: int
+    listener_fds: tuple[int, ...]
     process: ProcessOptions
 
 
@@ -288,13 +301,14 @@ class _Parent:
     def __init__(
         self,
         options: ServerOptions,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         workers: int,
         process: ProcessOptions,
         ready: Callable[[], None],
     ) -> None:
-        self._listener = listener
-        self._orders = WorkerOrders(options=options, listener_fd=listener.fileno(), process=process)
+        self._listeners = listeners
+        descriptors = tuple(listener.fileno() for listener in listeners)
+        self._orders = WorkerOrders(options=options, listener_fds=descriptors, process=process)
         self._workers = workers
         self._ready = ready
         self._running: list[Popen[bytes]] = []
@@ -340,7 +354,7 @@ class _Parent:
             [sys.executable, "-m", "lakebed.server.worker"],
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=(self._orders.listener_fd,),
+            pass_fds=self._orders.listener_fds,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which stops them in order.
         )
         assert process.stdin is not None
@@ -393,7 +407,8 @@ class _Parent:
 
     async def _stop_all(self) -> None:
         # Refuse connections from now on. Where another process listens there too, it gets them.
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for process in self._running:
             _tell_to_go(process)
         for process in (*self._running, *self._leaving):

@@ -41,8 +41,9 @@ async def _work(orders: WorkerOrders) -> None:
             os.write(sys.stdout.fileno(), b".")
             loop.call_later(BEAT_S, beat)
 
-    with socket.socket(fileno=orders.listener_fd) as listener:
-        await serve_here(orders.options, listener, ready, orders.process, stop=stop)
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket(fileno=number)) for number in orders.listener_fds]
+        await serve_here(orders.options, listeners, ready, orders.process, stop=stop)
 
 
 def main() -> int:
