@@ -16,7 +16,7 @@ from lakebed.base import Entry, LakebedError, RepositoryUid
 from lakebed.gc.protocol import Mode
 from lakebed.gc.rules import DAY_MS, MetadataRule, days_rules
 from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.versions import NoChanges, Options, TreeCache, Trees, Versions
+from lakebed.versions import CommitExpired, ContentsGone, NoChanges, Options, TreeCache, Trees, Versions
 from sim import DAWN_MS, Actor, Faults, Program, Scene, SimPorts, Violation, run_seed
 from sim.ports import SimDeleter
 from tests.gc.shipped import Collector, MetadataCollector
@@ -315,3 +315,43 @@ def test_collections_of_metadata_beside_the_others_and_commits_of_what_was_there
     programs = {**collectors, **writers}
     actors = [Actor(name, program, restart=program if "_" in name else None) for name, program in programs.items()]
     run_seed(Scene(name="metadata", prepare=prepare, actors=actors, tidy=tidy_metadata), seed, faults=FAULTS)
+
+
+async def prepare_parted(ports: SimPorts) -> None:
+    """main and dev parted 40 days ago at a commit that goes, as all but the heads do."""
+    server = Server(ports)
+    await server.versions.commits.initialise("main")
+    await server.put("main", "shared")
+    await server.commit("main", days_ago=40)
+    await server.versions.refs.create_branch("dev", "main")
+    for days_ago in (30, 20):
+        for branch in ("main", "dev"):
+            await server.put(branch, f"{branch}/{days_ago}")
+            await server.commit(branch, days_ago=days_ago)
+    await server.service.rules.write(days_rules(1))
+    await server.versions.slices.end()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_two_live_branches_merge_whatever_collections_take_meanwhile(seed: int) -> None:
+    """Squashed, so that they compare with the commit where they parted each time."""
+
+    def merge(source: str, branch: str) -> Callable[[Server], Awaitable[object]]:
+        async def step(server: Server) -> None:
+            try:
+                await server.versions.merges.merge(source, branch, committer="me", squash=True)
+            except (CommitExpired, ContentsGone) as error:
+                raise Violation(f"{source} cannot be merged into {branch}: {error}") from error
+
+        return step
+
+    programs = {
+        "collector_a": acting(collect_committed, collect_metadata),
+        "collector_b": acting(collect_metadata, collect_committed, collect_metadata),
+        "merger": acting(
+            *(step for n in range(5) for step in (put(f"m{n}", "dev"), commit("dev"), merge("dev", "main")))
+        ),
+        "writer": acting(*(step for n in range(5) for step in (put(f"w{n}"), commit(), merge("main", "dev")))),
+    }
+    actors = [Actor(name, program, restart=program if "_" in name else None) for name, program in programs.items()]
+    run_seed(Scene(name="merging", prepare=prepare_parted, actors=actors, tidy=tidy_metadata), seed, faults=FAULTS)
