@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-DATABASES = ("postgres", "redis")
+DATABASES = ("etcd", "postgres", "redis")
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
@@ -140,9 +140,26 @@ def redis(*settings: str) -> Iterator[Server]:
 
 
 @contextmanager
+def etcd(*options: str) -> Iterator[Server]:
+    """Start one member of etcd, with options such as `--quota-backend-bytes=…`."""
+    program_file = program("etcd", "etcd-server")
+    with folder_for("etcd") as folder:
+        port = free_port()
+        here, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
+        command = [program_file, "--data-dir", str(folder / "data"), "--log-level", "warn"]
+        command += ["--listen-client-urls", here, "--advertise-client-urls", here, "--listen-peer-urls", peers]
+        command += ["--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}", *options]
+        with running(Server(command, folder, port)) as server:
+            yield server
+
+
+@contextmanager
 def database(name: str) -> Iterator[Callable[[str], str]]:
     """Start this database. Yields how the URI of a store in it is made, from the store's name."""
     match name:
+        case "etcd":
+            with etcd() as server:
+                yield lambda store: f"etcd://127.0.0.1:{server.port}?name={store}"
         case "postgres":
             with postgres() as server:
                 yield lambda store: f"postgres://lakebed@127.0.0.1:{server.port}/postgres?schema={store}"

@@ -24,6 +24,8 @@ from .store import Store, StoreSize
 T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
+    "etcd": "lakebed.kv.drivers.etcd",
+    "etcds": "lakebed.kv.drivers.etcd",
     "mem": "lakebed.kv.drivers.memory",
     "postgres": "lakebed.kv.drivers.postgres",
     "postgresql": "lakebed.kv.drivers.postgres",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 CHUNK = 1 << 16
 
@@ -23,27 +24,39 @@ class FaultyNetwork:
     port: int = 0
     delay_s: float = 0
     """Hold back each answer for this long."""
-    _refuses: bool = False
-    _marked: set[bytes] = field(default_factory=set)
+    _listener: asyncio.Server | None = None
+    _unanswered: set[bytes] = field(default_factory=set)
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     def cut(self) -> None:
         """Cut every connection. New ones are served."""
-        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result()
+        self._run(self._cut())
 
     def refuse(self) -> None:
         """Cut every connection and refuse new ones, until `heal`."""
-        self._refuses = True
+        self._run(self._listen(False))
         self.cut()
 
     def heal(self) -> None:
-        self._refuses = False
+        self._run(self._listen(True))
         self.delay_s = 0
 
     def lose_answer_to(self, value: bytes) -> None:
         """Let the next request that has these bytes arrive, then cut its connection instead of answering."""
-        self._marked = {value, base64.b64encode(value), value.hex().encode()}
+        self._unanswered = {value, base64.b64encode(value), value.hex().encode()}
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self, wanted: bool) -> None:
+        """Begin or stop to listen, always on the same port."""
+        if wanted and self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+        elif not wanted and self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     async def _cut(self) -> None:
         for connection in list(self._connections):
@@ -55,8 +68,7 @@ class FaultyNetwork:
         assert task is not None
         self._connections.add(task)
         try:
-            if not self._refuses:
-                await self._forward(reader, writer)
+            await self._forward(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass  # the connection ends below, and so does this task
         finally:
@@ -65,11 +77,11 @@ class FaultyNetwork:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", self.server_port)
-        is_marked = asyncio.Event()
+        is_lost = asyncio.Event()
         try:
             ways = [
-                asyncio.ensure_future(self._carry_requests(reader, here, is_marked)),
-                asyncio.ensure_future(self._carry_answers(there, writer, is_marked)),
+                asyncio.ensure_future(self._carry_requests(reader, here, is_lost)),
+                asyncio.ensure_future(self._carry_answers(there, writer, is_lost)),
             ]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -81,20 +93,20 @@ class FaultyNetwork:
             here.transport.abort()
 
     async def _carry_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_marked: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_lost: asyncio.Event
     ) -> None:
         while data := await reader.read(CHUNK):
-            if any(each in data for each in self._marked):
-                self._marked = set()
-                is_marked.set()
+            if any(each in data for each in self._unanswered):
+                self._unanswered = set()
+                is_lost.set()
             writer.write(data)
             await writer.drain()
 
     async def _carry_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_marked: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_lost: asyncio.Event
     ) -> None:
         while data := await reader.read(CHUNK):
-            if is_marked.is_set():
+            if is_lost.is_set():
                 return
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
@@ -106,18 +118,12 @@ class FaultyNetwork:
 def faulty_network(server_port: int) -> Iterator[FaultyNetwork]:
     """Forward a fresh port of this machine to the server's, until the block ends."""
     network = FaultyNetwork(server_port)
-
-    async def listen() -> asyncio.Server:
-        return await asyncio.start_server(network._serve, "127.0.0.1", 0)  # noqa: SLF001 - its own maker
-
-    thread = threading.Thread(target=network._loop.run_forever)  # noqa: SLF001 - as above
+    loop = network._loop  # noqa: SLF001 - its own maker
+    thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    loop = network._loop  # noqa: SLF001 - as above
     try:
-        server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
-        network.port = server.sockets[0].getsockname()[1]
+        network.heal()
         yield network
-        loop.call_soon_threadsafe(server.close)
         network.refuse()
     finally:
         loop.call_soon_threadsafe(loop.stop)

@@ -1,0 +1,259 @@
+"""`etcd://host:2379,host:2379`: a Store in etcd, over its JSON gateway, with no client library of its own.
+
+A pair's key in etcd is the store's name, the partition's length and bytes, then the key: so a partition is one range,
+in byte order. Each operation is one range or one transaction. Reads are linearisable, as is etcd's default.
+
+Predicates are modification revisions. etcd never uses one twice, so a value that was put back is noticed (no A-B-A).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import httpx
+import msgspec
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database, run_apart
+
+T = TypeVar("T")
+
+FORMAT: Final = b"1"
+CONNECTIONS: Final = 16
+NO_SPACE: Final = "NOSPACE"
+
+RESOURCE_EXHAUSTED: Final = 8
+UNAUTHENTICATED: Final = 16
+REFUSED: Final = frozenset({3, 5, 6, 7, 9, 10, 11, 12})
+"""Codes of gRPC after which nothing happened. Behind any other, etcd may still carry the write out."""
+
+
+class _Record(msgspec.Struct, kw_only=True):
+    """Etcd leaves out what is zero, false or empty, and writes numbers of 64 bits as text."""
+
+
+class _Pair(_Record):
+    key: bytes
+    value: bytes = b""
+    mod_revision: int = 0
+
+
+class _Found(_Record):
+    kvs: list[_Pair] = []
+
+
+class _Header(_Record):
+    revision: int = 0
+
+
+class _Response(_Record):
+    response_range: _Found = msgspec.field(default_factory=_Found)
+
+
+class _Done(_Record):
+    header: _Header = msgspec.field(default_factory=_Header)
+    succeeded: bool = False
+    responses: list[_Response] = []
+
+
+class _Alarm(_Record):
+    alarm: str = ""
+
+
+class _Alarms(_Record):
+    alarms: list[_Alarm] = []
+
+
+class _Status(_Record):
+    db_size: int = msgspec.field(default=0, name="dbSize")
+    in_use: int = msgspec.field(default=0, name="dbSizeInUse")
+
+
+class _Token(_Record):
+    token: str
+
+
+class _Refusal(_Record):
+    code: int = 0
+    message: str = ""
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`etcd://user:password@host:2379,other:2379?name=lakebed&connections=16&wait_s=10`; `etcds://` for TLS."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def size_uri(uri: StoreUri) -> StoreSize:
+    """Ask for the size of the whole etcd database: it tells none of a part of it."""
+    return run_apart(_from(uri, uri.seconds("wait_s", WAIT_S)).size)
+
+
+def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
+    name, connections, certificates = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS), ""
+    if uri.scheme == "etcds":
+        certificates = uri.text("ca_file", "")
+    uri.check_all_taken()
+    login, _, hosts = uri.authority.rpartition("@")
+    if not hosts or uri.path.strip("/") or not name:
+        raise InvalidStoreUri(f"{uri.scheme}: an example: etcd://127.0.0.1:2379?name=lakebed", scheme=uri.scheme)
+    protocol = "https" if uri.scheme == "etcds" else "http"
+    return EtcdDatabase(
+        [f"{protocol}://{host}" for host in hosts.split(",")],
+        login=login,
+        name=name,
+        connections=connections,
+        certificates=certificates,
+        timeout_s=max(wait_s, 1),
+    )
+
+
+class EtcdDatabase:
+    """Requests to the gateway of one member, and of the next one where that cannot be reached."""
+
+    # etcd takes 128 operations and 1.5 MiB in a transaction, unless it was started with more.
+    batch_keys_max = 100
+    batch_bytes_max = 512 << 10
+    batches_at_once = 4
+
+    def __init__(
+        self, hosts: Sequence[str], *, login: str, name: str, connections: int, certificates: str, timeout_s: float
+    ) -> None:
+        self._hosts = list(hosts)
+        self._login = login
+        self._prefix = name.encode() + b"/"
+        self._connections = connections
+        self._verify = certificates or True
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+        self._token = ""
+
+    async def prepare(self) -> None:
+        try:
+            alarms = await self._post("maintenance/alarm", {"action": "GET"}, _Alarms)
+            if any(alarm.alarm == NO_SPACE for alarm in alarms.alarms):
+                raise StoreUnavailable(
+                    "etcd: its database is full (alarm NOSPACE): compact, defragment, and disarm the alarm",
+                    alarm=NO_SPACE,
+                )
+            mark = self._prefix + b"format"
+            made = {"compare": [_unchanged(mark, 0)], "success": [{"request_put": {"key": mark, "value": FORMAT}}]}
+            await self._post("kv/txn", made, _Done)
+            [found] = (await self._post("kv/range", {"key": mark}, _Found)).kvs
+            if found.value != FORMAT:
+                raise StoreFormat(f"etcd: {mark!r} is {found.value!r}: another release or program wrote it")
+        finally:
+            await self.close()
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        stem = self._stem(partition)
+        if len(keys) == 1:
+            pairs = (await self._post("kv/range", {"key": stem + keys[0]}, _Found)).kvs
+        else:
+            asked = [{"request_range": {"key": stem + key}} for key in keys]
+            done = await self._post("kv/txn", {"success": asked}, _Done)
+            pairs = [pair for response in done.responses for pair in response.response_range.kvs]
+        return {pair.key[len(stem) :]: Held(pair.value, pair.mod_revision) for pair in pairs}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        stem = self._stem(partition)
+        asked = {"key": stem + start, "range_end": prefix_end(stem), "limit": limit}
+        return [(pair.key[len(stem) :], pair.value) for pair in (await self._post("kv/range", asked, _Found)).kvs]
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        stem = self._stem(partition)
+        puts = [{"request_put": {"key": stem + key, "value": value}} for key, value in items]
+        await self._post("kv/txn", {"success": puts}, _Done)
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        full = self._stem(partition) + key
+        asked = {
+            "compare": [_unchanged(full, expected or 0)],
+            "success": [{"request_put": {"key": full, "value": value}}],
+        }
+        done = await self._post("kv/txn", asked, _Done)
+        return done.header.revision if done.succeeded else None
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        stem = self._stem(partition)
+        await self._post("kv/txn", {"success": [{"request_delete_range": {"key": stem + key}} for key in keys]}, _Done)
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        full = self._stem(partition) + key
+        asked = {"compare": [_unchanged(full, expected)], "success": [{"request_delete_range": {"key": full}}]}
+        return (await self._post("kv/txn", asked, _Done)).succeeded
+
+    async def size(self) -> StoreSize:
+        try:
+            status = await self._post("maintenance/status", {}, _Status)
+        finally:
+            await self.close()
+        return StoreSize(size_bytes=status.db_size, log_bytes=0, free_bytes=status.db_size - status.in_use)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _stem(self, partition: bytes) -> bytes:
+        # With its length in front, no partition is the beginning of another one's keys.
+        return self._prefix + len(partition).to_bytes(2, "big") + partition
+
+    async def _post(self, method: str, body: object, answer: type[T]) -> T:
+        if self._login and not self._token:
+            user, _, password = self._login.partition(":")
+            login = {"name": unquote(user), "password": unquote(password)}
+            self._token = (await self._send("auth/authenticate", login, _Token)).token
+        return await self._send(method, body, answer)
+
+    async def _send(self, method: str, body: object, answer: type[T]) -> T:
+        host = self._hosts[0]
+        try:
+            response = await self._open().post(
+                f"{host}/v3/{method}",
+                content=msgspec.json.encode(body),
+                headers={"authorization": self._token} if self._token else None,
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            self._hosts.append(self._hosts.pop(0))
+            raise Passing(f"etcd: no connection: {error}") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"etcd: the answer was lost: {str(error) or type(error).__name__}") from error
+        if response.status_code != 200:
+            raise self._refused(response)
+        return msgspec.json.decode(response.content, type=answer, strict=False)
+
+    def _refused(self, response: httpx.Response) -> Exception:
+        try:
+            refusal = msgspec.json.decode(response.content, type=_Refusal, strict=False)
+        except msgspec.DecodeError:
+            return OutcomeUnknown(f"etcd: it answered {response.status_code}, and no reason")
+        message = f"etcd: {refusal.message}"
+        if refusal.code == UNAUTHENTICATED and self._token:
+            self._token = ""  # it is too old: the next attempt logs in again
+            return Passing(message)
+        if (refusal.code == RESOURCE_EXHAUSTED and "too many requests" in message) or "no leader" in message:
+            return Passing(message)
+        if refusal.code in REFUSED | {RESOURCE_EXHAUSTED, UNAUTHENTICATED}:
+            return StoreUnavailable(message, code=refusal.code)
+        return OutcomeUnknown(message, code=refusal.code)
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
+            self._client = httpx.AsyncClient(
+                timeout=self._timeout_s, limits=limits, verify=self._verify, trust_env=False
+            )
+        return self._client
+
+
+def _unchanged(key: bytes, revision: Any) -> dict[str, object]:
+    """Make the condition that a key was last written at this revision; 0: that it is absent."""
+    return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
