@@ -21,6 +21,7 @@ from .deeds import (
     committed_run,
     create_branch,
     create_tag,
+    delete_branch,
     end,
     fence,
     hard_reset,
@@ -84,6 +85,10 @@ def _naming() -> Iterator[tuple[Scene, Quick]]:
     yield scene("merger of an old commit, committed run", g, t, before=old), _ALL
     p = client("p", cherry_pick("p3", "main~1", branch=SIDE))
     yield scene("picker of an old commit, committed run", p, t, before=old), _ALL
+    b, g = client("b", create_branch("b1")), client("g", create_tag("g1", "main", tag=SIDE))
+    yield scene("brancher, tagger of the same name", b, g, before=past), _ALL
+    again = client("g", create_tag("g1", "main", tag=SIDE), create_tag("g2", "main", tag=SIDE))
+    yield scene("brancher, deleter, tagger that tries again", b, client("d", delete_branch("d1")), again), _ALL
     k = client("k", clean_refs("k1"))
     yield scene("brancher, impatient cleaner of refs, committed run", h, k, t, before=past), _NO_LOSS
     late = client("k", clean_records("k1", late_ms=FAR_FUTURE_MS))

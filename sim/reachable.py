@@ -88,6 +88,22 @@ def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | No
         raise Violation(f"rules of version {max(promised)} counted, and a run takes commits by those of {version}")
 
 
+def names_are_unique(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
+    """No branch and tag of one name can be used.
+
+    Raises:
+        Violation: both can.
+    """
+    if partition != PARTITION or new is None or not key.startswith((keys.BRANCH, keys.TAG)):
+        return
+    name = key.partition(b"/")[2]
+    branch, tag = disk.value(PARTITION, keys.BRANCH + name), disk.value(PARTITION, keys.TAG + name)
+    if branch is None or tag is None:
+        return
+    if {decode_record(BranchRecord, branch).state, decode_record(TagRecord, tag).state} == {RefState.ACTIVE}:
+        raise Violation(f"a branch and a tag have the name {name.decode()}")
+
+
 def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
     """Of an exclusive cell in whose token nothing else could be found, no other cell and no commit names the address.
 

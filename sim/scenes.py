@@ -24,6 +24,7 @@ from .reachable import (
     deletes_spare_open_uploads,
     garbage_goes,
     marks_are_true,
+    names_are_unique,
     nothing_reachable_is_deleted,
     sweeps_keep_promises,
 )
@@ -178,7 +179,14 @@ def scene(
         await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
-    moves = (legal, deletes_spare_open_uploads, addresses_are_fresh, sweeps_keep_promises, marks_are_true)
+    moves = (
+        legal,
+        deletes_spare_open_uploads,
+        addresses_are_fresh,
+        sweeps_keep_promises,
+        marks_are_true,
+        names_are_unique,
+    )
     return Scene(
         name=name,
         actors=actors,

@@ -65,9 +65,9 @@ class View:
 
     def is_active(self, name: str) -> bool:
         """Whether there is a branch or tag of this name, for all to see."""
-        tag = self.disk.value(PARTITION, keys.TAG + name.encode())
-        ref = self.branch(name) if tag is None else decode_record(TagRecord, tag)
-        return ref is not None and ref.state is RefState.ACTIVE
+        held = self.disk.value(PARTITION, keys.TAG + name.encode())
+        refs = [self.branch(name), None if held is None else decode_record(TagRecord, held)]
+        return any(ref is not None and ref.state is RefState.ACTIVE for ref in refs)
 
     def claims(self) -> list[ClaimRecord]:
         return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]

@@ -18,6 +18,7 @@ from lakebed.versions import (
     Commit,
     CommitNotFound,
     MergeConflict,
+    NameTaken,
     NoChanges,
     ParentWanted,
     PathExists,
@@ -202,18 +203,18 @@ async def test_a_name_is_taken_once(repo: Versions) -> None:
 async def test_branches_and_tags_are_listed_in_pages(repo: Versions) -> None:
     for name in ("b1", "b2", "c"):
         await repo.refs.create_branch(name, "main")
-        await repo.refs.create_tag(name, "main")
+        await repo.refs.create_tag(f"t{name}", "main")
 
     first, more = await repo.refs.list_branches(limit=2)
     rest, end = await repo.refs.list_branches(after="b2", limit=2)
-    tags, more_tags = await repo.refs.list_tags(prefix="b", limit=2)
+    tags, more_tags = await repo.refs.list_tags(prefix="tb", limit=2)
     page, cut = await repo.refs.list_tags(limit=1)
 
     assert [b.name for b in first] == ["b1", "b2"]
     assert [b.name for b in rest] == ["c", "main"]
     assert (more, end) == (True, False)
-    assert [t.name for t in tags] == ["b1", "b2"]
-    assert [t.name for t in page] == ["b1"]
+    assert [t.name for t in tags] == ["tb1", "tb2"]
+    assert [t.name for t in page] == ["tb1"]
     assert (more_tags, cut) == (False, True)
 
 
@@ -560,3 +561,15 @@ async def test_a_hard_reset_takes_the_same_content_uploaded_again_for_no_change(
     await repo.resets.hard_reset("main", first)
 
     assert await paths(repo, "main") == ["a"]
+
+
+async def test_a_branch_and_a_tag_cannot_have_one_name(repo: Versions) -> None:
+    await repo.refs.create_tag("v1", "main")
+
+    with pytest.raises(NameTaken, match="tag ID v1: conflict found"):
+        await repo.refs.create_branch("v1", "main")
+    with pytest.raises(NameTaken, match="branch name main: conflict found"):
+        await repo.refs.create_tag("main", "main")
+
+    await repo.refs.delete_tag("v1")
+    await repo.refs.create_branch("v1", "main")

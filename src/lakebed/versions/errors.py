@@ -33,6 +33,10 @@ class TagExists(AlreadyExists):
     """A tag of this name exists."""
 
 
+class NameTaken(Conflict):
+    """A tag has the name that a branch was to get, or a branch that of a tag. Facts: `name`."""
+
+
 class PathExists(AlreadyExists):
     """`if_none_match`, and something is at the path."""
 

@@ -5,8 +5,9 @@ N-th first-parent ancestor) and `^N` (the N-th parent), and at most one of `@` (
 staged) and `$` (with what is staged, which is what a bare branch means anyway). Where names clash a branch wins over a
 tag, and a tag over a commit.
 
-A ref is made in two steps (docs/design/protocols.md, "Naming a commit…"): first `creating`, which nobody can use and
-yet every collector honours as a root; then, if no run expired its commit, `active`.
+A ref is made in two steps (docs/design/protocols.md, "Naming a commit…"): first `creating`, which cannot be used and
+yet every collector honours as a root; then, if no run expired its commit, `active`. Between the two its maker looks for
+a ref of the other kind with the same name. Both write first and look then, so one of two sees the other.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .errors import (
     BranchMoved,
     BranchNotFound,
     CommitNotFound,
+    NameTaken,
     RefNotFound,
     TagExists,
     TagNotFound,
@@ -179,7 +181,7 @@ class Refs:
         """A branch at the commit that `source` names; what is staged on a source branch stays there.
 
         Raises:
-            BranchExists: the name is taken.
+            BranchExists, NameTaken: a branch or a tag has this name.
             CommitExpired: a collection gave this commit up.
         """
         check_branch(name)
@@ -193,7 +195,7 @@ class Refs:
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
-        await self._activate(keys.BRANCH + name.encode(), held, replace(record, state=RefState.ACTIVE), commit_id)
+        await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
 
     async def delete_branch(self, name: str) -> None:
@@ -245,14 +247,14 @@ class Refs:
     async def create_tag(self, name: str, source: str) -> CommitId:
         """
         Raises:
-            TagExists: the name is taken.
+            TagExists, NameTaken: a tag or a branch has this name.
             CommitExpired: a collection gave this commit up.
         """
         check_tag(name)
         commit_id = await self.resolve_commit(source)
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
-        await self._activate(keys.TAG + name.encode(), held, replace(record, state=RefState.ACTIVE), commit_id)
+        await self._activate(name, held, replace(record, state=RefState.ACTIVE))
         return commit_id
 
     async def delete_tag(self, name: str) -> None:
@@ -305,10 +307,18 @@ class Refs:
             return False
         return True
 
-    async def _activate(self, key: bytes, held: Held, active: BranchRecord | TagRecord, commit_id: CommitId) -> None:
-        """Steps 2 and 3: check that the commit is not expiring, then make the ref usable, else remove it."""
+    async def _activate(self, name: str, held: Held, active: BranchRecord | TagRecord) -> None:
+        """Steps 2 and 3: check that the name is free and the commit not expiring, then make the ref usable.
+
+        If a check fails, remove the ref.
+        """
+        key = (keys.BRANCH if isinstance(active, BranchRecord) else keys.TAG) + name.encode()
         try:
-            await self._retired.check_not_expiring([commit_id])
+            if isinstance(active, BranchRecord):
+                await self._check_no_tag(name)
+            else:
+                await self._check_no_branch(name)
+            await self._retired.check_not_expiring([active.commit_id])
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
             # Also when we are cancelled, or nobody could make this ref until it counts as dead. What was made active in
@@ -317,6 +327,31 @@ class Refs:
                 with suppress(LakebedError):
                     await self._context.delete_if(key, held.predicate)
             raise
+
+    async def _check_no_tag(self, name: str) -> None:
+        """A tag that is being made gives way to the branch: else both could refuse.
+
+        Raises:
+            NameTaken: a tag has this name.
+        """
+        key = keys.TAG + name.encode()
+        held = await self._context.get(key)
+        if held is None:
+            return
+        if decode_record(TagRecord, held.value).state is RefState.CREATING:
+            # Exactly the record that was read, so its maker finds it gone and fails, or has made it active.
+            with suppress(PredicateFailed, OutcomeUnknown):
+                await self._context.delete_if(key, held.predicate)
+                return
+        raise NameTaken(f"tag ID {name}: conflict found", name=name)
+
+    async def _check_no_branch(self, name: str) -> None:
+        """
+        Raises:
+            NameTaken: a branch has this name, or is being made.
+        """
+        if not await self.remove_dead(keys.BRANCH + name.encode(), BranchRecord):
+            raise NameTaken(f"branch name {name}: conflict found", name=name)
 
     async def _set_active(self, key: bytes, held: Held, value: bytes) -> None:
         try:
