@@ -404,3 +404,28 @@ async def test_cells_of_a_committer_that_slept_longer_than_claims_are_kept_are_c
 
     assert (cleaned.cells, cleaned.claims) == (1, 1)
     assert not (await store.scan(repo.context.token_partition(token), b"", 1)).keys
+
+
+async def test_uploads_that_come_while_a_slice_is_opened_share_it(repo: Versions, store: HookedStore) -> None:
+    async def take_a_while() -> None:
+        await asyncio.sleep(0.01)
+
+    store.before("set_if", b"slice/", take_a_while)
+    places = await asyncio.gather(*[repo.slices.place() for _ in range(20)])
+
+    assert len({place.address for place in places}) == 20
+    assert len(await slice_states(store)) == 1
+
+
+async def test_an_upload_opens_a_slice_where_the_opening_it_waited_for_failed(
+    repo: Versions, store: HookedStore
+) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise StoreUnavailable("pulled the plug")
+
+    store.before("set_if", b"slice/", fail)
+    failed, opened = await asyncio.gather(repo.slices.place(), repo.slices.place(), return_exceptions=True)
+
+    assert isinstance(failed, StoreUnavailable)
+    assert not isinstance(opened, BaseException)

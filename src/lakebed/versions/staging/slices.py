@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakebed.base import OutcomeUnknown, Unavailable, format_address, slice_name, slice_number
+from lakebed.base import Event, OutcomeUnknown, Unavailable, format_address, slice_name, slice_number
 from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.context import Context
@@ -47,18 +47,14 @@ class Slices:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open_slice: OpenSlice | None = None
+        self._opening: Event | None = None
         # Ended, and with uploads under way; or the store could not be reached when the last of them ended.
         self._unclosed: tuple[OpenSlice, ...] = ()
 
     async def place(self) -> Place:
         """A fresh address. The caller must `leave` it, whatever happens. One `set_if` a slice."""
-        current = self._open_slice
-        if current is None or self._is_full(current):
-            if current is not None:
-                await self._end(current)
-            current = self._open_slice
-            if current is None or self._is_full(current):
-                current = await self._open()
+        while (current := self._open_slice) is None or self._is_full(current):
+            await self._replace(current)
         sequence = current.next_sequence
         current.next_sequence += 1
         current.uploads += 1
@@ -100,6 +96,20 @@ class Slices:
             or not 0 <= age_ms < self._context.options.slice_age_ms_max
         )
 
+    async def _replace(self, full: OpenSlice | None) -> None:
+        """Open the next slice; uploads that come meanwhile wait for it, or each would open one of its own."""
+        if self._opening is not None:
+            await self._opening.wait()
+            return
+        self._opening = opening = self._context.ports.tasks.event()
+        try:
+            if full is not None:
+                await self._end(full)
+            self._open_slice = await self._open()
+        finally:
+            self._opening = None
+            opening.set()
+
     async def _open(self) -> OpenSlice:
         while True:
             now = self._context.ports.clock.now_ms()
@@ -109,14 +119,7 @@ class Slices:
                 await self._context.set_if(_key(number), encode_record(record), None)
             except PredicateFailed:
                 continue  # The random bits met another slice of this millisecond.
-            other = self._open_slice
-            opened = OpenSlice(number, now)
-            if other is not None and not self._is_full(other):
-                # Somebody opened one while we waited: theirs is used, ours ends empty.
-                await self._end(opened)
-                return other
-            self._open_slice = opened
-            return opened
+            return OpenSlice(number, now)
 
     async def _end(self, slice_: OpenSlice) -> None:
         if self._open_slice is slice_:
