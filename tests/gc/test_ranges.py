@@ -14,7 +14,7 @@ from lakebed.gc import named
 from lakebed.gc.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.packing import Cause
 from lakebed.gc.places import Namespace
-from lakebed.gc.ranges import PREFIXES_MAX, _pack, _prefixes, effort_of_ends, from_ranges
+from lakebed.gc.ranges import PREFIXES_MAX, _prefixes, _written_ms, effort_of_ends, from_ranges, pack_rows
 from lakebed.gc.tables import LIVE, RANGES
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import encode_range, range_key, table_from_rows
@@ -38,7 +38,7 @@ def packed(entries: dict[str, str]) -> pa.Table:
     keys = sorted(path.encode() for path in entries)
     made = [Entry(address=entries[key.decode()], size_bytes=4, checksum="", modified_ms=0) for key in keys]
     rows = table_from_rows(keys, [to_row(key, entry) for key, entry in zip(keys, made, strict=True)])
-    return pa.concat_tables(_pack(rows, Cause(reason="expired"), 1, NAMESPACE))
+    return pa.concat_tables(pack_rows(rows, Cause(reason="expired"), np.full(len(rows), 1), NAMESPACE))
 
 
 @given(paths)
@@ -86,7 +86,10 @@ def test_a_key_outside_slices_was_seen_when_it_was_written_and_not_after_the_com
     keys = sorted(address.encode() for address in entries)
     rows = table_from_rows(keys, [to_row(key, entries[key.decode()]) for key in keys])
 
-    found = pa.concat_tables(_pack(rows, Cause(reason="expired"), 1_000, NAMESPACE))
+    info, data = encode_range(rows)
+    commit_ms = np.full(len(rows), 1_000)
+    written_ms = _written_ms(rows, info.id, data, commit_ms)
+    found = pa.concat_tables(pack_rows(rows, Cause(reason="expired"), commit_ms, NAMESPACE, keys_seen_ms=written_ms))
 
     assert seen(found, FOREIGN) == {seen_ms}
     assert seen(found, NUMBERED) == {1_000}

@@ -112,12 +112,12 @@ class Lakeside:
 
     # What people do
 
-    def upload(self, path: str, data: bytes = b"data", *, branch: str = "main") -> str:
+    def upload(self, path: str, data: bytes = b"data", *, branch: str = "main", modified_ms: int = 1) -> str:
         """The object's address."""
 
         async def store_body(address: str) -> Entry:
             stored = await self.objectstore.put(address, data)
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=modified_ms)
 
         return self.wait(self.versions.staging.upload(branch, path.encode(), store_body)).address
 

@@ -238,9 +238,9 @@ def engines(request: pytest.FixtureRequest) -> Engines:
     return Engines(None if request.param == "local" else lambda: request.getfixturevalue("session").spark)
 
 
-def examples(engines: Engines, ports: st.SearchStrategy[Ports], check: Callable[[Ports], None]) -> None:
+def examples(engines: Engines, drawn: st.SearchStrategy[T], check: Callable[[T], None]) -> None:
     """Check histories drawn at random: many on the local engine, few on Spark."""
-    given(ports)(settings(max_examples=40 if engines.session is None else 6, deadline=None)(check))()
+    given(drawn)(settings(max_examples=40 if engines.session is None else 6, deadline=None)(check))()
 
 
 def addresses_of(lake: Lake, garbage: protocol.Manifest) -> set[str]:

@@ -7,11 +7,12 @@ conditional write, so exactly one of two racing parties makes it; the loser thro
     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
                   planning ──► abandoned
     metadata:     as committed
+    lifecycle:    as committed; only planned today
 
-Planning of committed data or of metadata publishes nothing, so such a run has an id and a folder but no record. The
-record says `planning` only while the list of what it is about to expire is written. That takes nothing yet, and a
-process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes may have
-begun, so such a run is resumed.
+A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
+its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
+yet, and a process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes
+may have begun, so such a run is resumed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class RunKind(enum.StrEnum):
     UNCOMMITTED = "uncommitted"
     COMMITTED = "committed"
     METADATA = "metadata"
+    LIFECYCLE = "lifecycle"
 
     @property
     def publishes(self) -> bool:
@@ -63,4 +65,5 @@ RUN_MOVES: Final[dict[RunKind, dict[RunState, frozenset[RunState]]]] = {
     },
     RunKind.COMMITTED: _PUBLISHED,
     RunKind.METADATA: _PUBLISHED,
+    RunKind.LIFECYCLE: _PUBLISHED,
 }

@@ -45,6 +45,7 @@ from lakebed.gc.protocol import (
     RunState,
     RunView,
     Service,
+    Simulation,
     WhyAnswer,
     WhyProgress,
     check_run_id,
@@ -69,6 +70,7 @@ from .parts import rows_of_parts
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
+from .simulate import check_days, simulate
 from .status import (
     ListedRun,
     RunStatus,
@@ -228,6 +230,19 @@ class Collector:
             Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
         """
         return self._act(request, flow.purge)
+
+    def simulate(self, *, days: int, policy: str = "", engine: EngineName | None = None) -> Simulation:
+        """Return what the lifecycle policy would take on each of the coming days. Deletes nothing. See `simulate`.
+
+        Raises:
+            Denied: the caller may not plan.
+            BadDays, NoPolicy, InvalidPolicy: nothing can be simulated. Nothing was read.
+            BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        """
+        check_days(days)
+        finish(check_planning(self._service(), (RunKind.LIFECYCLE,), None))
+        request = PlanRequest(kinds=(RunKind.LIFECYCLE,), engine=engine)
+        return self._act(request, lambda context: simulate(context, days=days, policy=policy))
 
     def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
         rules = request.rules if isinstance(request, PlanRequest) else None
@@ -546,7 +561,8 @@ def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
-    return [kind for kind in RunKind if not (has_rules and kind is RunKind.METADATA)]
+    unasked = {RunKind.LIFECYCLE, RunKind.METADATA} if has_rules else {RunKind.LIFECYCLE}
+    return [kind for kind in RunKind if kind not in unasked]
 
 
 def _grace_s(request: ApplyRequest | RunRequest) -> int | None:

@@ -186,6 +186,11 @@ class Dealer:
         self._rows: list[pa.Table] = []
         self.held = 0
 
+    @property
+    def has_rows(self) -> bool:
+        """Rows may hold no value: a bitmap of few bits counts as none."""
+        return any(rows.num_rows for rows in self._rows)
+
     def add(self, rows: pa.Table) -> None:
         self._rows.append(rows)
         self.held += int(_weights(rows).sum())

@@ -10,7 +10,7 @@ A file that is missing, cut short or changed stops the run with an error that na
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     MetarangeCorrupt,
     RangeCorrupt,
+    RangeInfo,
     SliceSummary,
     decode_metarange,
     decode_range,
@@ -34,7 +35,7 @@ from lakebed.ranges import (
 from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Effort, Engine, Task
 from .named import Named
-from .packing import Cause, LiveSet, pack_foreign, pack_numbered
+from .packing import Cause, Integers, LiveSet, pack_foreign, pack_numbered
 from .places import Namespace, may_be_deleted
 from .tables import CANDIDATES, PARTS, RANGES
 
@@ -93,7 +94,7 @@ async def deal_expired(engine: Engine, ranges: pa.Table, *, uri: str, folder: st
         if dealer.held:
             yield await dealer.write(task.store, folder)
 
-    return files_of(folder, await engine.run(work, ranges, PARTS, effort=_effort_of_whole(ranges)))
+    return files_of(folder, await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges)))
 
 
 def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
@@ -107,7 +108,7 @@ def effort_of_ends(ranges: pa.Table) -> Effort:
     return Effort(requests=ranges.num_rows)
 
 
-def _effort_of_whole(ranges: pa.Table) -> Effort:
+def effort_of_whole(ranges: pa.Table) -> Effort:
     return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
 
 
@@ -115,15 +116,21 @@ async def read_metaranges(task: Task, share: pa.Table) -> pa.Table:
     """From METARANGES to RANGES, each range of the share once."""
     rows = {row["metarange_id"]: row for row in share.to_pylist()}
     best: dict[str, tuple[Any, ...]] = {}
-    async for name, data in task.ahead([*rows], lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+    async for name, infos in each_metarange(task, [*rows]):
         row = rows[name]
         rank = (row["is_live"], *(row[column] for column in _CAUSE))
-        for info in decode_metarange(MetarangeId(name), data):
+        for info in infos:
             have = best.get(info.id)
             if have is None or have[2:] < rank:
                 best[info.id] = (info.count, info.file_bytes, *rank)
     columns = zip(*((id_, *facts) for id_, facts in best.items()), strict=True)
     return RANGES.rows(dict(zip(RANGES.schema.names, columns, strict=True))) if best else RANGES.schema.empty_table()
+
+
+async def each_metarange(task: Task, names: Sequence[str]) -> AsyncIterator[tuple[str, Sequence[RangeInfo]]]:
+    """Yield each metarange with its ranges."""
+    async for name, data in task.ahead(names, lambda id_: _get_metarange(task.store, MetarangeId(id_))):
+        yield name, decode_metarange(MetarangeId(name), data)
 
 
 async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
@@ -133,7 +140,7 @@ async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
         raise MetarangeCorrupt(id_, "missing").in_namespace(store.uri) from error
 
 
-async def _get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
+async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
     try:
         return await store.get(range_key(id_), start=start)
     except NotFound as error:
@@ -162,11 +169,11 @@ def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
 
 
 async def _summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> SliceSummary:
-    return summary_of(id_, await read_end(id_, file_bytes, lambda start: _get_range(store, id_, start=start)))
+    return summary_of(id_, await read_end(id_, file_bytes, lambda start: get_range(store, id_, start=start)))
 
 
 async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
-    rows = decode_range(id_, await _get_range(store, id_), ["slice", "address"])
+    rows = decode_range(id_, await get_range(store, id_), ["slice", "address"])
     is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
     if not pc.all(is_foreign).as_py():
         rows = rows.filter(is_foreign)
@@ -175,68 +182,78 @@ async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
 
 async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
     facts = {row["range_id"]: row for row in share.to_pylist()}
-    async for name, data in task.ahead([*facts], lambda id_: _get_range(task.store, RangeId(id_))):
+    async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
         fact = facts[name]
         rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
         if rows.num_rows != fact["count"]:
             raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
         cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
-        for packed in _pack(_with_dates(rows, name, data), cause, fact["seen_ms"], namespace):
+        seen_ms = np.full(rows.num_rows, fact["seen_ms"], np.int64)
+        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=_written_ms(rows, name, data, seen_ms)):
             yield packed
 
 
-def _with_dates(rows: pa.Table, name: str, data: bytes) -> pa.Table:
-    """Also the column modified_ms, if there are foreign addresses: for no other ones it is wanted."""
+def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> Integers | None:
+    """Return when each entry was written, not later than its commit; None where there are no foreign addresses.
+
+    Others may write a foreign key again, so it was last seen when its entry says that it was written: what lies there
+    and is younger is something else (sweep.py).
+    """
     if not pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
-        return rows
+        return None
     dates = decode_range(RangeId(name), data, ["modified_ms"])
-    return rows.append_column("modified_ms", dates["modified_ms"])
+    written: Integers = np.minimum(dates["modified_ms"].to_numpy(), seen_ms)
+    return written
 
 
-def _pack(rows: pa.Table, cause: Cause, seen_ms: int, namespace: Namespace) -> Iterator[pa.Table]:
-    """CANDIDATES of a range, in one table for each first folder."""
+def pack_rows(
+    rows: pa.Table, cause: Cause, seen_ms: Integers, namespace: Namespace, *, keys_seen_ms: Integers | None = None
+) -> Iterator[pa.Table]:
+    """CANDIDATES of a range, in one table for each first folder.
+
+    `seen_ms` runs in parallel with the rows, and so does `keys_seen_ms`, which counts for keys that are in no slice.
+    """
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
-    sizes, paths = rows["size_bytes"].to_numpy(), _texts(rows["key"])
+    sizes, paths = rows["size_bytes"].to_numpy(), texts_of(rows["key"])
+    keys_seen_ms = seen_ms if keys_seen_ms is None else keys_seen_ms
     for prefix, start, stop in _prefixes(rows["key"]):
         part = slice(start, stop)
-        own = slices[part] != FOREIGN_SLICE
-        seen = np.full(int(own.sum()), seen_ms, np.int64)
+        own, seen = slices[part] != FOREIGN_SLICE, seen_ms[part]
         named = paths.slice(start, stop - start)
         yield pack_numbered(
             slices[part][own],
             sequences[part][own],
             sizes[part][own],
-            seen,
+            seen[own],
             cause,
             prefix,
             named if own.all() else named.filter(pa.array(own)),
         )
         if not own.all():
-            facts = rows.select(["address", "size_bytes", "modified_ms"]).slice(start, stop - start)
+            facts = rows.select(["address", "size_bytes"]).slice(start, stop - start)
             foreign = facts.append_column("path", named).filter(pa.array(~own))
-            yield from _pack_foreign(foreign, seen_ms, cause, prefix, namespace)
+            dates = np.stack((seen[~own], keys_seen_ms[part][~own]))
+            yield from _pack_foreign(foreign, dates, cause, prefix, namespace)
 
 
-def _pack_foreign(rows: pa.Table, seen_ms: int, cause: Cause, prefix: str, namespace: Namespace) -> Iterator[pa.Table]:
-    """Others may write such a key again, so it was last seen when its entry says that it was written: what lies there
-    and is younger is something else (sweep.py). Later than the commit it was not."""
+def _pack_foreign(
+    rows: pa.Table, dates: Integers, cause: Cause, prefix: str, namespace: Namespace
+) -> Iterator[pa.Table]:
     addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
-    written_ms = np.minimum(rows["modified_ms"].to_numpy(), seen_ms).tolist()
-    facts = zip(sizes, paths, written_ms, strict=True)
+    facts = zip(sizes, paths, *dates.tolist(), strict=True)
     places = [(namespace.place_of(address), *fact) for address, fact in zip(addresses, facts, strict=True)]
     keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
     if keys:
-        names, bytes_, texts, dates = zip(*keys, strict=True)
-        yield pack_foreign(names, bytes_, dates, cause, prefix, pa.array(texts, pa.string()))
+        names, bytes_, texts, _, seen_ms = zip(*keys, strict=True)
+        yield pack_foreign(names, bytes_, seen_ms, cause, prefix, pa.array(texts, pa.string()))
     numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
     if numbers:
         named = pa.array([number[3] for number in numbers], pa.string())
-        columns = np.array([number[:3] for number in numbers], np.int64).T
-        seen = np.full(len(numbers), seen_ms)
-        yield pack_numbered(columns[0], columns[1], columns[2], seen, cause, prefix, named)
+        columns = np.array([(*number[:3], number[4]) for number in numbers], np.int64).T
+        yield pack_numbered(columns[0], columns[1], columns[2], columns[3], cause, prefix, named)
 
 
-def _texts(keys: pa.ChunkedArray) -> pa.Array:
+def texts_of(keys: pa.ChunkedArray) -> pa.Array:
     """Paths as text, for people: what is not UTF-8 (none that we wrote) has a mark in its place."""
     try:
         texts = keys.cast(pa.string())

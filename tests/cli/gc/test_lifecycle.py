@@ -63,3 +63,20 @@ def test_a_file_that_is_no_json_is_misuse(shell: Shell, lake: str, tmp_path: Pat
 
     assert shell("lifecycle", "policy", "set", lake, str(file)).code == 2
     assert shell("lifecycle", "policy", "set", lake, str(tmp_path / "none.json")).code == 2
+
+
+def test_a_plan_and_a_simulation_show_what_would_go(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    shell.ok("object", "upload", "-", f"{lake}/main/logs/a", stdin="data")
+    shell.ok("commit", f"{lake}/main", "-m", "logs")
+    policy = written(tmp_path, {"logs": {"prefix": "logs/", "days": 10}})
+    shell.ok("lifecycle", "policy", "set", lake, policy)
+
+    plan = shell.ok("lifecycle", "plan", lake, *here, "-o", "json").json
+    found = shell.ok("lifecycle", "simulate", lake, *here, "--days", "30", "-o", "json").json
+    text = shell.ok("lifecycle", "simulate", lake, *here, "--days", "30", "--policy", policy).out
+
+    assert [(one["kind"], one["totals"]["all"]["objects"]) for one in plan] == [("lifecycle", 0)]
+    assert [(row["rule"], row["branch"], row["objects"]) for row in found["rows"]] == [("logs: logs/ 10d", "main", 1)]
+    assert text.splitlines()[0].split() == ["DAY", "RULE", "LAST", "KEPT", "BY", "OBJECTS", "BYTES"]
+    assert "1 object, 4 B, within 30 days" in text

@@ -1,18 +1,19 @@
 """`lakebed lifecycle`: objects go by path, branch and age although commits still name them.
 
-`policy` sets, shows and checks the policy, a file in JSON. The server keeps every version.
+`policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` and `simulate` say
+what goes by it, now and on each coming day; they delete nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from lakebed.base import count_of
+from lakebed.base import count_of, human_size
 from lakebed.cli.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.failures import FAILED, Misuse, describe
 from lakebed.cli.output import human_time, table
@@ -20,12 +21,18 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
+from .options import Working, asked
+from .session import RootOption, check, checked_collector, with_spark
+from .text import plan_texts
+
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
-    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, SetPolicy
+    from lakebed.gc.protocol import PolicyCheck, PolicyVersion, SetPolicy, Simulation
     from lakebed.gc.rules.lifecycle import Problem
 
 PAGE = 100
+BAR = 40
+"""Columns of the longest bar of a plot."""
 app = noun("Which objects go by path, branch and age although commits still name them.")
 policies = noun("The lifecycle policy, and its former versions.")
 app.add_typer(policies, name="policy")
@@ -94,6 +101,37 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
     session.show_all(_versions(session, parse_repository(uri), limit), _history_text)
 
 
+@app.command("plan")
+@command
+def plan(session: Session, uri: RepositoryArgument, working: Working, local_root: RootOption = None) -> None:
+    """Decide what goes by the policy, and write it down. Deletes nothing."""
+    request: Any = asked("plan", working, kinds=["lifecycle"])
+    collector = checked_collector(session, uri, local_root)
+    check(session, collector, request)
+    with with_spark(session, collector) as collector:
+        session.show_all(collector.plan(request), plan_texts)
+
+
+@app.command("simulate")
+@command
+def simulate(
+    session: Session,
+    uri: RepositoryArgument,
+    working: Working,
+    days: Annotated[int, typer.Option("--days", help="How many days ahead.")] = 60,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE", help="By the policy of a file, which is not saved.")
+    ] = None,
+    local_root: RootOption = None,
+) -> None:
+    """Show what goes on each of the coming days, by rule and branch. Deletes nothing."""
+    request: Any = asked("plan", working, kinds=["lifecycle"])
+    text = "" if policy is None else bytes(_read(policy).policy).decode()
+    collector = checked_collector(session, uri, local_root)
+    with with_spark(session, collector) as collector:
+        session.show(collector.simulate(days=days, policy=text, engine=request.engine), _simulation_text)
+
+
 def _read(file: Path) -> SetPolicy:
     from lakebed.gc.protocol import SetPolicy
 
@@ -138,6 +176,26 @@ def _check_text(found: PolicyCheck) -> Iterator[str]:
         yield f"{'warning' if problem.is_warning else 'error'}: {_place(problem)}{problem.message}"
     errors = sum(not problem.is_warning for problem in found.problems)
     yield "the policy is valid" if found.is_valid else count_of(errors, "error")
+
+
+def _simulation_text(found: Simulation) -> Iterator[str]:
+    rows = [
+        (row.date, row.rule, row.branch or "(no branch)", f"{row.objects:,}", human_size(row.size_bytes))
+        for row in found.rows
+    ]
+    yield from table(("day", "rule", "last kept by", "objects", "bytes"), rows)
+    by_day: dict[str, int] = {}
+    for row in found.rows:
+        by_day[row.date] = by_day.get(row.date, 0) + row.size_bytes
+    if by_day:
+        yield ""
+        most = max(by_day.values())
+        for date, size_bytes in by_day.items():
+            yield f"{date}  {'█' * round(BAR * size_bytes / (most or 1)):<{BAR}}  {human_size(size_bytes)}"
+        yield ""
+    total = found.total
+    objects, size = count_of(total.objects, "object"), human_size(total.size_bytes)
+    yield f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile"
 
 
 def _history_text(versions: Iterable[PolicyVersion]) -> Iterator[str]:

@@ -30,7 +30,7 @@ def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
         if place:
             yield ""
         yield from plan_text(found)
-        if found.totals.all.objects and not found.what_if:
+        if found.totals.all.objects and not found.what_if and not found.policy:
             yield ""
             yield f"to carry it out: lakebed gc apply lakefs://{found.repository} {found.run_id}"
 

@@ -7,6 +7,7 @@ from lakebed.gc.rules import MetadataRule
 
 from .committed import Committed
 from .kind import Kind, Look, SweepRule
+from .lifecycle import Lifecycle
 from .metadata import Metadata
 from .old_layout import OldLayout
 from .uncommitted import Uncommitted
@@ -20,6 +21,8 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
             return Committed()
         case RunKind.METADATA:
             return Metadata(metadata)
+        case RunKind.LIFECYCLE:
+            return Lifecycle()
         case RunKind.UNCOMMITTED if options.mode is Mode.OLD_LAYOUT:
             return OldLayout(options.old_layout_age_ms)
         case RunKind.UNCOMMITTED:

@@ -144,6 +144,7 @@ from .sealed import (
     window_end_ms,
 )
 from .service import Requests, RunAbandoned, Service, UnknownAnswer
+from .simulation import SimulatedRow, Simulation
 from .tables import COMMITS, EXPIRED, GARBAGE, LEDGER, LEFTOVERS, REFS, TABLES, UNCOMMITTED, Column, ColumnType, Table
 from .why import CommittedName, Fate, Question, UncommittedName, WhyAnswer, WhyObject, WhyPage, WhyProgress
 
@@ -261,6 +262,8 @@ __all__ = [
     "Service",
     "SetPolicy",
     "Side",
+    "SimulatedRow",
+    "Simulation",
     "StageReport",
     "StartJob",
     "StartRun",

@@ -105,7 +105,8 @@ class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
-    `rules` None: none are set, and a committed run must stop here.
+    `rules` None: none are set, and a committed run must stop here. A lifecycle run gets the `policy` instead, as JSON,
+    and its version; empty: none is set.
     """
 
     run_id: str
@@ -113,6 +114,7 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     refs: Manifest
     rules: Rules | None
     rules_version: int
+    policy: str = ""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
     those of metadata, these for uncommitted ones:
 
+    `policy` (JSON) is for lifecycle runs, whose `rules_version` is the policy's.
+
     `listing`; `mode`, with `mode_note` saying why it was this one, and `based_on` the run whose saved state it goes on
     from; `keeps`, what will be saved for the next run, and `token_expiry_ms`: slices opened within so long before the
     run were not listed (`slices_skipped`); `beside`, unfinished runs of whose objects it takes none.
@@ -112,6 +114,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     open_slices: int = 0
     rules: Rules | None
     rules_version: int
+    policy: str = ""
     commits: Manifest
     refs: Manifest
     uncommitted: Manifest | None = None

@@ -93,8 +93,8 @@ class _Any(
 
 
 class _Planning(_Any, frozen=True, kw_only=True):
-    """Options of a plan. No `kinds`: all of them, but committed data only where rules are set. The others say how
-    uncommitted data is looked for: see `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`)."""
+    """Options of a plan. No `kinds`: all but `lifecycle`, and committed data only where rules are set. The others say
+    how uncommitted data is looked for: see `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`)."""
 
     kinds: tuple[RunKind, ...] = ()
     mode: Mode = Mode.AUTOMATIC

@@ -135,6 +135,10 @@ class Service:
         """As `commits`; a commit counts as swept only after the time that readers are given."""
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.METADATA))
 
+    async def commits_and_policy(self, run_id: str) -> PreparedCommits:
+        """As `commits`, with the lifecycle policy in force instead of the rules."""
+        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=RunKind.LIFECYCLE))
+
     async def marked(self, run_id: str, plan: Manifest) -> RunView:
         """Bind a marking run to its plan.
 

@@ -63,6 +63,7 @@ from .inputs import Inputs
 from .installation import Installation
 from .metadata import MetadataRuns
 from .options import ServiceOptions
+from .policies import PolicyBook
 from .reading import Cursor, Reading
 from .restoring import Refusal, Restoring, refuse_nothing
 from .rules import RuleBook, RulesRecord
@@ -184,13 +185,19 @@ class CollectionService:
             # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
             await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
         current = await self.rules.read()
+        policy = await PolicyBook(self._versions).read() if kind is RunKind.LIFECYCLE else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
         snapshot = await self._snapshot(kind, inputs)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
         commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
-        return PreparedCommits(
+        prepared = PreparedCommits(
             run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
+        )
+        if policy is None:
+            return prepared
+        return msgspec.structs.replace(
+            prepared, rules=None, rules_version=policy.version, policy=(policy.policy or b"").decode()
         )
 
     async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
@@ -200,11 +207,11 @@ class CollectionService:
         return await read_snapshot(self._versions, known=known)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
-        """A run that plans committed data or metadata has no record: whoever has one must still be marking."""
+        """Only a run of uncommitted data has a record while it plans, and must still be marking."""
         try:
             await self._runs.read_as(run_id, RunKind.UNCOMMITTED, RunState.MARKING)
         except RunNotFound:
-            return RunKind.METADATA if planned is RunKind.METADATA else RunKind.COMMITTED
+            return RunKind.COMMITTED if planned is RunKind.UNCOMMITTED else planned
         return RunKind.UNCOMMITTED
 
     # Moving
@@ -233,6 +240,8 @@ class CollectionService:
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
         """
         id_ = check_run_id(run_id)
+        if body.kind is RunKind.LIFECYCLE:
+            raise WrongKind("a lifecycle plan shows what would go; this release cannot apply it", run_id=run_id)
         await self._installation.check()
         record = await self._runs.read_to_apply(id_, body)
         if body.kind is RunKind.COMMITTED and record.state is not RunState.SWEEPING:

@@ -1,0 +1,519 @@
+"""What is due by a lifecycle policy: from commits to ranges, and from the rows of ranges to objects. Deletes nothing.
+
+Branches with equal periods are one class. So the work is not that of branches times rows:
+
+1. Walk the commits once: each gets the set of classes that reach it (rules/lifecycle/reach.py).
+2. Read the metaranges: each range gets the union of the sets of all commits that have it.
+3. A range of which nothing can be due is read at its end only: its slice summary says what stays.
+4. Read the others. A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts).
+
+`gc/rules/lifecycle/due.py` is the specification; a property test holds both equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import FOREIGN_SLICE, RangeId, format_address
+from lakebed.gc.rules import BrokenHistory, EmptyLiveSet
+from lakebed.gc.rules.lifecycle import (
+    NO_BRANCH,
+    BranchClasses,
+    PathPattern,
+    Policy,
+    bits_of,
+    classes_of,
+    parse_period,
+    reach,
+)
+from lakebed.ranges import RangeCorrupt, decode_range
+
+from .bucketed import HELD_MAX, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
+from .engines import Effort, Engine, Task
+from .packing import Cause, Integers, LiveSet
+from .places import Namespace
+from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
+from .tables import CANDIDATES, LIVE, PARTS, Table
+
+LIFECYCLE: Final = "lifecycle"
+"""The reason that plans give."""
+
+REACHED: Final = Table(
+    "a metarange, and the number of a set of classes that reach a commit with it; each pair once",
+    pa.schema([pa.field("metarange_id", pa.string(), nullable=False), pa.field("set", pa.int32(), nullable=False)]),
+)
+SPANS: Final = Table(
+    "a range that a metarange with this set names; a pair may come several times",
+    pa.schema(
+        [
+            pa.field(name, type_, nullable=False)
+            for name, type_ in (
+                ("range_id", pa.string()),
+                ("count", pa.int64()),
+                ("file_bytes", pa.int64()),
+                ("min_key", pa.binary()),
+                ("max_key", pa.binary()),
+                ("set", pa.int32()),
+            )
+        ]
+    ),
+)
+DUE_RANGES: Final = Table(
+    "a range to read, and the number of its cut-offs",
+    pa.schema(
+        [
+            pa.field(name, type_, nullable=False)
+            for name, type_ in (
+                ("range_id", pa.string()),
+                ("count", pa.int64()),
+                ("file_bytes", pa.int64()),
+                ("terms", pa.int32()),
+            )
+        ]
+    ),
+)
+
+VERSIONS: Final = Table(
+    "a row of a range whose path has a rule that keeps versions; `rule` is -1 where the row is not due",
+    pa.schema(
+        [
+            pa.field(name, type_, nullable=False)
+            for name, type_ in (
+                ("path", pa.string()),
+                ("key", pa.binary()),
+                ("slice", pa.int64()),
+                ("sequence", pa.int32()),
+                ("address", pa.string()),
+                ("size_bytes", pa.int64()),
+                ("modified_ms", pa.int64()),
+                ("rule", pa.int32()),
+                ("terms", pa.int32()),
+            )
+        ]
+    ),
+)
+
+Periods = tuple[str, ...] | None
+"""The periods of a rule on all branches of a set, of which the longest counts. None: never."""
+
+
+class Terms(NamedTuple):
+    """What counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
+
+    `classes` reach the range. They are told only where a rule keeps versions, for these are counted by branch.
+    """
+
+    periods: tuple[Periods, ...]
+    branches: tuple[str, ...]
+    classes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """`metaranges` is REACHED; `sets` are the sets by number, as bits of classes. Class `pinned` keeps everything."""
+
+    metaranges: pa.Table
+    sets: list[int]
+    classes: BranchClasses
+    pinned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """`due` (DUE_RANGES) have rows that may be due by `terms`; of the `whole` ones everything stays."""
+
+    due: pa.Table
+    terms: list[Terms]
+    whole: pa.Table
+
+
+def keeps_versions(policy: Policy) -> bool:
+    return any(rule.keep_versions for rule in policy.rules)
+
+
+def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reached:
+    """Find out which classes of branches reach the trees of commits that were not swept.
+
+    Raises:
+        BrokenHistory: a ref or a commit names a commit that is not there.
+    """
+    named: dict[str, list[tuple[str, str]]] = {"branch": [], "tag": [], "intent": []}
+    for row in refs.to_pylist():
+        kind, name, commit = row["kind"], row["name"], row["commit_id"]
+        if kind not in named:
+            raise BrokenHistory(f"{kind} {name} names commit {commit}, and what that means is not known", commit=commit)
+        named[kind].append((name, commit))
+        if row["state"] != "active":
+            # What is being made may yet be named otherwise.
+            named["intent"].append((name, commit))
+    classes = classes_of(policy, sorted(name for name, _ in named["branch"]), each_alone=keeps_versions(policy))
+    nowhere = classes.of[NO_BRANCH]
+    roots: dict[str, set[int]] = {}
+    for name, commit in named["branch"]:
+        roots.setdefault(commit, set()).add(classes.of[name])
+    for _, commit in named["intent"]:
+        roots.setdefault(commit, set()).add(nowhere)
+    ids, parents = commits["id"].combine_chunks(), commits["parents"].combine_chunks()
+    generations = commits["generation"].to_numpy()
+    found = reach(ids, parents, generations, {c: sorted(bits) for c, bits in roots.items()}, nowhere=1 << nowhere)
+    pinned = len(classes.periods)
+    pins = {*policy.pins.commits, *(commit for tag, commit in named["tag"] if policy.pins_tag(tag))}
+    is_pinned = pc.is_in(ids, value_set=pa.array(sorted(pins), pa.string())).to_numpy(zero_copy_only=False)
+    # The second half of the numbers: the same sets, pinned.
+    sets = [*found.sets, *(set_ | 1 << pinned for set_ in found.sets)]
+    numbers = found.set_of + is_pinned.astype(np.int32) * np.int32(len(found.sets))
+    there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
+    rows = pa.table({"metarange_id": commits["metarange_id"], "set": pa.array(numbers)}).filter(there)
+    distinct = rows.group_by(["metarange_id", "set"]).aggregate([]).sort_by("metarange_id")
+    return Reached(
+        metaranges=REACHED.rows({name: distinct[name] for name in REACHED.schema.names}),
+        sets=sets,
+        classes=classes,
+        pinned=pinned,
+    )
+
+
+async def read_spans(engine: Engine, metaranges: pa.Table) -> pa.Table:
+    """SPANS: the ranges of these metaranges (REACHED), each with every set that it was found with.
+
+    Raises:
+        EmptyLiveSet: commits have entries, and yet no range was read.
+    """
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        found: dict[tuple[str, int], tuple[Any, ...]] = {}
+        sets: dict[str, list[int]] = {}
+        for row in share.to_pylist():
+            sets.setdefault(row["metarange_id"], []).append(row["set"])
+        async for name, infos in each_metarange(task, list(sets)):
+            for info in infos:
+                for number in sets[name]:
+                    found[info.id, number] = (info.count, info.file_bytes, info.min_key, info.max_key)
+        rows = [(id_, *facts, number) for (id_, number), facts in found.items()]
+        columns = zip(*rows, strict=True) if rows else [()] * len(SPANS.schema)
+        yield SPANS.rows(dict(zip(SPANS.schema.names, columns, strict=True)))
+
+    spans = await engine.run(work, metaranges, SPANS, effort=Effort(requests=4 * metaranges.num_rows))
+    if metaranges.num_rows and not spans.num_rows:
+        raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
+    return spans
+
+
+def sort_out(spans: pa.Table, reached: Reached, policy: Policy) -> Ranges:
+    """Bring each range together with all its sets, and part those that have nothing to give from the rest."""
+    masks: dict[str, int] = {}
+    facts: dict[str, tuple[int, int, bytes, bytes]] = {}
+    for id_, *fact, number in zip(*(spans[name].to_pylist() for name in SPANS.schema.names), strict=True):
+        masks[id_] = masks.get(id_, 0) | reached.sets[number]
+        facts[id_] = (fact[0], fact[1], fact[2], fact[3])
+    terms_of = {mask: terms(mask, reached, policy) for mask in set(masks.values())}
+    numbers: dict[Terms, int] = {}
+    due: list[tuple[str, int, int, int]] = []
+    whole: list[tuple[str, int, int, int]] = []
+    beginnings = [rule.pattern.literal_beginning() for rule in policy.rules]
+    for id_ in sorted(masks):
+        count, file_bytes, min_key, max_key = facts[id_]
+        found = terms_of[masks[id_]]
+        # Of a rule that keeps versions all versions count, also those that are never due.
+        meets = any(
+            (periods is not None or rule.keep_versions) and min_key[: len(start)] <= start <= max_key[: len(start)]
+            for rule, periods, start in zip(policy.rules, found.periods, beginnings, strict=True)
+        )
+        number = numbers.setdefault(found, len(numbers))
+        (due if meets else whole).append((id_, count, file_bytes, number))
+    tables = [
+        DUE_RANGES.rows(dict(zip(DUE_RANGES.schema.names, zip(*rows, strict=True), strict=True)))
+        if rows
+        else DUE_RANGES.schema.empty_table()
+        for rows in (due, whole)
+    ]
+    return Ranges(due=tables[0], terms=list(numbers), whole=tables[1])
+
+
+def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
+    """Return what counts for rows that these classes of branches reach."""
+    bits = bits_of(mask)
+    told = tuple(bits) if keeps_versions(policy) else ()
+    if reached.pinned in bits:
+        return Terms(tuple(None for _ in policy.rules), tuple("" for _ in policy.rules), told)
+    names = {bit: name for name, bit in sorted(reached.classes.of.items(), reverse=True)}
+    periods: list[Periods] = []
+    branches: list[str] = []
+    for number in range(len(policy.rules)):
+        of_class = {bit: reached.classes.periods[bit][number] for bit in bits}
+        all_ = {period for found in of_class.values() for period in found}
+        periods.append(None if None in all_ else tuple(sorted(str(period) for period in all_)))
+        branches.append(_longest(of_class, names))
+    return Terms(tuple(periods), tuple(branches), told)
+
+
+def _longest(of_class: Mapping[int, Iterable[str | None]], names: Mapping[int, str]) -> str:
+    """The first branch of the class that keeps objects longest: for people."""
+    kept = {
+        bit: max(_NEVER if period is None else parse_period(period).due_ms(0) for period in periods)
+        for bit, periods in of_class.items()
+    }
+    return names[max(kept, key=lambda bit: (kept[bit], -bit))]
+
+
+_NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """What tasks need to judge rows. `until_ms`: judge as of then, and see candidates when they are due."""
+
+    policy: Policy
+    terms: Sequence[Terms]
+    namespace: Namespace
+    closed: pa.Array
+    now_ms: int
+    until_ms: int | None = None
+
+    def cutoffs(self, number: int) -> list[int | None]:
+        """Return by rule the instant before which a row of these terms was written that is due."""
+        at_ms = self.now_ms if self.until_ms is None else self.until_ms
+        return [
+            None if periods is None else min(parse_period(period).cutoff_ms(at_ms) for period in periods)
+            for periods in self.terms[number].periods
+        ]
+
+    def seen_ms(self, number: int, rule: int, written_ms: Integers) -> Integers:
+        if self.until_ms is None:
+            return written_ms
+        periods = self.terms[number].periods[rule] or ()
+        due: Integers = np.max([parse_period(period).due_all(written_ms) for period in periods], axis=0)
+        return due
+
+    def candidates(self, rows: pa.Table, rule_of: Integers, number: int) -> Iterator[pa.Table]:
+        """CANDIDATES of rows that are due, each by its rule."""
+        for rule in np.unique(rule_of).tolist():
+            part = rows.filter(pa.array(rule_of == rule))
+            branch = self.terms[number].branches[rule]
+            # Plans hold no branch, and a simulation needs no reason.
+            reason = LIFECYCLE if self.until_ms is None else branch
+            cause = Cause(reason=reason, rule=self.policy.rules[rule].text(), branch=branch)
+            seen_ms = self.seen_ms(number, rule, part["modified_ms"].to_numpy())
+            for packed in pack_rows(part, cause, seen_ms, self.namespace):
+                yield in_closed_slices(packed, self.closed)
+
+
+_DUE: Final = "due/"
+_STAYS: Final = "stays/"
+_VERSIONS: Final = "versions/"
+
+
+class _Sides:
+    """What one task found: candidates, what stays, and rows whose versions are still to be counted."""
+
+    def __init__(self, judging: Judging, folder: str) -> None:
+        self._judging = judging
+        self._folder = folder
+        self._live = LiveSet()
+        self._dealers = {_DUE: Dealer(CANDIDATES), _STAYS: Dealer(LIVE), _VERSIONS: Dealer(VERSIONS)}
+
+    def add_due(self, rows: pa.Table, rule_of: Integers, number: int) -> None:
+        for packed in self._judging.candidates(rows, rule_of, number):
+            self._dealers[_DUE].add(packed)
+
+    def add_staying(self, rows: pa.Table) -> None:
+        slices = rows["slice"].to_numpy()
+        own = slices != FOREIGN_SLICE
+        self._live.add_numbers(slices[own], rows["sequence"].to_numpy()[own].astype(np.int64))
+        if not own.all():
+            addresses = rows["address"].filter(pa.array(~own)).combine_chunks()
+            self._live.add_addresses(addresses, self._judging.namespace)
+
+    def add_versions(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._dealers[_VERSIONS].add(rows)
+
+    async def write(self, task: Task, *, held_max: int = 0) -> AsyncIterator[pa.Table]:
+        """Write what is more than this, everything by default, and yield rows of PARTS that name the side."""
+        stays = self._dealers[_STAYS]
+        if not held_max:
+            stays.add(self._live.rows())
+        elif self._live.keys_held >= held_max:
+            stays.add(self._live.take_keys())
+        for side, dealer in self._dealers.items():
+            if dealer.held >= held_max and dealer.has_rows:
+                yield _in(side, await dealer.write(task.store, self._folder + side))
+
+
+def _side(written: pa.Table, folder: str, side: str) -> Bucketed:
+    return files_of(folder + side, written.filter(pc.starts_with(written["name"], side)))
+
+
+async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
+    """Write what is due as CANDIDATES, and what stays as LIVE, into folders in `folder`.
+
+    Of a slice that is not closed nothing may go.
+    """
+    policy = judging.policy
+    counted = [rule.pattern for rule in policy.rules if rule.keep_versions]
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        facts = {row["range_id"]: row for row in share.to_pylist()}
+        async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
+            number = facts[name]["terms"]
+            rows = _read(RangeId(name), data, facts[name]["count"], policy)
+            rule_of = match_rules(rows, policy)
+            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            if counted:
+                is_counted = _any_matches(rows, counted)
+                sides.add_versions(_versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
+                rest = pa.array(~is_counted)
+                rows, rule_of, is_due = rows.filter(rest), rule_of[~is_counted], is_due[~is_counted]
+            sides.add_staying(rows.filter(pa.array(~is_due)))
+            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    async def count_versions(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        sides = _Sides(judging, folder)
+        async for _, (tables,) in in_shares(task, share, ([versions], VERSIONS)):
+            for due, rule_of, number in stale_versions(pa.concat_tables(tables), judging, sides.add_staying):
+                sides.add_due(due, rule_of, number)
+            async for row in sides.write(task, held_max=HELD_MAX):
+                yield row
+        async for row in sides.write(task):
+            yield row
+
+    written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
+    if counted:
+        versions = _side(written, folder, _VERSIONS)
+        more = await engine.run(count_versions, rows_of_shares(versions), PARTS, effort=effort_of(versions))
+        written = pa.concat_tables([written, more])
+    return _side(written, folder, _DUE), _side(written, folder, _STAYS)
+
+
+def _in(place: str, row: pa.Table) -> pa.Table:
+    """Mark a row of PARTS with the side of the join that it belongs to."""
+    return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
+
+
+def _read(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
+    columns = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
+    if any(rule.metadata for rule in policy.rules):
+        columns.append("metadata")
+    rows = decode_range(id_, data, columns)
+    if rows.num_rows != count:
+        raise RangeCorrupt(id_, f"has {rows.num_rows} entries instead of {count}")
+    return rows
+
+
+def match_rules(rows: pa.Table, policy: Policy) -> Integers:
+    """Return for each row the number of the rule that counts, -1 where none does. The keys ascend."""
+    paths = texts_of(rows["key"])
+    found = np.full(rows.num_rows, -1, np.int64)
+    # The most specific comes first and wins, so it is written last.
+    for number in reversed(range(len(policy.rules))):
+        rule = policy.rules[number]
+        chosen = _matching(paths, rule.pattern)
+        if rule.min_size:
+            chosen &= rows["size_bytes"].to_numpy() >= rule.min_size
+        if rule.metadata and chosen.any():
+            chosen &= _with_metadata(rows["metadata"], rule.metadata)
+        found[chosen] = number
+    for prefix in policy.pins.prefixes:
+        found[_matching(paths, PathPattern(prefix, True))] = -1
+    return found
+
+
+def _matching(paths: pa.Array, pattern: PathPattern) -> npt.NDArray[np.bool_]:
+    if pattern.is_prefix:
+        chosen = pc.starts_with(paths, pattern.text)
+    else:
+        chosen = pc.match_substring_regex(paths, pattern.regex())
+    return np.array(chosen.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _with_metadata(column: pa.ChunkedArray, wanted: Sequence[tuple[str, str]]) -> npt.NDArray[np.bool_]:
+    """Few entries differ in their metadata, so each text is read once."""
+    codes = column.combine_chunks().dictionary_encode()
+    texts = [msgspec.msgpack.decode(one, type=dict[str, str]) if one else {} for one in codes.dictionary.to_pylist()]
+    has = np.array([all(text.get(key) == value for key, value in wanted) for text in texts], np.bool_)
+    chosen: npt.NDArray[np.bool_] = has[codes.indices.to_numpy()]
+    return chosen
+
+
+def due_rows(rows: pa.Table, rule_of: Integers, cutoffs: Sequence[int | None]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether it is due: written before the cut-off of its rule."""
+    # Without a rule the last counts: written before the beginning of time.
+    limits = np.array([*(_BEFORE_ALL if one is None else one for one in cutoffs), _BEFORE_ALL], np.int64)
+    due: npt.NDArray[np.bool_] = rows["modified_ms"].to_numpy() < limits[rule_of]
+    return due
+
+
+_BEFORE_ALL: Final = -(1 << 63)
+
+
+def _any_matches(rows: pa.Table, patterns: Sequence[PathPattern]) -> npt.NDArray[np.bool_]:
+    paths = texts_of(rows["key"])
+    found: npt.NDArray[np.bool_] = np.any([_matching(paths, pattern) for pattern in patterns], axis=0)
+    return found
+
+
+def _versions(
+    rows: pa.Table, rule_of: Integers, is_due: npt.NDArray[np.bool_], number: int, chosen: npt.NDArray[np.int64]
+) -> pa.Table:
+    part = rows.take(pa.array(chosen))
+    return VERSIONS.rows(
+        {
+            "path": texts_of(part["key"]),
+            **{name: part[name] for name in ("key", "slice", "sequence", "address", "size_bytes", "modified_ms")},
+            "rule": np.where(is_due[chosen], rule_of[chosen], -1).astype(np.int32),
+            "terms": np.full(len(chosen), number, np.int32),
+        }
+    )
+
+
+def stale_versions(
+    rows: pa.Table, judging: Judging, keep: Callable[[pa.Table], None]
+) -> Iterator[tuple[pa.Table, Integers, int]]:
+    """Yield the VERSIONS that are due and none of the newest of their path on any branch, by terms. `keep` the others.
+
+    `rows` are all there are of their paths.
+    """
+    objects = [_object_of(row, judging.namespace) for row in rows.select(["slice", "sequence", "address"]).to_pylist()]
+    facts = [rows[name].to_pylist() for name in ("path", "modified_ms", "terms", "rule")]
+    dates: dict[tuple[str, int], dict[str, int]] = {}
+    for object_, path, modified_ms, number, _ in zip(objects, *facts, strict=True):
+        for class_ in judging.terms[number].classes:
+            of_path = dates.setdefault((path, class_), {})
+            of_path[object_] = max(modified_ms, of_path.get(object_, modified_ms))
+    newest = {place: sorted(found, key=lambda object_: (-found[object_], object_)) for place, found in dates.items()}
+    goes = np.zeros(rows.num_rows, np.bool_)
+    for at, (object_, path, _, number, rule) in enumerate(zip(objects, *facts, strict=True)):
+        if rule >= 0:
+            count, classes = judging.policy.rules[rule].keep_versions, judging.terms[number].classes
+            # Class 0 stands for branches that are not known: which versions are newer there is not known either.
+            goes[at] = not count or (
+                0 not in classes and not any(object_ in newest[path, class_][:count] for class_ in classes)
+            )
+    keep(rows.filter(pa.array(~goes)))
+    numbers, rules = rows["terms"].to_numpy(), rows["rule"].to_numpy()
+    for number in np.unique(numbers[goes]).tolist():
+        chosen = np.flatnonzero(goes & (numbers == number))
+        # Packing wants keys that ascend.
+        part = rows.take(pa.array(chosen)).append_column("place", pa.array(chosen)).sort_by("key")
+        yield part, rules[part["place"].to_numpy()], number
+
+
+def _object_of(row: dict[str, Any], namespace: Namespace) -> str:
+    """Both spellings of one address are one version."""
+    if row["slice"] != FOREIGN_SLICE:
+        return format_address(row["slice"], row["sequence"])
+    place = namespace.place_of(row["address"])
+    return format_address(*place) if isinstance(place, tuple) else place or str(row["address"])
