@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ import httpx
 import pytest
 
 from lakebed.base import LakebedError
+from lakebed.client import Client, Credentials
+from lakebed.gc import Collector, EngineName
+from lakebed.gc.protocol import RunKind, RunReport, RunRequest
+from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import (
     BackupDamaged,
     BackupOvertaken,
@@ -139,6 +144,49 @@ def test_a_restored_server_may_collect(lake: Lake, tmp_path: Path) -> None:
         answer = httpx.post(f"{url}/api/v1{LAKE}/gc/runs", json={"kind": "uncommitted"}, auth=lake.client.auth)
 
     assert answer.status_code == 201, answer.text
+
+
+@pytest.fixture
+def parted(served: Lake) -> str:
+    """Two branches that parted before the retention period. The key of the tree that their merge compares with."""
+    served.client.put(f"{LAKE}/gc/rules/full", params={"if_version": 0}, json={"default": "1d"}).raise_for_status()
+    now_s = int(time.time())
+
+    def change(branch: str, path: str, days: int) -> str:
+        served.client.post(f"{LAKE}/branches/{branch}/objects", params={"path": path}, content=path.encode())
+        made = served.client.post(
+            f"{LAKE}/branches/{branch}/commits", json={"message": path, "date": now_s - days * 86_400}
+        )
+        tree: str = made.json()["meta_range_id"]
+        return tree
+
+    base = change("main", "base", 40)
+    served.client.post(f"{LAKE}/branches", json={"name": "dev", "source": "main"})
+    for branch in ("main", "dev"):
+        change(branch, f"parted/{branch}", 30)
+        change(branch, f"parted/{branch}/again", 29)
+    pair = served.client.post("/auth/users/esti/credentials").json()
+    credentials = Credentials(access_key_id=pair["access_key_id"], secret_access_key=pair["secret_access_key"])
+    with Client(str(served.client.base_url), credentials) as asked:
+        collector = Collector(
+            client=asked,
+            repository="lake",
+            objectstore=ObjectStoreOptions(local_root=served.folder / "objects"),
+            engine=EngineName.LOCAL,
+        )
+        done = [*collector.run(RunRequest(kinds=(RunKind.COMMITTED,), readers_grace="0"))]
+    assert [one.commits_expired > 1 for one in done if isinstance(one, RunReport)] == [True]
+    return f"deep/lake/_lakefs/metaranges/{base}.parquet"
+
+
+def test_the_tree_that_a_merge_compares_with_is_looked_for_though_its_commit_expired(
+    parted: str, served: Lake, tmp_path: Path
+) -> None:
+    served.back_up(tmp_path / "backup")
+    (tmp_path / "backup" / "objects" / parted).unlink()
+
+    with pytest.raises(BackupDamaged, match="metaranges"):
+        verify_backup(options_of(tmp_path / "backup", {}), tmp_path / "backup")
 
 
 def test_what_a_collection_takes_meanwhile_is_backed_up_as_it_is_afterwards(lake: Lake, tmp_path: Path) -> None:

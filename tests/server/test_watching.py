@@ -12,16 +12,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import RunId
 from lakebed.gc.context import RunContext
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.flow import apply, plan
+from lakebed.gc.flow import apply, plan, purge
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import RunKind, Service, StartRun, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.service import CollectionService
-from lakebed.objectstore import open_deleter
+from lakebed.objectstore import ObjectStoreUnavailable, open_deleter
 from lakebed.server import App, AppState, LogOptions, create_app
 from lakebed.server.folder import RESERVE_BYTES
 from lakebed.server.logs import REQUEST_ID, configure_logs
@@ -78,6 +79,21 @@ class TestProbes:
         assert answer.json()["checks"]["kv"] == "unavailable"
         assert str(tmp_path) not in answer.text
 
+    async def test_every_bucket_in_use_is_asked(
+        self, app: App, state: AppState, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("first", "second"):
+            await client.post("/repositories", json={"name": name, "storage_namespace": f"mem://ready-{name}/a"})
+
+        async def fail(_: str) -> None:
+            raise ObjectStoreUnavailable("no answer from 10.0.0.1")
+
+        monkeypatch.setattr((await state.catalog.get("first")).objectstore, "stat", fail)
+        answer = await ask(app, "/_ready")
+
+        assert (answer.status_code, answer.json()["checks"]["objects"]) == (503, "unavailable")
+        assert "10.0.0.1" not in answer.text
+
     async def test_a_full_disk_is_not_ready(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         full = shutil.disk_usage("/")._replace(free=RESERVE_BYTES - 1)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
@@ -127,6 +143,37 @@ class TestMetrics:
     async def test_what_a_collection_gave_back_is_counted_once_it_ended(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str
     ) -> None:
+        context, run_id = await self.planned(state, client, repo)
+        await apply(context, run_id, grace_s=0)
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found['lakebed_runs{repository="lake",kind="uncommitted",state="ended"}'] == 1
+        assert found['lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'] == 5
+        assert 0 <= found['lakebed_retention_lag_seconds{repository="lake",kind="uncommitted"}'] < 60
+
+    async def test_what_a_purge_gave_back_is_counted_once_and_stays_counted(
+        self, app: App, state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lakebed.server.survey.SURVEY_S", -1.0)
+        name = 'lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'
+        context, run_id = await self.planned(state, client, repo)
+        await apply(context, run_id, window="1h", grace_s=0)
+        retired = (await state.catalog.get("lake")).versions.retired
+
+        deferred = figures((await ask(app, "/metrics", client.auth)).text)
+        found = await retired.find_run(RunId(run_id))
+        assert found is not None
+        await retired.write_run(RunId(run_id), replace(found[0], until_ms=1), found[1])  # the window is over
+        await purge(context, grace_s=0)
+        purged = figures((await ask(app, "/metrics", client.auth)).text)
+        await retired.forget_run(RunId(run_id))
+        forgotten = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert [one.get(name, 0) for one in (deferred, purged, forgotten)] == [0, 5, 5]
+
+    async def planned(self, state: AppState, client: httpx.AsyncClient, repo: str) -> tuple[RunContext, str]:
+        """A plan that takes five bytes, and what carries it out."""
         upload = f"{repo}/branches/main/objects"
         await client.post(upload, params={"path": "a"}, content=b"12345")
         await client.delete(upload, params={"path": "a"})
@@ -140,14 +187,8 @@ class TestMetrics:
             ports=ports,
             progress=lambda _: None,
         )
-        run = await plan(context, kind_to_plan(RunKind.UNCOMMITTED, UncommittedOptions(), MetadataRule()))
-        await apply(context, run.run_id, grace_s=0)
-
-        found = figures((await ask(app, "/metrics", client.auth)).text)
-
-        assert found['lakebed_runs{repository="lake",kind="uncommitted",state="ended"}'] == 1
-        assert found['lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'] == 5
-        assert 0 <= found['lakebed_retention_lag_seconds{repository="lake",kind="uncommitted"}'] < 60
+        made = await plan(context, kind_to_plan(RunKind.UNCOMMITTED, UncommittedOptions(), MetadataRule()))
+        return context, made.run_id
 
     async def test_they_need_a_permission_of_their_own(
         self, app: App, client: httpx.AsyncClient, stranger: httpx.AsyncClient

@@ -281,7 +281,7 @@ async def _check(options: ServerOptions, folder: Path) -> Checked:
 
     store = open_store(sqlite_uri(folder / STORE_FILE) + "?mode=read")
     try:
-        return await check_named(store, open_namespace)
+        return await check_named(store, open_namespace, live_ports())
     finally:
         await store.close()
 

@@ -1,12 +1,13 @@
 """Check that all that the metadata names lies in the namespaces: trees of commits, and objects of entries.
 
 Of each repository: what its branches and tags lead to, and what is staged. A commit whose data a collection took, or
-is just taking, names nothing any more.
+is just taking, names no object any more. Its tree stays where merges still compare with it, and is looked for too.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from lakebed.base import (
     CommitId,
     LakebedError,
     MetarangeId,
+    Ports,
     RangeId,
     RepositoryUid,
     Row,
@@ -25,14 +27,19 @@ from lakebed.base import (
     key_inside,
 )
 from lakebed.catalog import RepositoryRecord, RepositoryState
+from lakebed.gc.service.commits import read_snapshot
 from lakebed.kv import Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import decode_metarange, decode_range, metarange_key, range_key, rows_from_table
 from lakebed.versions import (
     BranchRecord,
     Commit,
+    Options,
     RunRecord,
     TagRecord,
+    TreeCache,
+    Trees,
+    Versions,
     decode_cells,
     decode_record,
     is_gone,
@@ -63,7 +70,7 @@ class Checked(msgspec.Struct, kw_only=True):
             self.missing.append(f"{repository}: {what}")
 
 
-async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore]) -> Checked:
+async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore], ports: Ports) -> Checked:
     """Look for everything that the active repositories of this store name."""
     checked = Checked()
     async for key, value in scan_prefix(store, keys.REPOSITORIES, b""):
@@ -71,7 +78,7 @@ async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore]
         if record.state is RepositoryState.ACTIVE:
             namespace = open_namespace(record.namespace_uri)
             try:
-                await _Repository(key.decode(), record.uid, store, namespace, checked).check()
+                await _Repository(key.decode(), record.uid, store, namespace, checked, ports).check()
             finally:
                 await namespace.close()
             checked.repositories += 1
@@ -79,12 +86,21 @@ async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore]
 
 
 class _Repository:
-    def __init__(self, name: str, uid: RepositoryUid, store: Store, namespace: ObjectStore, checked: Checked) -> None:
+    def __init__(
+        self,
+        name: str,
+        uid: RepositoryUid,
+        store: Store,
+        namespace: ObjectStore,
+        checked: Checked,
+        ports: Ports,
+    ) -> None:
         self._name = name
         self._uid = uid
         self._store = store
         self._namespace = namespace
         self._checked = checked
+        self._ports = ports
         self._sizes: dict[str, int] = {}
 
     async def check(self) -> None:
@@ -98,6 +114,31 @@ class _Repository:
             self._checked.ranges += 1
         async for rows in self._staged():
             self._look_for(rows)
+        await self._check_bases(ranges)
+
+    async def _check_bases(self, seen: AbstractSet[RangeId]) -> None:
+        """Look for the trees that merges compare with, of commits that a collection took: not for their objects."""
+        trees = Trees(self._namespace, TreeCache(0), self._ports)
+        versions = Versions(
+            uid=self._uid,
+            store=self._store,
+            objectstore=self._namespace,
+            trees=trees,
+            ports=self._ports,
+            options=Options(),
+        )
+        ranges: set[RangeId] = set()
+        for _, metarange in (await read_snapshot(versions)).swept_bases():
+            if not await self._went(versions, metarange, metarange_key(metarange)):
+                ranges |= await self._ranges_of(metarange)
+        for range_ in sorted(ranges - seen):
+            if not await self._went(versions, range_, range_key(range_)):
+                await self._rows_of(range_)
+                self._checked.ranges += 1
+
+    async def _went(self, versions: Versions, id_: MetarangeId | RangeId, key: str) -> bool:
+        """Return whether a collection deleted the file: it retired the id first."""
+        return key not in self._sizes and bool((await versions.retired.retired_by([id_]))[0])
 
     async def _named_commits(self) -> list[Commit]:
         """Commits that a branch or a tag leads to, without those that a collection took."""

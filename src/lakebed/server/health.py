@@ -7,6 +7,7 @@ the process does not drain. Both are public, so an answer names no path, no addr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import LakebedError
-from lakebed.objectstore import ObjectMissing
+from lakebed.objectstore import ObjectMissing, ObjectStore
 
 from .folder import OBJECTS_FOLDER, RESERVE_BYTES
 from .state import AppState
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_S: Final = 2.0
 """A part that does not answer within this time is not ready."""
+PLACES_MAX: Final = 8
+"""Ask so many buckets, the newest ones first."""
 KEPT_S: Final = 1.0
 """Any number of callers cost one look in this time."""
 OK: Final = "ok"
@@ -60,13 +63,9 @@ class Probe:
         await self._state.store.get(b"probe", b"probe")
 
     async def _ask_objects(self) -> None:
-        """Read a missing object in the namespace of an open repository. A server without one asks nothing."""
-        opened = self._state.catalog.opened()
-        if opened:
-            try:
-                await opened[-1].objectstore.stat("_lakefs/probe")
-            except ObjectMissing:
-                return
+        """Read a missing object in each bucket with open repositories. A server without any asks nothing."""
+        places = {_bucket(one.objectstore.uri): one.objectstore for one in self._state.catalog.opened()}
+        await asyncio.gather(*[_ask_for_nothing(store) for store in list(places.values())[-PLACES_MAX:]])
 
     def _disk(self) -> str:
         folder = self._state.data_dir
@@ -78,6 +77,15 @@ class Probe:
             return "unavailable"
         objects = folder / OBJECTS_FOLDER
         return OK if os.access(objects if objects.exists() else folder, os.W_OK) else "read-only"
+
+
+def _bucket(uri: str) -> str:
+    return "/".join(uri.split("/", 3)[:3])
+
+
+async def _ask_for_nothing(store: ObjectStore) -> None:
+    with contextlib.suppress(ObjectMissing):
+        await store.stat("_lakefs/probe")
 
 
 async def _within(part: str, work: Awaitable[None]) -> str:

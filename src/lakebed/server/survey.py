@@ -6,6 +6,7 @@ A survey reads every cell that is staged, so it is kept for SURVEY_S and stops c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from typing import Final
@@ -37,8 +38,9 @@ class Survey:
         self._samples: list[Sample] = []
         self._made_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
-        self._reclaimed: dict[tuple[str, RunId], int] = {}
-        """Bytes that each ended run deleted. Its report changes no more, so it is read once."""
+        self._reclaimed: dict[tuple[str, RunKind], dict[RunId, int]] = {}
+        """Bytes that each ended run deleted, also where its record went since: a counter never falls. A report of an
+        ended run changes no more, so it is read once. A deferred run ends with its purge."""
 
     async def samples(self) -> list[Sample]:
         """The figures, at most SURVEY_S and one survey old; none if the first survey takes longer than WAIT_S."""
@@ -80,35 +82,33 @@ class Survey:
     async def _runs(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
         states: Counter[tuple[str, str]] = Counter()
         newest_ms: dict[str, int] = {}
-        reclaimed: Counter[str] = Counter()
         for run_id, run in await repository.versions.retired.runs():
             kind = run.kind.value
             states[kind, run.state.value] += 1
             if run.state is RunState.ENDED:
                 newest_ms[kind] = max(newest_ms.get(kind, 0), run.started_ms)
-                reclaimed[kind] += await self._reclaimed_bytes(repository, RunKind(kind), run_id)
+                await self._read_report(repository, RunKind(kind), run_id)
         now_ms = self._state.ports.clock.now_ms()
         samples = [
             Sample("lakebed_runs", "", (name, ("kind", kind), ("state", state)), count)
             for (kind, state), count in states.items()
         ]
-        for kind, started_ms in newest_ms.items():
-            labels = (name, ("kind", kind))
+        for ended_kind, started_ms in newest_ms.items():
+            labels = (name, ("kind", ended_kind))
             samples.append(Sample("lakebed_retention_lag_seconds", "", labels, max(0, now_ms - started_ms) / 1000))
-            samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, reclaimed[kind]))
+        for (uid, kind), by_run in self._reclaimed.items():
+            if uid == repository.record.uid:
+                labels = (name, ("kind", kind.value))
+                samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, sum(by_run.values())))
         return samples
 
-    async def _reclaimed_bytes(self, repository: Repository, kind: RunKind, run_id: RunId) -> int:
-        key = (repository.record.uid, run_id)
-        if key not in self._reclaimed:
-            try:
-                path = report_path(kind, run_id)
-                report = decode_report(await repository.objectstore.get(path), name=path)
-            except ObjectMissing:
-                # The collector writes it right after the run ended, or died before it could.
-                return 0
-            self._reclaimed[key] = report.bytes_deleted
-        return self._reclaimed[key]
+    async def _read_report(self, repository: Repository, kind: RunKind, run_id: RunId) -> None:
+        by_run = self._reclaimed.setdefault((repository.record.uid, kind), {})
+        if run_id not in by_run:
+            path = report_path(kind, run_id)
+            # A run may end without one: it was abandoned, or it had nothing to do.
+            with contextlib.suppress(ObjectMissing):
+                by_run[run_id] = decode_report(await repository.objectstore.get(path), name=path).bytes_deleted
 
 
 async def _staged(repository: Repository, cells_max: int) -> tuple[int, int, int]:
