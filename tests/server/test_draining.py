@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -10,11 +11,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 import httpx
 import pytest
+
+from lakebed.server import BadAddress, inherited_sockets
+from lakebed.server.serving import listen
 
 from .test_serving import is_alive, set_up, wait_until_gone, workers_of
 
@@ -106,13 +111,22 @@ def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry:
     assert "Traceback" not in text
 
 
-def test_renewing_the_workers_loses_no_request(tmp_path: Path) -> None:
-    """Clients that keep a connection, and clients that open one each time."""
-    done = threading.Event()
-    answers: list[int] = []
-    failures: list[str] = []
+@dataclass(frozen=True, slots=True)
+class Asked:
+    answers: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
-    def ask(url: str, auth: httpx.Auth | None, number: int) -> None:
+    def check_none_is_lost(self) -> None:
+        assert self.failures == []
+        assert set(self.answers) == {201}
+
+
+@contextmanager
+def asking(url: str) -> Iterator[Asked]:
+    """Let clients upload all the time: some keep a connection, others open one for each upload."""
+    done, found = threading.Event(), Asked()
+
+    def ask(auth: httpx.Auth | None, number: int) -> None:
         asked = 0
         with httpx.Client(auth=auth, timeout=60) as kept:
             while not done.is_set():
@@ -120,29 +134,83 @@ def test_renewing_the_workers_loses_no_request(tmp_path: Path) -> None:
                 target = f"{url}/api/v1/repositories/lake/branches/main/objects?path={number}/{asked}"
                 try:
                     if number % 2:
-                        answers.append(kept.post(target, content=b"1").status_code)
+                        found.answers.append(kept.post(target, content=b"1").status_code)
                     else:
-                        answers.append(httpx.post(target, content=b"1", auth=auth, timeout=60).status_code)
+                        found.answers.append(httpx.post(target, content=b"1", auth=auth, timeout=60).status_code)
                 except httpx.HTTPError as error:
-                    failures.append(repr(error))
+                    found.failures.append(repr(error))
 
-    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "--workers", "2") as (process, url):
-        with set_up(url) as client:
-            client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
-        threads = [threading.Thread(target=ask, args=(url, client.auth, number)) for number in range(4)]
+    with set_up(url) as client:
+        client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+    threads = [threading.Thread(target=ask, args=(client.auth, number)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
         for thread in threads:
-            thread.start()
+            thread.join()
+
+
+def test_renewing_the_workers_loses_no_request(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, "--workers", "2") as (process, url):
         before = workers_of(process)
-        try:
+        with asking(url) as asked:
             process.send_signal(signal.SIGHUP)
             wait_until_gone(before)
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
         after = [pid for pid in workers_of(process) if is_alive(pid)]
 
-    assert failures == []
-    assert set(answers) == {201}
+    asked.check_none_is_lost()
     assert len(after) == 2
     assert set(after).isdisjoint(before)
+
+
+def handed(folder: Path, listener: socket.socket) -> subprocess.Popen[str]:
+    """Start a server as systemd does: with a socket that listens, as its descriptor 3. It serves when this returns."""
+    hand_over = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); "
+        "os.execve(sys.argv[2], sys.argv[2:], {**os.environ, 'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})"
+    )
+    command = [sys.executable, "-m", "lakebed", "serve", "--data", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", hand_over, str(listener.fileno()), *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=(listener.fileno(),),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("serving ")
+    return process
+
+
+def test_a_rolling_restart_of_two_servers_on_one_socket_loses_no_request(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        servers = [handed(tmp_path / "lake", listener)]
+        try:
+            with asking(url) as asked:
+                servers.append(handed(tmp_path / "lake", listener))
+                for number in range(2):
+                    servers[number].terminate()
+                    assert servers[number].wait(60) == 0
+                    servers.append(handed(tmp_path / "lake", listener))
+        finally:
+            for server in servers:
+                server.terminate()
+                server.wait(60)
+                assert server.stdout is not None
+                server.stdout.close()
+
+    asked.check_none_is_lost()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [({"LISTEN_FDS": "3"}, "LISTEN_FDS is '3'"), ({"LISTEN_FDS": "x"}, "LISTEN_FDS is 'x'"), ({}, "LISTEN_FDS is ''")],
+)
+def test_what_is_no_socket_of_a_server_is_refused(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(BadAddress, match=words):
+        inherited_sockets({"LISTEN_PID": str(os.getpid()), **variables})
+
+    assert inherited_sockets({"LISTEN_PID": "1", **variables}) == []

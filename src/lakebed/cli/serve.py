@@ -53,7 +53,7 @@ def serve(
     What else can be set is in environment variables: docs/guide/server.md.
     """
     # An exception to the import map: the command line is a composition root of the server, too.
-    from lakebed.server import LogOptions, options_of
+    from lakebed.server import LogOptions, inherited_sockets, options_of
     from lakebed.server import serve as serve_until_stopped
 
     options = options_of(data.absolute(), session.environment, kv)
@@ -77,6 +77,7 @@ def serve(
         on_ready=ready,
         s3_listen=s3_address,
         on_s3_ready=s3_urls.append,
+        sockets=inherited_sockets(session.environment),
     )
 
 

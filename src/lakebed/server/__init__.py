@@ -15,7 +15,7 @@ from .backup_check import Checked
 from .folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .logs import LogOptions
 from .recovery import NoDataFolder, recover
-from .serving import AddressTaken, BadAddress, WorkerFailed, serve
+from .serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
 from .state import AppState
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "WorkerFailed",
     "create_app",
     "create_backup",
+    "inherited_sockets",
     "opened",
     "options_of",
     "prepare_folder",

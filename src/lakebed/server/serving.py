@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -56,6 +56,8 @@ CLOSE_S: Final = 10
 """How long a worker may take to close what it has open, after it drained."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
+FIRST_FD: Final = 3
+"""The descriptor of the first socket that a service manager hands over."""
 BEAT_S: Final = 1.0
 """How often the event loop of a worker tells the parent that it runs."""
 SILENT_S: Final = 30.0
@@ -85,12 +87,14 @@ def serve(
     on_ready: Callable[[str], None] | None = None,
     s3_listen: tuple[str, int] | None = None,
     on_s3_ready: Callable[[str], None] | None = None,
+    sockets: Sequence[socket.socket] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
 
     `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. Requests under way get
     `drain_s` to end. `log` None: the caller configured the logs of this process; its workers log warnings as text.
     `s3_listen` is a host and port where every request is S3's; `on_s3_ready` gets the URL of that one, and goes first.
+    `sockets` listen already (`inherited_sockets`) and take the place of both addresses: the API's, and perhaps S3's.
 
     Raises:
         AddressTaken, BadAddress: nothing can listen there.
@@ -101,9 +105,9 @@ def serve(
         raise BadAddress(f"at least one worker is needed, not {workers}")
     # First of all: a port that is taken leaves no folder behind.
     with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(listen(host, port))]
-        if s3_listen is not None:
-            listeners.append(stack.enter_context(listen(*s3_listen)))
+        addresses = [(host, port)] if s3_listen is None else [(host, port), s3_listen]
+        listeners = [stack.enter_context(one) for one in sockets or map(_listen_at, addresses)]
+        if len(listeners) > 1:
             ports = tuple(listener.getsockname()[1] for listener in listeners[1:])
             options = replace(options, s3=replace(options.s3, ports=ports))
         prepare_folder(options.data_dir)
@@ -139,6 +143,37 @@ def serve(
 def _url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def inherited_sockets(environment: Mapping[str, str]) -> list[socket.socket]:
+    """Return the sockets that a service manager opened for this very process, as systemd does; none: it opened none.
+
+    Such a socket outlives the server. Connections that come between two servers wait in it, and two servers that hold
+    it share them: that is why no restart loses a request.
+
+    Raises:
+        BadAddress: these are not one or two sockets that listen for TCP.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    count = environment.get("LISTEN_FDS", "")
+    if count not in {"1", "2"}:
+        raise BadAddress(f"LISTEN_FDS is {count!r}: a server takes the API's socket, and perhaps one for S3")
+    found = []
+    for number in range(FIRST_FD, FIRST_FD + int(count)):
+        try:
+            found.append(socket.socket(fileno=number))
+            is_listening = found[-1].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            raise BadAddress(f"descriptor {number} is no socket: {error.strerror}") from error
+        if not is_listening or found[-1].family not in {socket.AF_INET, socket.AF_INET6}:
+            raise BadAddress(f"descriptor {number} does not listen for TCP")
+        found[-1].setblocking(False)
+    return found
+
+
+def _listen_at(address: tuple[str, int]) -> socket.socket:
+    return listen(*address)
 
 
 def listen(host: str, port: int) -> socket.socket:
