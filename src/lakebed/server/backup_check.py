@@ -27,7 +27,7 @@ from lakebed.base import (
     key_inside,
 )
 from lakebed.catalog import RepositoryRecord, RepositoryState
-from lakebed.gc.service.commits import read_snapshot
+from lakebed.gc.service import read_snapshot
 from lakebed.kv import Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import decode_metarange, decode_range, metarange_key, range_key, rows_from_table

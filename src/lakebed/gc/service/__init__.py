@@ -1,6 +1,7 @@
 """What the live side owes to collection: runs, what is alive and uncommitted, commits, rules, and who may be named."""
 
 from .collection_service import CollectionService, rules_version
+from .commits import read_snapshot
 from .continuing import Reader
 from .deferring import WindowOpen
 from .errors import (
@@ -62,5 +63,6 @@ __all__ = [
     "TooManySearches",
     "WindowOpen",
     "WrongKind",
+    "read_snapshot",
     "rules_version",
 ]
