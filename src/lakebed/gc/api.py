@@ -483,7 +483,7 @@ class Collector:
             return files.act(lambda store: unfinished_runs(store, LiveTasks(), views))
 
     def run_status(self, run_id: str) -> RunStatus:
-        """How far a run has come.
+        """Return how far a run has come.
 
         Raises:
             PlanMissing: there is no such run.

@@ -133,7 +133,7 @@ def buckets_of(keys: pa.Array) -> npt.NDArray[np.int16]:
 
 
 def _bytes_of(keys: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each key starts and the last one ends in the bytes, and these, with 8 zeros behind them."""
+    """Return where each key starts and the last one ends in the bytes, and these, with 8 zeros behind them."""
     _, offsets, data = keys.buffers()
     if not len(keys) or data is None:
         return np.zeros(len(keys) + 1, np.int64), np.zeros(8, np.uint8)
@@ -295,7 +295,7 @@ async def in_shares(
 
 
 async def read_bucketed(task: Task, side: Bucketed, share: Share, of: Table) -> list[pa.Table]:
-    """What each file has of these buckets, as tables in the order of buckets.
+    """Yield what each file has of these buckets, as tables in the order of buckets.
 
     Raises:
         BadInput: a file is missing or short, a segment differs, or holds something else.
@@ -366,7 +366,7 @@ def _of_bucket(tables: Iterable[tuple[pa.Table, list[int]]], bucket: int) -> Ite
 
 
 def _ends_of(places: npt.NDArray[np.int16], buckets: range) -> list[int]:
-    """How many rows lie in a bucket below each of these. `places` ascend."""
+    """Return how many rows lie in a bucket below each of these. `places` ascend."""
     found: list[int] = np.searchsorted(places, np.array(buckets, np.int16)).tolist()
     return found
 

@@ -96,8 +96,8 @@ class RunContext:
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`. The objects
-    have `size_bytes`.
+    """Hold what may be deleted now, and the table COMMITS that it was checked with: `recheck.<recheck>.json`. The
+    objects have `size_bytes`.
 
     Each recheck has a table and a file of its own, so that of two applies at once none spoils what the other sweeps.
     """

@@ -39,7 +39,7 @@ class Overtaken(Conflict):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the file: for people, and for the error of who was overtaken."""
+    """Hold the content of the file: for people, and for the error of an apply that was overtaken."""
 
     run_id: str
     started_ms: int
@@ -63,7 +63,7 @@ class Fence:
             raise Overtaken(f"another apply has begun, of run {run_id}, and this one stopped", run_id=run_id)
 
     def outdated(self, claims: Sequence[str]) -> list[str]:
-        """Those of these files that mean nothing beside ours."""
+        """Return those of these files that mean nothing beside ours."""
         return [key for key in claims if key < self.key]
 
 

@@ -338,7 +338,7 @@ async def _clear(context: RunContext, kind: Kind, plan: Plan, view: RunView | No
 
 
 async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
-    """What an earlier apply cleared."""
+    """Return what an earlier apply cleared."""
     if plan.kind.publishes:
         return await recheck_of(context.store, plan, view)
     return Cleared(garbage=plan.garbage, commits=plan.commits, size_bytes=plan.totals.all.size_bytes)

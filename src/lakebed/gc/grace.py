@@ -30,7 +30,7 @@ _NAP_S: Final = 0.5
 
 
 def grace_s_of(uri: str, asked_s: int | None) -> int:
-    """How long readers of this namespace are given, in seconds.
+    """Return how long readers of this namespace are given, in seconds.
 
     Raises:
         BadGrace: less than none was asked for.
@@ -43,7 +43,7 @@ def grace_s_of(uri: str, asked_s: int | None) -> int:
 
 
 def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
-    """What is left of a grace that began at `since_ms`."""
+    """Return what is left of a grace that began at `since_ms`."""
     passed_ms = now_ms - since_ms
     return max(0, grace_s * 1000 - max(passed_ms, 0))
 

@@ -104,7 +104,8 @@ def metaranges_of_all(commits: pa.Table) -> pa.Table:
 
 
 def newly_kept(planned: pa.Table, now: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What a recheck must read: METARANGES of commits that stay now but not in the plan, and that stay in both.
+    """Return what a recheck must read: METARANGES of commits that stay now but not in the plan, and of those that stay
+    in both.
 
     `planned` has the ids that the plan kept; `now` is COMMITS as the server wrote it when it expired.
     """
@@ -175,7 +176,7 @@ def _metaranges(
 
 
 def _last_of_each(ids: pa.Array, kept: Flags, created_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of all rows with one id, the row that is kept if any is, and then the newest. Ascending."""
+    """Return one row for each id: the one that is kept if any is, else the newest. Ascending."""
     rows, numbers = repeated(ids)
     order = np.lexsort((created_ms[rows], kept[rows], numbers))
     is_last = np.ones(len(ids), np.bool_)

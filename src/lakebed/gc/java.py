@@ -65,12 +65,12 @@ class Java:
 
     @property
     def needs_shim(self) -> bool:
-        """Whether Spark's launcher would stop it with `Module … not found`. No list of modules: a full JDK."""
+        """Return whether Spark's launcher would stop it with `Module … not found`. No list of modules: a full JDK."""
         return bool(self.modules) and _VECTOR_MODULE not in self.modules
 
 
 def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java:
-    """The Java to use: the machine's first unless `bundled_only`, then pip's.
+    """Return the Java to use: the machine's first unless `bundled_only`, then pip's.
 
     Raises:
         NoJava: there is none; the message says what to install.
@@ -116,7 +116,7 @@ def _bundled_home() -> Path | None:
 
 
 def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
-    """What the `release` file says; None where there is no usable Java."""
+    """Read the `release` file; None where there is no usable Java."""
     try:
         release = (home / "release").read_text()
     except (OSError, UnicodeDecodeError):
@@ -164,7 +164,7 @@ class ClassArchive:
 
 
 def class_archive(java: Java, folder: Path | None) -> ClassArchive:
-    """How a JVM of this Java begins with the archive in the folder, or leaves one there.
+    """Return how a JVM of this Java begins with the archive in the folder, or leaves one there.
 
     Raises:
         UnsafeFolder: others may write into it.
@@ -191,7 +191,7 @@ def _check(folder: Path) -> None:
 
 
 def _key(java: Java) -> str:
-    """Of everything that decides which classes there are: the runtime, and Spark."""
+    """Digest everything that decides which classes there are: the runtime, and Spark."""
     import pyspark
 
     spark = Path(pyspark.__file__)

@@ -128,7 +128,7 @@ async def list_slice(store: ObjectStore, name: str) -> Listed:
 
 
 def _are_sequences(names: Sequence[str]) -> bool:
-    """Whether each is a sequence as an address has it. All at once, since nearly always all are."""
+    """Return whether each is a sequence as an address has it. All at once, since nearly always all are."""
     together = "".join(names)
     return together.isascii() and together.isdigit() and set(map(len, names)) == {8}
 

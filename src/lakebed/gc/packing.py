@@ -32,7 +32,7 @@ def foreign_bucket(key: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why candidates go, if nothing names them: what a plan says of each."""
+    """Say why candidates go if nothing names them, as a plan shows it."""
 
     reason: str
     rule: str = ""
@@ -86,7 +86,7 @@ def pack_foreign(
 
 
 def _starts(ordered: Integers) -> Integers:
-    """Where each run of equal numbers begins."""
+    """Return where each run of equal numbers begins."""
     return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, np.int64)
 
 
@@ -172,7 +172,7 @@ class LiveSet:
         self._add_places(numbers)
 
     def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
-        """Of foreign addresses those that are a slice and a sequence, spelt otherwise; the keys are left out."""
+        """Add those foreign addresses that are a slice and a sequence, spelt otherwise; leave the keys out."""
         self._add_places(namespace.numbers_of(addresses))
 
     def _add_places(self, places: Sequence[tuple[int, int]]) -> None:
@@ -259,7 +259,7 @@ class Unpacked:
         return np.cumsum(self.counts)
 
     def addresses(self, places: npt.NDArray[np.int64]) -> list[str]:
-        """Of the objects at these positions."""
+        """Return the addresses of the objects at these positions."""
         rows = np.searchsorted(self.ends, places, side="right")
         slices = self.candidates["bucket"].to_numpy()[rows].tolist()
         return [format_address(*place) for place in zip(slices, self.sequences[places].tolist(), strict=True)]

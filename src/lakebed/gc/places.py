@@ -62,7 +62,7 @@ class Namespace:
         return pa.concat_arrays([keys, pa.array(odd, pa.string())]) if odd else keys, numbers
 
     def numbers_of(self, addresses: pa.Array) -> list[tuple[int, int]]:
-        """Of `places_of` the slices with their sequences alone: 40 ns for any other address."""
+        """Return the slices and sequences of `places_of` alone: 40 ns for any other address."""
         odd = addresses.filter(pc.match_substring_regex(addresses, _NUMBERED_END))
         return [place for place in map(self.place_of, odd.to_pylist()) if isinstance(place, tuple)]
 
@@ -83,7 +83,7 @@ def _canonical(uri: str) -> str:
 
 
 def may_be_deleted(key: str) -> bool:
-    """Whether a collector may ever delete this key: users' bytes, and a path without tricks.
+    """Return whether a collector may ever delete this key: users' bytes, and a path without tricks.
 
     `data/../_lakefs/x` begins with `data/` and means something else; such a key is nobody's, and is kept. One of a
     namespace inside this one is somebody else's.
@@ -92,13 +92,13 @@ def may_be_deleted(key: str) -> bool:
 
 
 def may_be_swept(key: str) -> bool:
-    """Whether a plan of users' bytes may delete this key."""
+    """Return whether a plan of users' bytes may delete this key."""
     return may_be_deleted(key) and is_object_key(key)
 
 
 def is_elsewhere(key: str) -> bool:
-    """Whether this key is one of an old layout: in no slice, in none of our own folders, and in no namespace inside
-    this one. Only plans that were made for such keys may delete them (kinds/old_layout.py).
+    """Return whether this key is one of an old layout: in no slice, in none of our own folders, and in no namespace
+    inside this one. Only plans that were made for such keys may delete them (kinds/old_layout.py).
     """
     is_ours = slice_of(key) is not None or key.startswith("_lakefs") or inner_namespace(key) is not None
     return _is_plain(key) and is_object_key(key) and not is_ours

@@ -42,7 +42,7 @@ class RunNotReady(Conflict):
 
 
 async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rules | None) -> None:
-    """Whether these kinds may be planned, without kinds any, by the repository's rules or by others.
+    """Succeed if these kinds may be planned, without kinds any, by the repository's rules or by others.
 
     Raises:
         Denied: the caller may not plan.
@@ -78,7 +78,7 @@ async def may_apply(service: Service, plan: Plan, state: RunState) -> int:
 
 
 def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
-    """Where the run stands, if it may go on with this plan from there.
+    """Return the state from which the run may go on with this plan.
 
     Raises:
         RunNotReady: it may not.

@@ -104,7 +104,7 @@ def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
 
 
 def effort_of_ends(ranges: pa.Table) -> Effort:
-    """Of reading the ends of these RANGES."""
+    """Estimate the effort of reading the ends of these RANGES."""
     return Effort(requests=ranges.num_rows)
 
 

@@ -27,7 +27,7 @@ ERRORS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where a run's deletions are recorded: `date` (YYYY-MM-DD) is that of the day its first sweep began."""
+    """Say where a run's deletions are recorded: `date` (YYYY-MM-DD) is the day on which its first sweep began."""
 
     run_id: str
     date: str
@@ -37,7 +37,9 @@ class Ledger:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """How a sweep, or a part of it, went. `errors` are some of what was said about keys that failed."""
+    """Count what a sweep, or a part of it, did. `errors` are some of the messages about keys that failed. `errors` are
+    some of what was said about keys that failed.
+    """
 
     objects_deleted: int = 0
     bytes_deleted: int = 0
@@ -50,7 +52,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> Total:
-        """What was tried, now or earlier."""
+        """Count what was tried, now or earlier."""
         return Total(
             objects=self.objects_deleted + self.objects_kept + self.objects_failed,
             size_bytes=self.bytes_deleted + self.bytes_kept + self.bytes_failed,
@@ -71,7 +73,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """What came of some keys: `errors` of those that failed, `states` of those that are not simply deleted."""
+    """Hold what came of some keys: `errors` of those that failed, `states` of those that are not simply deleted."""
 
     errors: Mapping[str, str]
     states: Mapping[str, LedgerState]
@@ -128,7 +130,7 @@ def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
 
 
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:
-    """Of a part's rows."""
+    """Count a part's rows."""
     wrong, done = failed(rows), closed(rows)
     is_kept = pc.equal(done["state"], LedgerState.KEPT.value)
     kept, gone = done.filter(is_kept), done.filter(pc.invert(is_kept))

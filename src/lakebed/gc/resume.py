@@ -234,9 +234,8 @@ async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan
 
 
 async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bool:
-    """Whether no object can be in both plans: one of them was made knowing the other; or the commits that the other run
-    expires were all known to this plan, and it expires none of them. What one names that the plan did not know, as it
-    came later, the plan may hold.
+    """Return whether no object can be in both plans. What one names that the plan did not know, as it came later, the
+    plan may hold.
     """
     if other.run_id in plan.beside:
         return True
@@ -271,8 +270,8 @@ def runs_over(views: Iterable[RunView]) -> frozenset[str]:
 async def held_tables(
     context: RunContext, views: Sequence[RunView], over_before: Collection[str]
 ) -> dict[str, Manifest]:
-    """What runs hold whose deletes may have begun, but for those that were over before (by their ids): tables GARBAGE
-    by run, the newest first. Of one that ended meanwhile a listing may still have had what it took.
+    """Return what runs hold whose deletes may have begun: tables GARBAGE by run, the newest first. Runs in `over`,
+    which had ended before, are left out. A run that ended meanwhile counts: a listing may still have had what it took.
 
     Raises:
         BadInput: such a table is missing, or is not the one that the run was let to take. The message names the run.

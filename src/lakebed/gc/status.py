@@ -124,7 +124,7 @@ def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
 
 
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
-    """What the run was let to take; None where it was not, yet."""
+    """Return what the run was let to take; None where it was not, yet."""
     if not plan.kind.publishes:
         return plan.garbage
     return (await recheck_of(store, plan, view)).garbage if view.plan else None

@@ -133,7 +133,9 @@ def _last_of_each(
     ranks: npt.NDArray[np.int64],
     paths: pa.Array | None,
 ) -> npt.NDArray[np.int64]:
-    """Of each object (named by parallel arrays, the last the first to sort by) the position that speaks for it."""
+    """Return the position that speaks for each object. Parallel arrays name an object; the last is the first to sort
+    by.
+    """
     if _ascend(objects):
         return np.arange(len(ranks))
     keys = (ranks, seen_ms, *objects)
@@ -145,7 +147,9 @@ def _last_of_each(
 
 
 def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:
-    """Whether they are in order, each once: as a listing gives them, and then there is nothing to sort or to choose."""
+    """Return whether they are in order, each once: a listing gives them so, and then there is nothing to sort or to
+    choose.
+    """
     above = np.zeros(max(0, len(objects[0]) - 1), np.bool_)
     for array in objects:
         above = (array[1:] > array[:-1]) | (array[1:] == array[:-1]) & above

@@ -158,7 +158,7 @@ async def _carry_out(
 async def _each(
     task: Task, objects: pa.Table, act: Act, *, may_go: Callable[[str], bool], most: int = BATCHES
 ) -> Outcomes:
-    """What came of each object, batch by batch, several at a time."""
+    """Yield what came of each object, batch by batch, several at a time."""
     addresses: list[str] = objects["address"].to_pylist()
     plain = pc.match_substring_regex(objects["address"], _OURS)
     good = addresses

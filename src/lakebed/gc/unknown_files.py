@@ -40,24 +40,24 @@ _OTHER: Final = re.compile(
 
 
 def tree_file(key: str) -> str | None:
-    """The id of the range or metarange whose file this is; None for any other key."""
+    """Return the id of the range or metarange whose file this is; None for any other key."""
     found = _TREE_FILE.fullmatch(key)
     return None if found is None else found[1]
 
 
 def run_file(key: str) -> tuple[str, str] | None:
-    """Kind and id of the run to whose folder this file belongs, if a run writes files of this name."""
+    """Return kind and id of the run to whose folder this file belongs, if a run writes files of this name."""
     found = _RUN_FILE.fullmatch(key)
     return None if found is None else (found[1], found[2])
 
 
 def is_metadata(key: str) -> bool:
-    """Whether a plan of metadata may delete this key."""
+    """Return whether a plan of metadata may delete this key."""
     return bool(tree_file(key) or run_file(key))
 
 
 def is_special_file(key: str) -> bool:
-    """Whether a part of Lakebed writes files of this name below SPECIAL_PREFIX."""
+    """Return whether a part of Lakebed writes files of this name below SPECIAL_PREFIX."""
     return is_metadata(key) or bool(_OTHER.fullmatch(key))
 
 
@@ -73,23 +73,23 @@ class UnknownFiles:
         return UnknownFiles(keys=(self.keys + more.keys)[:UNKNOWN_FILES_MAX], count=self.count + more.count)
 
     def facts(self) -> dict[str, Any]:
-        """As a `Plan` has them."""
+        """Return them as a `Plan` has them."""
         return {"unknown_files": self.keys, "unknown_files_count": self.count}
 
 
 def unknown_files_of(found: Found) -> UnknownFiles:
-    """Those that lie in slices."""
+    """Return those that lie in slices."""
     return UnknownFiles(keys=found.unknown_files, count=found.unknown_files_count)
 
 
 def unknown_files_among(keys: Iterable[str]) -> UnknownFiles:
-    """Of keys below SPECIAL_PREFIX those that no part of Lakebed writes."""
+    """Return those keys below SPECIAL_PREFIX that no part of Lakebed writes."""
     return _unknown_files(sorted(key for key in keys if not is_special_file(key)))
 
 
 async def find_unknown_files(store: ObjectStore) -> UnknownFiles:
-    """In the special folders, which are small beside `data/`, and around the slices: one listing of the former, and one
-    level of the root and of `data/`. The listing of a slice finds what lies inside it.
+    """Find them in the special folders and around the slices: one listing of the former, which are small beside
+    `data/`, and one level of the root and of `data/`. The listing of a slice finds what lies inside it.
     """
     found = await find_unknown_files_around(store)
     async for page in store.list(SPECIAL_PREFIX):
@@ -98,7 +98,7 @@ async def find_unknown_files(store: ObjectStore) -> UnknownFiles:
 
 
 async def find_unknown_files_around(store: ObjectStore) -> UnknownFiles:
-    """At the root of the namespace, and directly in `data/`."""
+    """Find them at the root of the namespace, and directly in `data/`."""
     root, data = await store.level(), await store.level(DATA_PREFIX)
     beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
     no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]

@@ -32,7 +32,7 @@ ROWS_PER_PART: Final = 100_000
 
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[protocol.Manifest, Totals]:
-    """Of the PARTS that `write_portions` wrote into `folder` in all tasks."""
+    """Add up the PARTS that `write_portions` wrote into `folder` in all tasks."""
     parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
     return protocol.manifest_of(protocol.GARBAGE, folder, parts_of(parts)), totals
@@ -123,7 +123,7 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
 
 
 def sum_totals(parts: Iterable[Totals]) -> Totals:
-    """Of many parts, one; what is small among very many is summed under `…`."""
+    """Add up many parts. A small total among very many is summed under `…`."""
     whole = Total()
     ways: dict[str, dict[str, Total]] = {way: {} for way in WAYS}
     for part in parts:

@@ -26,7 +26,7 @@ BYTES_A_SECOND: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one share of work has at hand: the namespace, ports of its own, and the number of the share."""
+    """Give one share of work what it needs: the namespace, ports of its own, and the number of the share."""
 
     store: ObjectStore
     ports: Ports

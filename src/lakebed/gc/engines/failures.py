@@ -111,7 +111,9 @@ def _is_of_spark(error: Exception) -> bool:
 
 
 def telling_line(text: str) -> str:
-    """Of a long account of a failure the line that says most: the last error of the worker's trace, else the first."""
+    """Return the line that says most in a long account of a failure: the last error of the worker's trace, else the
+    first.
+    """
     worker = text.partition("Traceback (most recent call last)")[2]
     errors = _ERROR.findall(worker.partition("\n\n")[0]) or _ERROR.findall(text)
     if errors:

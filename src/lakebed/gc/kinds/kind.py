@@ -15,7 +15,9 @@ from lakebed.gc.protocol import Apply, Plan, RunKind, StartedRun
 
 
 class Look(enum.Enum):
-    """What the sweep compares before it deletes a key that is in no slice: others may have written such a key again."""
+    """Compare what the plan says of a key in no slice before the sweep deletes it: others may have written such a key
+    again.
+    """
 
     NONE = "none"
     SAME = "same size and date as listed"
@@ -24,7 +26,7 @@ class Look(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRule:
-    """Which keys a plan of this kind may delete at all, whatever its table holds. Travels to tasks."""
+    """Decide which keys a plan of this kind may delete at all, whatever its table holds. Travels to tasks."""
 
     may_delete: Callable[[str], bool]
     look: Look

@@ -67,8 +67,8 @@ TREE_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """What lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions; files of runs by the
-    run's kind and id; and unknown files.
+    """Hold what lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions; files of runs by
+    kind and id; and unknown files.
     """
 
     files: pa.Table
@@ -168,7 +168,7 @@ def _tree_files(files: Sequence[tuple[str, ObjectStat]]) -> pa.Table:
 
 
 def without_ids(files: pa.Table, *named: pa.ChunkedArray) -> pa.Table:
-    """Those of these TREE_FILES whose ids are in none of the columns."""
+    """Return those of these TREE_FILES whose ids are in none of the columns."""
     for ids in named:
         value_set = ids.cast(pa.string()).combine_chunks()
         files = files.filter(pc.invert(pc.is_in(files["id"], value_set=value_set)))

@@ -71,7 +71,7 @@ class NamespaceInside(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """What commits name, in how many ranges; and the answer that it was read by."""
+    """Hold what commits name, in how many ranges; and the answer that it was read by."""
 
     prepared: PreparedCommits
     commits: pa.Table
@@ -208,7 +208,7 @@ def _check_outside(store: ObjectStore, key: str) -> None:
 
 
 def _behind_ours(key: str) -> str:
-    """Where to go on if this key lies in a slice or a folder of ours; else empty."""
+    """Return where to go on if this key lies in a slice or a folder of ours; else empty."""
     if key.startswith("_lakefs/"):
         return f"_lakefs/{_BEHIND}"
     name = slice_of(key)

@@ -71,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Those to be listed; and how many closed ones are left to a later run for their age."""
+    """Name those to be listed, and count the closed ones that are left to a later run for their age."""
 
     listed: list[int]
     skipped: int
@@ -79,7 +79,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What commits name. `commits` are all records, `new_ranges` the ids of the ranges that were read now."""
+    """Hold what commits name. `commits` are all records, `new_ranges` the ids of the ranges that were read now."""
 
     commits: pa.Table
     new_ranges: pa.Array
@@ -292,7 +292,7 @@ async def _keep(
     committed: Committed,
     kept: Pieces,
 ) -> Keeps:
-    """What a later run may go on from, once the plan is carried out."""
+    """Save what a later run may go on from, once the plan is carried out."""
     ranges, slices = committed.new_ranges, np.array(listed, np.int64)
     clean_run, clean_ms, since = run.run_id, run.now_ms, 0
     if base is not None:

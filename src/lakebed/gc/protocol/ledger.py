@@ -28,8 +28,8 @@ GROUP_ROWS: Final = 1 << 14
 
 
 class LedgerState(enum.StrEnum):
-    """What became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was planned
-    for, or it came to be named, and stays.
+    """Say what became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was
+    planned for, or it came to be named, and stays.
     """
 
     DELETED = "deleted"
@@ -44,12 +44,12 @@ def ledger_folder(at_ms: int) -> str:
 
 
 def encode_ledger(rows: pa.Table) -> bytes:
-    """One file of LEDGER rows, which can be read a row group at a time."""
+    """Return LEDGER rows as one file, which can be read a row group at a time."""
     return encode_part(LEDGER, rows, group_rows=GROUP_ROWS)
 
 
 def ledger_groups(data: bytes, *, name: str) -> list[int]:
-    """How many rows each row group of a file has.
+    """Return how many rows each row group of a file has.
 
     Raises:
         BadInput: it is no ledger file.
@@ -58,7 +58,7 @@ def ledger_groups(data: bytes, *, name: str) -> list[int]:
 
 
 def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
-    """LEDGER rows of one file, or of one of its row groups.
+    """Return the LEDGER rows of one file, or of one of its row groups.
 
     Raises:
         BadInput: it is no ledger file, or one of an older release. `name` is what the error calls it.
@@ -68,8 +68,8 @@ def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Tab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerQuery:
-    """What is asked for; what is left out does not count. `path` with a slash at its end is all that is below it;
-    `since_ms` is when the row's deed was done.
+    """Say what is asked for; a field that is left out does not count. `path` with a slash at its end is all that is
+    below it; `since_ms` is when the row's deed was done.
     """
 
     run_id: str = ""
@@ -79,11 +79,11 @@ class LedgerQuery:
     since_ms: int | None = None
 
     def matches(self, name: str) -> bool:
-        """Whether a ledger file of this name can hold such rows."""
+        """Return whether a ledger file of this name can hold such rows."""
         return name.endswith(".parquet") and (not self.run_id or f"/{self.run_id}-" in name)
 
     def select(self, rows: pa.Table) -> pa.Table:
-        """Those of these LEDGER rows that are asked for."""
+        """Return those of these LEDGER rows that are asked for."""
         kept = pc.is_valid(rows["address"])
         if self.run_id:
             kept = pc.and_(kept, pc.equal(rows["run_id"], self.run_id))

@@ -133,7 +133,7 @@ def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
 
 
 def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
-    """Whether these are the bytes the manifest means.
+    """Check that these are the bytes the manifest means.
 
     Raises:
         BadInput: they are not.
@@ -146,7 +146,7 @@ def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
 
 
 def check_rows(manifest: Manifest, rows_read: int) -> None:
-    """What a reader counted at the end of reading an input must be what its writer counted.
+    """Check that a reader counted at the end of an input what its writer counted.
 
     Raises:
         BadInput: it is not.

@@ -31,7 +31,9 @@ from .manifests import Manifest, Part
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """Who got this answer may plan here. Without rules no committed data can be planned but by rules to suppose."""
+    """Tell a caller that may plan here what it needs to know. Without rules no committed data can be planned but by
+    rules to suppose.
+    """
 
     has_rules: bool
 
@@ -142,7 +144,7 @@ class Purging(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adopting(msgspec.Struct, frozen=True, kw_only=True):
-    """Who chose this installation for the namespace, and when."""
+    """Say who chose this installation for the namespace, and when."""
 
     adopted_by: str
     adopted_ms: int

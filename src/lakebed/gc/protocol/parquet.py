@@ -67,7 +67,7 @@ class PartWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is written so far, without the footer."""
+        """Return the size of what is written so far, without the footer."""
         return self._buffer.tell()
 
     def close(self) -> bytes:
@@ -76,7 +76,7 @@ class PartWriter:
 
 
 def group_rows_of(data: bytes, *, name: str) -> list[int]:
-    """How many rows each row group has.
+    """Return how many rows each row group has.
 
     Raises:
         BadInput: not Parquet. `name` is what the error calls it.

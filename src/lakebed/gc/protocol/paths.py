@@ -30,7 +30,8 @@ _DIGITS: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyz-")
 
 
 def check_run_id(text: str) -> RunId:
-    """A run id names a folder: lower-case letters, digits and hyphens, 1 to 64 of them, not starting with a hyphen.
+    """Return the text as a run id. It names a folder: lower-case letters, digits and hyphens, 1 to 64 of them, not
+    starting with a hyphen.
 
     Raises:
         InvalidRunId: anything else.
@@ -81,5 +82,5 @@ def report_path(kind: RunKind, run_id: RunId) -> str:
 
 
 def is_special(key: str) -> bool:
-    """Whether a key of the namespace is none of a user's bytes. Special keys are never garbage."""
+    """Return whether a key of the namespace is none of a user's bytes. Special keys are never garbage."""
     return not key.startswith(DATA_PREFIX)

@@ -58,14 +58,14 @@ class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def below(rows: pa.Table, prefix: str) -> pa.Table:
-    """Those of GARBAGE rows whose path, or whose address, begins with `prefix`."""
+    """Return those GARBAGE rows whose path, or whose address, begins with `prefix`."""
     if not prefix:
         return rows
     return rows.filter(pc.or_(pc.starts_with(rows["path"], prefix), pc.starts_with(rows["address"], prefix)))
 
 
 def garbage_rows(rows: pa.Table) -> list[GarbageObject]:
-    """GARBAGE rows as records."""
+    """Return GARBAGE rows as records."""
     names = [name for name in GarbageObject.__struct_fields__ if name != "last_seen_ms"]
     seen_ms = rows["last_seen_at"].cast(pa.int64()).to_pylist()
     return [
@@ -85,7 +85,7 @@ class DifferentKinds(Invalid):
 
 
 class Side(StrEnum):
-    """Which of the two plans takes it: only the first, only the second, both."""
+    """Say which of the two plans takes it: only the first, only the second, or both."""
 
     A = "a"
     B = "b"
@@ -103,7 +103,7 @@ class DifferingObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnlyIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What only one of the plans takes; each way adds up to `all`."""
+    """Sum what only one of the plans takes; each way adds up to `all`."""
 
     all: Total = Total()
     by_reason: dict[str, Total] = {}
@@ -112,7 +112,7 @@ class OnlyIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsDiffer(msgspec.Struct, frozen=True, kw_only=True):
-    """How many commits only the one, only the other and both would give up, and some of those of one only."""
+    """Count the commits that only the one, only the other and both take, and show some of those of one only."""
 
     a: int = 0
     b: int = 0

@@ -53,7 +53,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found beside the rows themselves."""
+    """Count what was found beside the rows themselves."""
 
     objects: int = 0
     size_bytes: int = 0

@@ -66,7 +66,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a purge did. `purged` are the runs whose window is over, `waiting` the deferred ones whose window is not.
+    """Report a purge. `purged` are the runs whose window is over, `waiting` the deferred ones whose window is not.
     `errors` are some of those of objects that failed.
     """
 

@@ -28,7 +28,7 @@ RESTORED_FROM = "lakebed-restored-from"
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Which version of `path` it is: nothing where it lies at another path, for metadata goes along with a copy.
+    """Say which version of `path` it is: nothing where it lies at another path, for metadata goes along with a copy.
     `restore` names the request, with all its pages, that staged it.
     """
 

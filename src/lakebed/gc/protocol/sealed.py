@@ -72,7 +72,7 @@ class Deferred(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def purge_path(kind: RunKind, run_id: str) -> str:
-    """Where an apply lists what it deletes once the window is over: what nothing had come to name by then."""
+    """Return where an apply lists what it deletes once the window is over: what nothing had come to name by then."""
     return f"{run_folder(kind, RunId(run_id))}purge.json"
 
 
@@ -112,7 +112,7 @@ SAVED_FORMAT: Final = 1
 
 
 class RunMode(enum.StrEnum):
-    """What a run of uncommitted data looks at: every closed slice; what changed since an earlier run; or what lies
+    """Say what a run of uncommitted data looks at: every closed slice; what changed since an earlier run; or what lies
     outside slices.
     """
 
@@ -133,7 +133,7 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan found that a later run need not look for again, in the run's own folder.
+    """Name what a plan found that a later run need not look for again, in the run's own folder.
 
     `kept`: candidates that stay and that no commit names. `committed`: a bitmap for each slice of what the commits in
     `commits` name that were not swept, or more. `ranges`: the ids of the ranges that these bitmaps were made from.

@@ -48,7 +48,7 @@ class Fate(StrEnum):
 
 
 class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
-    """What names an object outside of commits: `source` is staging, upload or copy. `path` is that of a staged cell."""
+    """Name an object outside of commits: `source` is staging, upload or copy. `path` is that of a staged cell."""
 
     source: str
     branch: str
@@ -110,7 +110,7 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a search is. `stage`: `commits`, `staging` or `ledger`; `done` counts trees, branches or files of the
+    """Say how far a search is. `stage`: `commits`, `staging` or `ledger`; `done` counts trees, branches or files of the
     ledger that it is through with, `of` how many there are (0: not known). `files` were read since the last word.
     """
 

@@ -61,7 +61,7 @@ def kept_indices(
     now_ms: int,
     lines: Lines | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Which commits keep their data. Commits are rows; `first_parent` is -1 where there is none.
+    """Return which commits keep their data. Commits are rows; `first_parent` is -1 where there is none.
 
     `pinned` are kept whatever the rules say: held commits, refs being made, and tags where `rules.tags_pin`. `lines`
     are those of these arguments, where the caller has them. Linear in commits; about 0.2 µs each.

@@ -53,7 +53,7 @@ class _Met:
         self._largest: list[int] = []
 
     def has(self, mask: int) -> bool:
-        """Whether every two of these refs met already. A single ref has no base."""
+        """Return whether every two of these refs met already. A single ref has no base."""
         if mask & (mask - 1) == 0 or mask in self._seen:
             return True
         return any(mask & other == mask for other in self._largest)

@@ -56,7 +56,7 @@ class Namespace:
         return {key for key in map(self.key_of, addresses) if key is not None}
 
     def may_take(self, key: str) -> bool:
-        """Whether any collector may ever take this key: users' bytes, and of our own only in closed slices."""
+        """Return whether any collector may ever take this key: users' bytes, and of our own only in closed slices."""
         if not key.startswith(DATA_PREFIX):
             return False
         return parse_address(key) is None or slice_of(key) in self.closed

@@ -54,7 +54,7 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(rules: Rules, branch: str | None, *, now_ms: int) -> Explanation:
-    """Which rule counts for a branch, there or not, and why it and no other."""
+    """Say which rule counts for a branch, there or not, and why it and no other."""
     periods = _considered([(rule.pattern, rule.period) for rule in rules.branches], branch)
     pins = _considered([(pin.pattern, count_of(pin.commits, "commit")) for pin in rules.keep_last], branch)
     period = rules.period_of(branch)
@@ -94,7 +94,7 @@ def _why(found: Sequence[tuple[str, str]], place: int) -> str:
 
 
 def diff_rules(before: Rules | None, after: Rules | None) -> list[RuleChange]:
-    """What differs, the default first, then by kind and pattern. None stands for no rules."""
+    """Return what differs, the default first, then by kind and pattern. None stands for no rules."""
     old, new = _flat(before), _flat(after)
     keys = [*old, *(key for key in new if key not in old)]
     keys.sort(key=lambda key: (_KINDS.index(key[0]), specificity(key[1])))

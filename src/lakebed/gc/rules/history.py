@@ -32,7 +32,9 @@ class BrokenHistory(Corrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """What retention needs of a commit. `swept`: an earlier run took its data; it keeps nothing and loses nothing."""
+    """Hold what retention needs of a commit. `swept`: an earlier run took its data; it keeps
+    nothing and loses nothing.
+    """
 
     id: CommitId
     parents: tuple[CommitId, ...] = ()

@@ -27,7 +27,7 @@ _NOWHERE: Final = -1
 
 
 class StayKind(StrEnum):
-    """Why an object stays: all but the first two for as long as what keeps it is there."""
+    """Say why an object stays. All but the first two hold for as long as what keeps it is there."""
 
     BRANCH = "branch"
     DANGLING = "dangling"
@@ -72,8 +72,8 @@ class Ancestry:
 
 
 def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *, now_ms: int) -> list[Stay]:
-    """Why an object stays that the commits of these rows name, at most one reason for each branch; those that have
-    ended, too. Without rules there is no end to any.
+    """Return why an object stays that the commits of these rows name: at most one reason for each branch, and those
+    that have ended, too. Without rules there is no end to any.
 
     Linear in commits and branches.
     """
@@ -181,7 +181,7 @@ def _down(ancestry: Ancestry, row: int, steps: int) -> int:
 
 
 def _dangling(ancestry: Ancestry, below: _Below) -> int:
-    """Of the commits in no main ancestry the one that keeps the object longest."""
+    """Return the commit in no main ancestry that keeps the object longest."""
     on_branch = bytearray(len(ancestry.ids))
     for head in ancestry.heads.values():
         row = head

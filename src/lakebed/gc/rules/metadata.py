@@ -39,8 +39,9 @@ class MetadataRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run. `state` is that of its record, empty where there is none; `touched_ms` the instant of the
-    last file in its folder, or of its beginning. `has_begun` says that its deletes did. Ids of runs sort by time.
+    """Hold what is known of a run. `state` is that of its record, empty where there is none; `touched_ms` the instant
+    of the last file in its folder, or of its beginning. `has_begun` says that its deletes did. Ids of runs sort by
+    time.
     """
 
     id: str
@@ -60,7 +61,7 @@ def named_files(history: History, trees: Trees) -> set[str]:
 def unnamed_files(
     written_ms: Mapping[str, int], named: Collection[str], *, rule: MetadataRule, now_ms: int
 ) -> frozenset[str]:
-    """Of the files that were listed (by id, with the instant of each) those that go."""
+    """Return those of the listed files (by id, with the instant of each) that go."""
     since_ms = now_ms - rule.file_age_ms_min
     return frozenset(id_ for id_, ms in written_ms.items() if ms < since_ms and id_ not in named)
 

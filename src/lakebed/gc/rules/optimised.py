@@ -28,7 +28,7 @@ from .uncommitted import CleanRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a run leaves for the next, once its deletes are done. Keys are those inside the namespace.
+    """Hold what a run leaves for the next, once its deletes are done. Keys are those inside the namespace.
 
     `kept`: what it could have taken and did not, and no commit named; what could not be deleted belongs here too.
     `slices`: all that it or a run before it listed. `committed`: what `commits` name, or more.

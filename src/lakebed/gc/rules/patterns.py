@@ -93,7 +93,7 @@ def literal_beginning(pattern: str) -> str:
 
 
 def why_before(winner: str, loser: str) -> str:
-    """Why the first of two patterns that both match is the more specific one, in words."""
+    """Explain in words why the first of two patterns that both match is the more specific one."""
     ours, theirs = specificity(winner), specificity(loser)
     if ours[0] != theirs[0]:
         return f"an exact name goes before the glob {loser}"

@@ -69,7 +69,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _most_specific(self.branches, branch)
 
     def period_of(self, branch: str | None) -> str:
-        """Of a branch, or (None) of what hangs on no branch."""
+        """Return the period of a branch, or (None) of what hangs on no branch."""
         rule = None if branch is None else self.rule_of(branch)
         return self.default if rule is None else rule.period
 
@@ -81,12 +81,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _most_specific(self.keep_last, branch)
 
     def keep_last_of(self, branch: str) -> int:
-        """How many of the branch's newest commits stay whatever their age; 0 where no such rule matches."""
+        """Return how many of the branch's newest commits stay whatever their age; 0 where no such rule matches."""
         rule = self.pin_of(branch)
         return 0 if rule is None else rule.commits
 
     def uncommitted_since_ms(self, now_ms: int) -> int | None:
-        """What was uploaded at or after this instant is in no plan for uncommitted data. None: age does not count."""
+        """Return the instant from which uploads are in no plan for uncommitted data. None: age does not count."""
         age = self.uncommitted_min_age
         return None if age is None else parse_duration(age).before_ms(now_ms)
 

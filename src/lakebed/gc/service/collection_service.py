@@ -231,8 +231,9 @@ class CollectionService:
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
-        """Whether an apply of this plan may begin, asked before it stops another or writes anything. Grants nothing by
-        itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`, that is noted.
+        """Succeed if an apply of this plan may begin; the collector asks before it stops another or writes anything.
+        Grants nothing by itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`,
+        that is noted.
 
         Raises:
             RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
@@ -383,7 +384,7 @@ class CollectionService:
         return view(run_id, record, expiring=len(await self._versions.retired.expiring(run_id)))
 
     async def why(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
-        """What keeps an object, and until when, or which run took it. See `Why.ask`."""
+        """Find what keeps an object, and until when, or which run took it. See `Why.ask`."""
         return await self._why.ask(address=address, ref=ref, path=path)
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:

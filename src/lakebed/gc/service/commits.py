@@ -40,7 +40,9 @@ PART_ROWS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was read in one pass. `refs` are (kind, name, commit, state); `late` were swept after staging was read."""
+    """Hold what was read in one pass. `refs` are (kind, name, commit, state); `late` were swept
+    after staging was read.
+    """
 
     refs: list[tuple[str, str, CommitId, str]]
     commits: CommitColumns
@@ -71,7 +73,7 @@ class Snapshot:
             yield pa.table(columns, schema=schema)
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
-        """What the rules keep; and what a branch or intent names, or a tag where tags pin, being made or not.
+        """Return what the rules keep; and what a branch or intent names, or a tag where tags pin, being made or not.
 
         Raises:
             BrokenHistory: a commit that something names was not among those read.
@@ -111,7 +113,7 @@ class Snapshot:
         return [(CommitId(ids[row].as_py()), MetarangeId(texts(trees.slice(row, 1))[0].as_py())) for row in swept]
 
     def there(self) -> pa.Array:
-        """Of each commit, whether it was not swept."""
+        """Return of each commit whether it was not swept."""
         return pc.invert(pc.is_in(self.commits.column("id"), value_set=packed(sorted(self.swept))))
 
     def _rows(self, ids: pa.Array, *kinds: str) -> dict[str, int]:

@@ -157,7 +157,7 @@ class DeferredRun:
 
 
 class DeferredRuns:
-    """What deferred runs hold, for who restores it or asks for it."""
+    """Read what deferred runs hold, for a restore or a question."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions

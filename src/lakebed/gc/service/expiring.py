@@ -169,7 +169,7 @@ class Expiring:
         )
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
-        """What the rules keep as things are now. The rules are read after everything else."""
+        """Return what the rules keep as things are now. The rules are read after everything else."""
         current = await self._rules.read()
         if current.rules is None or str(current.version) != record.rules_version:
             await self._runs.move(run_id, RunState.ENDED)
@@ -217,12 +217,12 @@ class Expiring:
         await self._runs.note_swept(run_id)
 
     async def drop_expiring(self, run_id: RunId) -> None:
-        """For a run that neither expires nor sweeps any more. What it swept has records of its own."""
+        """Empty the list of a run that neither expires nor sweeps any more. What it swept has records of its own."""
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)))
 
     async def drop_lists(self, *, old_age_ms: int) -> None:
-        """What runs that have finished left of their lists. Somebody who slept since before his run was abandoned may
-        write to it once more: so it is looked at again until the run began `old_age_ms` ago.
+        """Drop what runs that have finished left of their lists. A collector that slept since before its run was
+        abandoned may write to it once more, so a list is looked at again until the run began `old_age_ms` ago.
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():

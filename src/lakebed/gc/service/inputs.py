@@ -184,5 +184,5 @@ def _swept_name(attempt: str) -> str:
 
 
 def digest_of_pages(before: str, manifest: Manifest) -> str:
-    """Of a page and all pages before it, from the digest of those (none: an empty string)."""
+    """Digest a page and all pages before it, from the digest of those (none: an empty string)."""
     return hashlib.sha256(f"{before} {manifest.digest()}".encode()).hexdigest()

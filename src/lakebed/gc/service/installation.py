@@ -60,7 +60,7 @@ class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MarkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a mark's file, for people: when it was made, and by whom if somebody chose this installation."""
+    """Hold what a mark's file says for people: when it was made, and by whom if a person chose this installation."""
 
     made_ms: int
     adopted_by: str = ""

@@ -124,7 +124,7 @@ class JobBook:
         return [await self._shown(job) for job in reversed(found)]
 
     async def ask_to_stop(self, job_id: str) -> JobView:
-        """Whoever runs it stops it at its next beat. Nothing happens to one that has ended.
+        """Ask the process that runs the job to stop it at its next beat. Nothing happens to one that has ended.
 
         Raises:
             JobNotFound: there is none.

@@ -112,8 +112,9 @@ class MetadataRuns:
         return alive
 
     async def _end_planned(self, run_id: RunId) -> bool:
-        """Whether nobody works on this run any more, nor will. A run without a record was planned, and may be about to
-        be published: whoever does that looks whether it was retired, after its record is there."""
+        """Return whether no process works on this run any more, nor will. A run without a record was planned, and may
+        be about to be published: its publisher looks whether it was retired, after its record is there.
+        """
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is RunState.MARKED:

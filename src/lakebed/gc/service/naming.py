@@ -69,8 +69,9 @@ Named = tuple[str, str]
 
 
 class Work(NamedTuple):
-    """What a search has done since it last said so: files read, or as much work as that; and trees, branches or ledger
-    files that it is through with."""
+    """Count what a search has done since it last reported: files read, or as much work as that; and trees, branches or
+    ledger files that it is through with.
+    """
 
     files: int
     through: int
@@ -87,12 +88,12 @@ class Wanted:
             self._sequences.setdefault(slice_, set()).add(sequence)
 
     def is_in(self, summary: SliceSummary) -> bool:
-        """Whether a range of this summary names one by its numbers."""
+        """Return whether a range of this summary names one by its numbers."""
         found = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
         return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in found)
 
     def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
-        """Which of these entries may name one: those with its numbers, and all that are foreign."""
+        """Return which of these entries may name one: those with its numbers, and all that are foreign."""
         found = slices == FOREIGN_SLICE
         for slice_, wanted in self._sequences.items():
             found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
@@ -125,7 +126,7 @@ class Search:
     async def addresses_at(
         self, path: bytes, metaranges: Sequence[MetarangeId], found: dict[str, None]
     ) -> AsyncIterator[Work]:
-        """What the entries of this path have for addresses, each once, those of the first metarange first."""
+        """Return the addresses that entries of this path have, each once, those of the first metarange first."""
         looked: set[RangeId] = set()
         async for _, infos in self._metaranges(metaranges):
             at_path = [info for info in infos if info.min_key <= path <= info.max_key and info.id not in looked]
@@ -140,7 +141,7 @@ class Search:
     async def committed(
         self, wanted: Wanted, metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
     ) -> AsyncIterator[Work]:
-        """Which of these metaranges name what is wanted, and where."""
+        """Find which of these metaranges name what is wanted, and where."""
         hits: dict[RangeId, list[Named]] = {}
         async for id_, infos in self._metaranges(metaranges):
             fresh = [info for info in infos if info.id not in hits]
@@ -156,7 +157,9 @@ class Search:
     async def files(
         self, names: Collection[str], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
     ) -> AsyncIterator[Work]:
-        """Which of these metaranges lie in one of these files, or have a range that does. There is no path to it."""
+        """Find which of these metaranges lie in one of these files, or have a range that does.
+        There is no path to it.
+        """
         async for id_, infos in self._metaranges(metaranges):
             files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
             if not files.isdisjoint(names):

@@ -80,7 +80,7 @@ async def is_missing(versions: Versions, key: str) -> bool:
 
 
 def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozenset[CommitId]) -> set[CommitId]:
-    """Which of the wanted commits these heads lead to."""
+    """Return which of the wanted commits these heads lead to."""
     ids, parents = commits.column("id"), commits.column("parents")
     ends = parents.offsets.to_numpy()
     above = _rows(ids, parents.values)
@@ -96,5 +96,5 @@ def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozen
 
 
 def _rows(ids: pa.Array, names: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each of these commits is; -1: nowhere."""
+    """Return where each of these commits is; -1: nowhere."""
     return np.asarray(pc.fill_null(pc.index_in(names, value_set=ids), -1).to_numpy()).astype(np.int64)

@@ -53,7 +53,7 @@ class Phase(StrEnum):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a reading goes on.
+    """Say where a reading goes on.
 
     `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
     `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
@@ -77,7 +77,7 @@ def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class ReadPage:
-    """What one page wrote, where to go on (None: at the end), and then the manifest of all pages."""
+    """Say what one page wrote, where to go on (None: at the end), and then the manifest of all pages."""
 
     manifest: Manifest
     cursor: Cursor | None

@@ -70,7 +70,7 @@ class Restorable:
         self._deferred = DeferredRuns(versions)
 
     def begin(self, body: Restore, restore: str) -> Place:
-        """Where a request of this name begins."""
+        """Return where a request of this name begins."""
         if body.run_id:
             return Place(run_id=check_run_id(body.run_id), restore=restore)
         return Place(run_id="", restore=restore, is_lost=not body.path)
@@ -130,7 +130,7 @@ class Restorable:
         return None if place.has_found else replace(place, is_lost=True)
 
     async def _tell(self, body: Restore, place: Place) -> Place:
-        """Where to go on looking for what the ledger knows, the latest files first.
+        """Return where to go on looking for what the ledger knows, the latest files first.
 
         Raises:
             NotRestorable: this is what it knows.
@@ -148,8 +148,9 @@ class Restorable:
 
 
 def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]], int | None]:
-    """Of a part's rows, from this one on, those that are asked for, as many as fit into a page; and the row to go on
-    with, None at the part's end."""
+    """Return those of a part's rows, from this one on, that are asked for, as many as fit into a page; and the row to
+    go on with, None at the part's end.
+    """
     places = pc.indices_nonzero(named(rows, path))
     places = places.filter(pc.greater_equal(places, start)).slice(0, PAGE_OBJECTS)
     page = _first_of(rows.take(places).to_pylist())
@@ -172,7 +173,9 @@ def _said(row: dict[str, Any]) -> str:
 
 
 def named(rows: pa.Table, path: str) -> pa.ChunkedArray:
-    """Which rows are of this path, of a path below it if it ends with a slash, or of this address. Empty: all are."""
+    """Return which rows are of this path, of a path below it if it ends with a slash, or of this address. Empty: all
+    are.
+    """
     if not path:
         return pc.is_valid(rows["address"])
     if path.endswith("/"):

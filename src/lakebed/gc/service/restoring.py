@@ -62,7 +62,9 @@ _OCCUPIED: Final = "another object is there"
 
 
 class RestoreDiffers(Corrupt):
-    """What was read back is not the object, or that is not what the run's table says. Nothing was staged."""
+    """The bytes that were read back are not the object, or that is not what the run's table says.
+    Nothing was staged.
+    """
 
 
 Refusal = Callable[[str, str], str]
@@ -88,7 +90,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """What came of a row: an outcome, or what is wrong. `bytes` more are restored than before."""
+    """Say what came of a row: an outcome, or what is wrong. `bytes` more are restored than before."""
 
     row: Row
     target: str
@@ -172,7 +174,7 @@ class Restoring:
     async def _restore_versions(
         self, body: Restore, branch: str, rows: Sequence[Row], target: str, restore: str
     ) -> list[Deed]:
-        """Of one path: the older ones only where the newest could not be restored."""
+        """Restore versions of one path: the older ones only where the newest could not be restored."""
         deeds: list[Deed] = []
         for row in sorted(rows, key=_newness_of, reverse=True):
             if any(isinstance(deed.outcome, RestoreOutcome) for deed in deeds):
@@ -232,7 +234,7 @@ class Restoring:
             return None
 
     async def _is_same(self, entry: Entry, source: str) -> bool:
-        """Whether these are just those bytes: an earlier restore put them there, or they never were replaced."""
+        """Return whether these are just those bytes: an earlier restore put them there, or they never were replaced."""
         if (await self._objectstore.stat(source)).size_bytes != entry.size_bytes:
             return False
         return (await self._read(source)).md5 == entry.checksum
@@ -306,13 +308,17 @@ def _newness_of(row: Row) -> tuple[int, int, int, str, str]:
 
 
 def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, str]:
-    """Of two versions of a path the greater was seen later; seen at once, or nobody knows when, uploaded later."""
+    """Return a value that is greater for the version of a path that was seen later; seen at once, or at an unknown
+    time, that was uploaded later.
+    """
     slice_, sequence = parse_address(address) or (_OLDEST_SLICE, 0)
     return seen_ms, -slice_, sequence, run, address
 
 
 def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
-    """Which version of the path it is, if a restore staged it there. A copy from another path is none of this one's."""
+    """Return which version of the path it is, if a restore staged it there. A copy from another path is none of this
+    one's.
+    """
     try:
         version = msgspec.json.decode(entry.metadata.get(RESTORED_FROM, ""), type=RestoredFrom)
     except msgspec.MsgspecError:

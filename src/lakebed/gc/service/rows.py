@@ -110,7 +110,7 @@ def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
 
 
 def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -> pa.Array:
-    """What `format_address` gives for each, and the text itself where the address is foreign."""
+    """Return what `format_address` gives for each, and the text itself where the address is foreign."""
     foreign_rows = np.flatnonzero(slices == FOREIGN_SLICE)
     if not len(foreign_rows):
         return _own_texts(slices, sequences)

@@ -229,8 +229,9 @@ class RunBook:
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
-    """Whether to fence what was begun then: safe at any time, so a date far ahead of this clock counts as old. It
-    would stay for ever otherwise."""
+    """Return whether to fence what was begun then: safe at any time, so a date far ahead of this clock counts as old.
+    It would stay for ever otherwise.
+    """
     return abs(now_ms - then_ms) >= age_ms
 
 

@@ -76,7 +76,7 @@ class NoQuestion(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What was read once for all objects of an answer."""
+    """Hold what was read once for all objects of an answer."""
 
     snapshot: Snapshot
     ancestry: Ancestry
@@ -87,7 +87,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Found:
-    """What a search puts together, of all objects of an answer."""
+    """Hold what a search puts together, of all objects of an answer."""
 
     committed: dict[MetarangeId, list[Named]] = field(default_factory=dict)
     uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class Why:
     async def steps(
         self, *, address: str = "", ref: str = "", path: str = ""
     ) -> AsyncGenerator[WhyProgress | WhyAnswer, None]:
-        """How far the search is, after each step of about PARALLEL files; then the answer. By an address, relative or
-        absolute; or by a ref and a path.
+        """Yield how far the search is, after each step of about PARALLEL files; then the answer. By an address,
+        relative or absolute; or by a ref and a path.
 
         A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
         history and in the ledger.
@@ -162,7 +162,8 @@ class Why:
         )
 
     async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
-        """What is to be searched, the newest first; and the address at the ref, if that is asked for and there is one.
+        """Return what is to be searched, the newest first; and the address at the ref, if that is asked for and there
+        is one.
 
         Nothing else of the commits is held while the search lasts: there may be a million.
         """
@@ -207,7 +208,7 @@ class Why:
         )
 
     async def _expiring(self) -> dict[CommitId, str]:
-        """What runs are about to take."""
+        """Return what runs are about to take."""
         found: dict[CommitId, str] = {}
         for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
@@ -349,7 +350,7 @@ class Why:
 
 
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
-    """Which rows are of these addresses, or of this path if there is one."""
+    """Return which rows are of these addresses, or of this path if there is one."""
     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
     return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
 
@@ -384,7 +385,7 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
 
 
 def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
-    """Those of commits that were not swept, each once, the newest first."""
+    """Return the metaranges of commits that were not swept, each once, the newest first."""
     there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
     return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
 

@@ -33,7 +33,7 @@ NO_BRANCH = ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit says of one path. `address` is as entries have it, relative or absolute."""
+    """Hold what a commit says of one path. `address` is as entries have it, relative or absolute."""
 
     path: str
     address: str
