@@ -84,5 +84,5 @@ def test_a_folder_that_others_may_write_into_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
 
-    with pytest.raises(UnsafeFolder, match="nobody else"):
+    with pytest.raises(UnsafeFolder, match="no other user"):
         class_archive(java(tmp_path / "java", 17), folder)

@@ -63,7 +63,7 @@ def serve(
     def ready(url: str) -> None:
         words = f"serving {data} at {url}" + "".join(f", S3 at {s3_url}" for s3_url in s3_urls)
         session.done(words, endpoint=url, data=str(data.absolute()), **({"s3": s3_urls[0]} if s3_urls else {}))
-        # Whoever started us may wait for this line.
+        # The program that started us may wait for this line.
         typer.get_text_stream("stdout").flush()
 
     log = LogOptions(level=log_level.value, format=log_format.value)

@@ -170,7 +170,7 @@ class Session:
 def connect(settings: Settings, *, attempts: int = 3, timeout_s: float = 60.0) -> Client:
     """A client, without credentials where either half is missing: some calls need none.
 
-    Somebody waits: a server that is not there is given up within a second.
+    A person waits: give up within a second on a server that is not there.
     """
     from lakebed.client import Client, Credentials, Retries
 

@@ -77,8 +77,8 @@ from .status import (
     ended_without_deleting,
     go_on_command,
     list_runs,
+    reporting_where,
     run_status_of,
-    telling_where,
 )
 from .tables import GARBAGE, LEDGER
 from .verdicts import read_rows
@@ -207,7 +207,7 @@ class Collector:
         request.check()
         run_id = request.run_id
         command = go_on_command(self.repository, run_id)
-        with telling_where(run_id, lambda: self.run_status(run_id), command, self.progress):
+        with reporting_where(run_id, lambda: self.run_status(run_id), command, self.progress):
             window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
@@ -268,7 +268,7 @@ class Collector:
             )
 
         left: list[str] = []
-        unfinished = self._unfinished_or_told(left)
+        unfinished = self._unfinished_or_left(left)
         yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
         for kind in _kinds(request):
             try:
@@ -282,7 +282,7 @@ class Collector:
         if left:
             raise NotFinished("; ".join(left))
 
-    def _unfinished_or_told(self, left: list[str]) -> list[UnfinishedRun]:
+    def _unfinished_or_left(self, left: list[str]) -> list[UnfinishedRun]:
         """Return none where they cannot be read: plans and applies look for them again."""
         try:
             return self.unfinished()
@@ -477,7 +477,7 @@ class Collector:
         return finish(self._service().run(check_run_id(run_id)))
 
     def unfinished(self) -> list[UnfinishedRun]:
-        """Runs whose deletes may have begun and that have not ended. Somebody may be applying one just now."""
+        """Runs whose deletes may have begun and that have not ended. Another process may be applying one just now."""
         with Files(self._lake()) as files:
             views = self.runs()
             return files.act(lambda store: unfinished_runs(store, LiveTasks(), views))

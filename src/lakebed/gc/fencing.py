@@ -3,11 +3,11 @@
     _lakefs/retention/gc/applying/<12 digits>.json
 
 An apply *claims* the next number: a file that only one can make. It may go on for as long as no higher number is
-there, and looks before each step and each part of a plan. So an apply that died holds up nobody, however it died; one
+there, and looks before each step and each part of a plan. So an apply that died holds up no other, however it died; one
 that is overtaken stops at its next look, and what it did is in the ledger. What two of them might still delete in that
 moment is what both of their plans hold, and deleting twice is deleting once: safety does not rest on this, order does.
 
-A number that a billion applies would have to come before is nobody's: such a file is unknown, and stops no apply.
+A number that a billion applies would have to come before is no claim: such a file is unknown, and stops no apply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknow
 
 APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
 ATTEMPTS_MAX: Final = 100
-"""So many applies that begin between our listing and our file are none: the store does not list what is there."""
+"""If this many applies begin between our listing and our file, the store does not list what is there."""
 
 NUMBERS_MAX: Final = 10**9
 CLAIM_KEY: Final = rf"{APPLYING_PREFIX}000\d{{9}}\.json"
@@ -52,10 +52,10 @@ class Fence:
     key: str
 
     async def check(self, store: ObjectStore) -> None:
-        """One listing, which is empty unless somebody overtook us.
+        """Check with one listing, which is empty unless another apply overtook us.
 
         Raises:
-            Overtaken: somebody did.
+            Overtaken: another apply did.
         """
         newer = await _claims(store, after=self.key)
         if newer:
@@ -71,7 +71,7 @@ async def claim(store: ObjectStore, clock: Clock, run_id: str) -> tuple[Fence, l
     """From now on every other apply of the repository stops; and the files of those before, which may be removed.
 
     Raises:
-        Overtaken: others began without end, or somebody left the last number there is.
+        Overtaken: others began without end, or the last number there is has been taken.
     """
     data = msgspec.json.encode(Claim(run_id=run_id, started_ms=clock.now_ms()))
     for _ in range(ATTEMPTS_MAX):
@@ -89,7 +89,7 @@ async def claim(store: ObjectStore, clock: Clock, run_id: str) -> tuple[Fence, l
 
 
 async def _claims(store: ObjectStore, *, after: str = "") -> list[str]:
-    """In order of number. A file of somebody else's that lies there is none."""
+    """Return the claims in order of number. A file that no apply wrote is none."""
     found = [stat.key async for page in store.list(APPLYING_PREFIX, start_after=after) for stat in page]
     return [key for key in found if _CLAIM.fullmatch(key)]
 

@@ -13,7 +13,7 @@ far it came in that state.
 
 1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing
 2. claim: applies that began before stop at their next look
-3. write down how the run is carried out, for whoever has to go on with it (resume.py)
+3. write down how the run is carried out, for an apply that has to go on with it (resume.py)
 4. clear: a kind that publishes does so, looks again, and writes what is left as a second table (kinds/)
 5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
    asks again, for only this answer says that the commits are given up for ever
@@ -139,7 +139,7 @@ async def apply(
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):
         return await _report_of_deferred(context, plan, view)
-    # One that was deferred was looked at then, and whoever began since looked for it.
+    # One that was deferred was looked at then, and an apply that began since looked for it.
     is_new = view is None or view.until_ms is None
     if is_new:
         await check_window(context, plan, asked)
@@ -148,7 +148,7 @@ async def apply(
     fence, outdated = await claim(context.store, context.ports.clock, run_id)
     await remove_files(context.engine, outdated)
     if is_new:
-        # Again, for another may have begun meanwhile; whoever begins now overtakes this one.
+        # Again, for another may have begun meanwhile; one that begins now overtakes this one.
         await check_window(context, plan, asked)
         await check_beside(context, await context.service.runs(), plan, asked)
     wanted = await begin(context, plan, asked)
@@ -270,7 +270,7 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
             lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
         )
         listed = encode_deferred(Deferred(run_id=plan.run_id, kind=plan.kind, garbage=garbage))
-        # Whoever began since looks later than we did: his list is the one to keep.
+        # An apply that began since looks later than we did: its list is the one to keep.
         await fence.check(context.store)
         await context.store.put(purge_path(plan.kind, plan.run_id), listed)
     return msgspec.structs.replace(cleared, garbage=decode_deferred(listed, plan.run_id).garbage)

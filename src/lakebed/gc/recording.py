@@ -1,6 +1,6 @@
 """The ledger as a sweep writes it: a file for each part of a plan, a row for each object, and what rows add up to.
 
-All files of a run lie under the date on which its first sweep began, so that whoever goes on finds what is done:
+All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds what is done:
 
     date=<date>/<run>-part-…            what became of the part's objects: deleted, kept, failed
 
@@ -85,12 +85,12 @@ def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: i
     errors, states = pa.repeat("", count), pa.repeat(LedgerState.DELETED.value, count)
     if outcomes.errors or outcomes.states:
         addresses: Sequence[str] = objects["address"].to_pylist()
-        said = [outcomes.errors.get(key, "") for key in addresses]
+        messages = [outcomes.errors.get(key, "") for key in addresses]
         what = [
             LedgerState.FAILED.value if error else outcomes.states.get(key, LedgerState.DELETED).value
-            for key, error in zip(addresses, said, strict=True)
+            for key, error in zip(addresses, messages, strict=True)
         ]
-        errors, states = pa.array(said, pa.string()), pa.array(what, pa.string())
+        errors, states = pa.array(messages, pa.string()), pa.array(what, pa.string())
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id), count),
         "address": objects["address"],

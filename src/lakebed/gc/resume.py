@@ -3,16 +3,16 @@
 An apply may die, leave objects that could not be deleted, or defer its deletes. Until the run has ended, what its
 table of garbage holds is its own, and no other run takes it. So
 
-- how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and whoever goes on
-  with the run does as it says;
+- how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and an apply that
+  goes on with the run does as it says;
 - a run of uncommitted data counts what such a run holds as named, for commits that were swept name nothing any more;
 - of two runs of one kind with plans made side by side, both may hold an object: where one of them keeps objects for a
   window, the other is refused.
 
 A deferred run is not unfinished: it waits for the end of its window.
 
-What a run may delete is bound to its record by a digest. A table that is not that one, or cannot be read, stops whoever
-asks: it may hold anything.
+What a run may delete is bound to its record by a digest. A table that is not that one, or cannot be read, stops every
+run that asks: it may hold anything.
 
 A nightly `run` begins with such runs, each in the way it was begun (`finish_each`). One that cannot be finished stops
 only what may not be planned beside it, and is reported at the end as an error.
@@ -283,7 +283,7 @@ async def held_tables(
         if view.state in may_hold and view.plan and view.kind.takes_objects and view.run_id not in over_before
     ]
     begun = await _all_begun(context.store, context.ports.tasks, views)
-    # A plan that nobody began to apply holds nothing, also where a collection of metadata took it.
+    # A plan that no apply began holds nothing, also where a collection of metadata took it.
     held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
     return {view.run_id: await garbage_of(context.store, view) for view in held}
 

@@ -66,7 +66,7 @@ credentials of the object store that they use."""
 
 
 class SparkDidNotStart(Unavailable):
-    """The JVM ended before it could be talked to. The message holds the end of what it said."""
+    """The JVM ended before it could be talked to. The message holds the end of its output."""
 
 
 class SessionRunning(Invalid):
@@ -74,7 +74,7 @@ class SessionRunning(Invalid):
 
 
 class BadSessionOptions(Invalid):
-    """A setting of the session that nobody can have meant."""
+    """A setting of the session is invalid: the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

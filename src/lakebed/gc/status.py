@@ -212,8 +212,10 @@ def go_on_command(repository: str, run_id: str) -> str:
 
 
 @contextlib.contextmanager
-def telling_where(run_id: str, run_status: Callable[[], RunStatus], command: str, progress: Progress) -> Iterator[None]:
-    """Around an apply: if somebody stops it, or nobody answers, say how far it came and what goes on with it."""
+def reporting_where(
+    run_id: str, run_status: Callable[[], RunStatus], command: str, progress: Progress
+) -> Iterator[None]:
+    """Say how far an apply came and what goes on with it, if it is stopped or no server answers."""
     try:
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):

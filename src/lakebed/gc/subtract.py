@@ -115,14 +115,14 @@ def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> pa.Array | None:
-    """For each of the kept objects its path, empty where its candidate tells none. None where no candidate does."""
-    told = pc.list_value_length(candidates["paths"])
-    if not pc.any(pc.greater(told, 0), min_count=0).as_py():
+    """For each of the kept objects its path, empty where its candidate has none. None where no candidate does."""
+    named = pc.list_value_length(candidates["paths"])
+    if not pc.any(pc.greater(named, 0), min_count=0).as_py():
         return None
-    whole = pc.equal(told, pa.array(counts))
-    if not pc.all(pc.or_(whole, pc.equal(told, 0))).as_py():
+    whole = pc.equal(named, pa.array(counts))
+    if not pc.all(pc.or_(whole, pc.equal(named, 0))).as_py():
         raise BadInput("candidates: paths do not run in parallel with the addresses", column="paths")
-    has = np.repeat(pc.greater(told, 0).to_numpy(), counts)
+    has = np.repeat(pc.greater(named, 0).to_numpy(), counts)
     places = pa.array(np.cumsum(has)[kept] - 1, mask=~has[kept])
     return pc.fill_null(_strings(candidates, "paths").take(places), "")
 

@@ -9,11 +9,11 @@ A key that could not be deleted is counted as failed, whatever the reason; nothi
 hold, and never a key outside `data/`; of a plan of metadata, never one that is not the file of
 a range, a metarange or a run; of one of an old layout, never one in a slice, below `_lakefs/` or in a namespace inside.
 
-Keys that are no address of a slice are not ours, and whoever wrote one may have written it again since the plan, or
+Keys that are no address of a slice are not ours, and their writer may have written one again since the plan, or
 since it was committed. So each is looked at first, a request a key, and what is not the plan's is kept: not failed, for
 it is no garbage now. Of an old layout that is one of another size or date than was listed; of a plan of committed data,
 one of another size than the entry says, or younger. Between that look and the delete lies the time that a batch takes;
-who writes there just then loses what he wrote, so nobody should (docs/guide/retention.md).
+a tool that writes there just then loses what it wrote, so none should (docs/guide/retention.md).
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def _of_handoff(table: protocol.Table) -> pa.Schema:
 def check_whole(rows: pa.Table, what: str) -> None:
     """
     Raises:
-        BadInput: a null where no table has one: whoever made the rows is broken. `what` is what the error calls them.
+        BadInput: a null where no table has one: the code that made the rows is broken. `what` is what the error calls
+        them.
     """
     for name in rows.column_names:
         column = rows[name]

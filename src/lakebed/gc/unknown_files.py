@@ -1,7 +1,7 @@
-"""Files and folders that nobody of ours made: reported by every plan, deleted by none, in nobody's way.
+"""Find files and folders that Lakebed did not write: every plan reports them, none deletes them.
 
 A folder of ranges may hold a colleague's backup, a run folder an editor's lock file, the root of the namespace what
-somebody put beside a repository. Readers go by manifests and ids, never by listing a folder, so such a file is in no
+a user put beside a repository. Readers go by manifests and ids, never by listing a folder, so such a file is in no
 input; and what a sweep may delete goes by name, so it is in no plan either.
 """
 

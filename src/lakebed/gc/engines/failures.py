@@ -1,8 +1,8 @@
-"""What goes wrong in Spark, told on the driver as what it is.
+"""Raise on the driver what went wrong in Spark.
 
 Spark hands an exception of a Python worker on as text: a traceback, inside a traceback of the JVM. Here the error of a
-task is given a mark before it leaves (`marked`), and found again on the driver (`told`), so that a corrupt range is a
-`Corrupt` error whose message names the range, in a job as in a plain function.
+task is given a mark before it leaves (`marked`), and found again on the driver (`translated`), so that a corrupt range
+is a `Corrupt` error whose message names the range, in a job as in a plain function.
 
 An error of Spark that nothing here foresaw becomes one line for who waits (`unforeseen`), and a file with the whole of
 it. The line that helps is the last error of the innermost trace, mostly that of the worker.
@@ -53,7 +53,7 @@ def marked() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Around a job, on the driver.
 
     Raises:
@@ -80,7 +80,9 @@ LINE_MAX: Final = 300
 
 
 class SparkFailed(LakebedError):
-    """Spark ended a job for a reason that this program did not give. `log` is the file with all that it said."""
+    """Spark ended a job for a reason that this program did not give. `log` is the file with the
+    whole of its message.
+    """
 
 
 @contextlib.contextmanager

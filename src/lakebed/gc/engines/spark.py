@@ -20,7 +20,7 @@ from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
 
 from .engine import DeletingWork, Effort, Engine, Task, Work
-from .failures import marked, told
+from .failures import marked, translated
 from .local import LocalEngine
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class SparkEngine:
         if self._spark is None:
             self._spark = self._session()
         run = in_tasks(self._lake, work, out, counts_rows=True)
-        with told():
+        with translated():
             answer = spread(self._spark, rows, tasks=self._tasks).mapInArrow(run, schema_of(_counted(out)))
             found: pa.Table = answer.toArrow()
         is_count = found[_DEALT].is_valid()

@@ -6,7 +6,7 @@ Nothing of ours writes there. Uploads and links go to slices, and an address ins
 by a commit, a cell or a copy's record. Listed first and then read in the order of every run of uncommitted data, what
 none of them names is garbage to us.
 
-But whether it is garbage to others, nobody can know: the tool that wrote it may be about to import it. So here, and
+Whether it is garbage to others, Lakebed cannot know: the tool that wrote it may be about to import it. So here, and
 nowhere else, clocks decide: what was written within the age asked for stays, by the earlier of the server's clock and
 the object store's, which dated the objects. And unlike an address of ours such a key may be written again, so the sweep
 looks once more at each (sweep.py). Keys are compared as text (bucketed.py).

@@ -204,7 +204,7 @@ def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
 
 
 def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptions) -> Slices:
-    """The closed slices that no run listed yet. Slices are told apart by name: their order says nothing of age."""
+    """Return the closed slices that no run listed yet. Slices differ by name: their order says nothing of age."""
     closed = np.array(slice_numbers(run.closed_slices), np.int64)
     if base is not None:
         closed = np.setdiff1d(closed, base.slices)

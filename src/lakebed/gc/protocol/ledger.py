@@ -24,7 +24,7 @@ from .tables import LEDGER
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 GROUP_ROWS: Final = 1 << 14
-"""A server that looks for one row decodes so many at a time: in about 5 ms, where the whole of a part takes 80."""
+"""Rows that a server decodes at a time to find one: in about 5 ms, where the whole of a part takes 80."""
 
 
 class LedgerState(enum.StrEnum):

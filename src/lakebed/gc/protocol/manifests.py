@@ -1,9 +1,9 @@
 """Manifests: what an input consists of, so that a reader knows when something is missing. Fail closed.
 
 An input is a folder of Parquet parts. Its manifest names every part with rows, bytes and SHA-256, and the table and
-version they follow. Whoever deletes on the word of an input must hold a manifest of it and check each part against it:
-a missing part of a *live* set would read as "nobody names these objects". So no function here returns less than all;
-each names what is wrong (missing, short, unreadable, unknown) and raises.
+version they follow. A collector that deletes on the word of an input must hold a manifest of it and check each part
+against it: a missing part of a *live* set would read as "nothing names these objects". So no function here returns less
+than all; each names what is wrong (missing, short, unreadable, unknown) and raises.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def encode_part(table: Table, data: pa.Table, *, group_rows: int = 1 << 17) -> bytes:
-    """A Parquet file of these rows, so many in a row group. `data` must have exactly the declared columns, in order and
-    type."""
+    """Return a Parquet file of these rows, `group_rows` in a row group. `data` must have exactly the declared columns,
+    in order and type.
+    """
     assert data.schema.names == list(table.names()), (data.schema.names, table.name)
     buffer = io.BytesIO()
     rows, dictionaries = data.cast(arrow_schema(table)), _dictionaries(table)

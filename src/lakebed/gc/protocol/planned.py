@@ -76,7 +76,7 @@ def garbage_rows(rows: pa.Table) -> list[GarbageObject]:
 
 ROWS_SHOWN: Final = 1000
 NAMES_SHOWN: Final = 1000
-"""How many names of a way are told apart; the smallest beyond that are summed under `…`."""
+"""At most this many names of a way are shown; the smallest beyond that are summed under `…`."""
 _SHOWN: Final = ("address", "size_bytes", "reason", "rule", "last_seen_at", "path")
 
 

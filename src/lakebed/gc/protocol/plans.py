@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `unknown_files` are some of `unknown_files_count` keys and folders (which end with /) of others.
 
-    `what_if`: it was made by rules that nobody had saved, and has no version of them.
+    `what_if`: it was made by rules that were not saved, and has no version of them.
 
     `open_slices` were not closed when the run began: what lies in them is left to a later run.
 

@@ -1,4 +1,4 @@
-"""Retention rules as the server and whoever sets them exchange them (JSON), beside the contract's form in days.
+"""Retention rules as the server and its clients exchange them (JSON), beside the contract's form in days.
 
 Routes, below `/api/v1/repositories/{repository}/gc/rules`:
 
@@ -19,7 +19,7 @@ from lakebed.gc.rules import Rules
 
 
 class RulesVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """`rules` None: none count from this version on. `changed_by` is a user's id, empty where nobody signed in."""
+    """`rules` None: none count from this version on. `changed_by` is a user's id, empty where no user signed in."""
 
     version: int
     rules: Rules | None

@@ -271,7 +271,7 @@ class Service:
             if page.answer is not None:
                 return page.answer
             if page.continuation_token is None:
-                raise UnknownAnswer("the server neither answered why, nor said how to go on")
+                raise UnknownAnswer("the server neither answered why, nor how to go on")
             if page.progress is not None:
                 progress(page.progress)
             token = page.continuation_token

@@ -36,7 +36,7 @@ _CYCLE_MONTHS: Final = 4_800
 
 
 class InvalidDuration(Invalid):
-    """Not a duration, or one that nobody can have meant."""
+    """The text is no duration, or one beyond the bounds."""
 
 
 @dataclass(frozen=True, slots=True)

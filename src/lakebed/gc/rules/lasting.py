@@ -5,7 +5,7 @@ the child's date says since when it is no head any more (history.py). So of all 
 name an object one date counts: the latest of theirs and of their children's. It stays for the period after that date,
 and goes at the first run beyond. Everything else (a head, a pin, a tag, an intent) keeps it for as long as it is there.
 
-Dates are what the rules of now say, if nobody commits, tags, or changes the rules; a run decides anew. A property test
+Dates are what the rules of now say, if no one commits, tags, or changes the rules; a run decides anew. A property test
 holds this equal to `kept_commits` at every instant.
 """
 

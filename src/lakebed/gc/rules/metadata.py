@@ -1,13 +1,13 @@
-"""Which files of a repository's own nobody needs: range and metarange files that no commit names, folders of old runs.
+"""Decide which of a repository's own files may go: range and metarange files that no commit names, folders of old runs.
 
-A commit whose data was swept names nothing, and so does one that nobody can ever publish; every other commit record,
+A commit whose data was swept names nothing, and so does one that can never be published; every other commit record,
 published or not, keeps its metarange and the ranges in it. A young file stays, for its commit may be on its way: that
-saves somebody the trouble of writing it again under another name, and nothing rests on it (docs/design/protocols.md,
+saves a writer the trouble of writing it again under another name, and nothing rests on it (docs/design/protocols.md,
 "A collection of metadata", is what the safety rests on).
 
-A run's folder holds its inputs, its plan and its report. It may go when nobody works on the run, it is old, and there
-are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger is
-in no run's folder.
+A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
+there are enough newer ones of its kind. What the last runs of uncommitted data saved for the next one stays. The ledger
+is in no run's folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .durations import DAY_MS
 from .history import History
 
 LIVE_STATES = frozenset({"planning", "marking", "expiring", "sweeping"})
-"""Somebody may be at work. A run of uncommitted data that is `marked` is a plan until its deletes begin; one without
+"""A process may be at work. A run of uncommitted data that is `marked` is a plan until its deletes begin; one without
 record may be one."""
 
 

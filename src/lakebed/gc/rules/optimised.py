@@ -1,7 +1,7 @@
 """A run that goes on from what an earlier one saved: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain function.
 
 What may be garbage now is what the earlier run could have taken and did not, in slices that it listed; and what lies in
-slices that nobody has listed yet. All else in listed slices was taken then, or is named by a commit that was there
+slices that no run has listed yet. All else in listed slices was taken then, or is named by a commit that was there
 then. So a run after a small change looks at little, and decides by the same rule as a clean run: of its candidates,
 what neither a commit nor anything uncommitted names now.
 
@@ -9,9 +9,9 @@ Bytes can come to lie in a slice after it was listed, but only at an address han
 upload records are candidates too, read after the closed slices and before the listing: later, one may have expired and
 gone together with the bytes that came meanwhile.
 
-Commits are told apart by id and slices by name; no date and no order decides anything. Commits of the base that were
+Commits differ by id and slices by name; no date and no order decides anything. Commits of the base that were
 swept since keep their objects here. Objects that came to an address after it had expired, or to a slice whose owner had
-been given up, are in nobody's list. A clean run finds all these.
+been given up, are in no list. A clean run finds all these.
 """
 
 from __future__ import annotations

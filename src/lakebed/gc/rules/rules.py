@@ -1,9 +1,9 @@
 """The rules of forgetting: how long a branch's history stays after it has been replaced, and what stays regardless.
 
-A period for the repository, others for branches by pattern, and pins: tags, the last so many commits of a branch. And a
-least age for uncommitted data. What the rules do is docs/design/0004-committed-retention.md (history.py); every pin and
-the least age only ever keep more. No rules at all is not the same as any rule: without rules nothing of the committed
-data is ever collected.
+A period for the repository, others for branches by pattern, and pins: tags, the last commits of a branch by number. And
+a least age for uncommitted data. What the rules do is docs/design/0004-committed-retention.md (history.py); every pin
+and the least age only ever keep more. No rules at all is not the same as any rule: without rules nothing of the
+committed data is ever collected.
 
 For periods and for `keep_last` alike the most specific pattern that matches a branch wins (patterns.py), each by
 itself: a branch may have its period from one pattern and its pin from another. What hangs on no branch follows the
@@ -32,7 +32,7 @@ RULES_MAX: Final = 1_000
 
 
 class InvalidRules(Invalid):
-    """Rules nobody can have meant."""
+    """The rules are invalid: a pattern twice, a bad duration, or too many."""
 
 
 class BranchRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

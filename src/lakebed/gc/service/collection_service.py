@@ -114,7 +114,7 @@ class CollectionService:
         closed slice was handed out before it closed, so none is missed.
 
         Raises:
-            OtherInstallation: there is another one, or was one when somebody looked.
+            OtherInstallation: there is another one, or was one when this one last looked.
         """
         await self._installation.step()
         if body.kind is RunKind.UNCOMMITTED:

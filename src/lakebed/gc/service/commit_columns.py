@@ -2,7 +2,7 @@
 Python.
 
 A repository may have a million. They are read by the page, and no page's records outlive it. An id is a SHA-256, kept
-as its 32 bytes; it is text again where somebody asks for it, or for a part of the rows.
+as its 32 bytes; it is text again where a caller asks for it, or for a part of the rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Every commit record and everything that names one, as tables.
 
 Refs are read before commits, because a commit is written before it is named. Swept records are read before all else: a
-commit that was swept when we began can never be named again, so whoever skips it skips nothing that a later operation
-could bring back.
+commit that was swept when we began can never be named again, so a run that skips it skips nothing that a later
+operation could bring back.
 
-A commit that is orphaned (orphaned.py) is said to be swept: it keeps nothing either, and its files are gone too.
+A commit that is orphaned (orphaned.py) counts as swept: it keeps nothing either, and its files are gone too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Snapshot:
         return pa.table(columns, schema=arrow_schema(REFS))
 
     def commits_tables(self, expiring: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
-        """COMMITS, so many rows at a time: there may be a million. About 1 µs a commit. The date is that from which
+        """Yield COMMITS in batches: there may be a million. About 1 µs a commit. The date is that from which
         retention counts."""
         schema = arrow_schema(COMMITS)
         sets = [packed(sorted(ids)) for ids in (self.swept, expiring)]

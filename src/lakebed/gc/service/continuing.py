@@ -1,10 +1,10 @@
-"""Continuation tokens: where a reading goes on, sealed so that nobody can make one up.
+"""Continuation tokens: where a reading goes on, sealed so that no client can make one up.
 
 A token decides what is not read again, and what is not read is not kept: one that says "at the end" would let a sweep
 take what is staged. So it carries a keyed digest (HMAC-SHA-256) over the run, who reads it, and the cursor. The key is
 the secret in the run's record, made anew for each attempt: a token of another run or attempt is none.
 
-Who reads it: our own collectors, or a client of the contract, who may do less. So nobody goes on, through the
+Who reads it: our own collectors, or a client of the contract, who may do less. So no client goes on, through the
 contract's route, with a run that was not begun there.
 
 A restore has no run of its own, and so its tokens are sealed with a key of the server (restoring.py).

@@ -76,7 +76,7 @@ class Deferring:
         if record.purging:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
         kind = record.kind
-        # Before the record: whoever finds a deferred run finds its objects.
+        # Before the record: a reader that finds a deferred run finds its objects.
         waiting = encode_deferred(Deferred(run_id=run_id, kind=kind, garbage=body.plan))
         await self._versions.objectstore.put(deferred_path(kind, run_id), waiting)
         # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
@@ -85,7 +85,7 @@ class Deferring:
         window = body.window if until_ms > record.until_ms else record.window
         record = replace(record, until_ms=until_ms, window=window)
         await self._runs.write(run_id, record, held)
-        # Each of its commits has its `swept/<commit>`, so nobody looks for it in this list any more.
+        # Each of its commits has its `swept/<commit>`, so no writer looks for it in this list any more.
         await self._expiring.drop_expiring(run_id)
         return record
 

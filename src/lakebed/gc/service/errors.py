@@ -6,7 +6,9 @@ from lakebed.base import Conflict, Invalid, NotFound
 
 
 class OtherInstallation(Conflict):
-    """Another installation goes with this namespace, too, and nobody has chosen between them. Facts: `namespace`."""
+    """Another installation uses this namespace, too, and no administrator has chosen between them.
+    Facts: `namespace`.
+    """
 
 
 class RunNotFound(NotFound):
@@ -41,7 +43,7 @@ class WrongKind(Invalid):
 
 
 class RulesMoved(Conflict):
-    """Somebody else changed the retention rules since they were read. Facts: `version` in force, and `expected`."""
+    """The retention rules were changed since they were read. Facts: `version` in force, and `expected`."""
 
 
 class RulesVersionNotFound(NotFound):

@@ -1,8 +1,8 @@
 """A collection of committed data, from publishing what it expires to the first delete (docs/design/protocols.md,
 "Naming a commit while a collection of committed data runs").
 
-Whoever names a commit writes where a run will look, then checks whether the commit is expiring. The run publishes
-first and looks then, in this order and no other:
+An operation that names a commit writes where a run will look, then checks whether the commit is expiring. The run
+publishes first and looks then, in this order and no other:
 
     publish   the run as `planning`, which takes nothing; the commits; then the run as `expiring`
     bump     the branches that the expiring commits were made for: a `set_if` that slept fails now
@@ -14,7 +14,7 @@ first and looks then, in this order and no other:
 
 Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
 is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
-commit that nobody may name for a moment longer harms nobody, one that is let go too early would.
+commit that cannot be named for a moment longer does no harm, one that is let go too early would.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from .errors import OtherInstallation
 
 INSTALLATION_KEY: Final = keys.SETTING + b"installation"
 STEP_MS: Final = 6 * 3_600_000
-"""How often an installation that is alive says so: what a copy that is younger than this takes, nobody sees."""
+"""How often an installation that is alive says so: what a copy that is younger than this takes goes unseen."""
 
 _MARK: Final = re.compile(INSTALLATION_MARK, re.ASCII)
 
@@ -87,7 +87,8 @@ class Installation:
         """One listing of a few keys, and one record.
 
         Raises:
-            OtherInstallation: another one has left marks here, now or before, and nobody has chosen between the two.
+            OtherInstallation: another one has left marks here, now or before, and no administrator has chosen between
+            the two.
         """
         first, _ = await self._read()
         found = await self._marks(first.number - 1)
@@ -119,7 +120,7 @@ class Installation:
                 return
 
     async def step_if_due(self) -> None:
-        """A step, if the last one is STEP_MS ago and nobody was seen: for the upkeep of a server. Else one read.
+        """A step, if the last one is STEP_MS ago and no other was seen: for the upkeep of a server. Else one read.
 
         Raises:
             OtherInstallation: it is seen now.
@@ -131,14 +132,14 @@ class Installation:
 
     async def adopt(self, *, by: str) -> InstallationRecord:
         """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
-        Told by nothing but a person. Another one that is just taking a step stops both: then it is to be told again.
-        Of several the one that was told last goes on.
+        Only a person calls this. Another one that is just taking a step stops both: then call it again.
+        Of several the one that was chosen last goes on.
         """
         while True:
             record, held = await self._read()
             found = await self._marks(record.number - 1)
             number = max([record.number, *(mark.number for mark in found)]) + 2
-            # A gap before it: whoever goes on behind the old marks meanwhile is seen there.
+            # A gap before it: one that goes on behind the old marks meanwhile is seen there.
             fresh = self._next(record, number, before="")
             after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
             if await self._write(after, held):
@@ -180,11 +181,11 @@ class Installation:
     async def _protest(self, strange: Sequence[Mark]) -> None:
         """A mark that the other one does not know, beside its last, and again if that was not its last any more; none
         where a person chose the other one."""
-        beside, said = strange, 0
-        while (last := max(beside).number) > said and not await self._has_adoption(beside):
-            said = last
-            await self._put(Mark(said, self._versions.ports.ids.fresh()))
-            beside = await self._marks(said)
+        beside, put = strange, 0
+        while (last := max(beside).number) > put and not await self._has_adoption(beside):
+            put = last
+            await self._put(Mark(put, self._versions.ports.ids.fresh()))
+            beside = await self._marks(put)
 
     async def _has_adoption(self, marks: Sequence[Mark]) -> bool:
         """Only what has a gap before it can be one, so few files are read. One that is unreadable tells nothing."""
@@ -198,7 +199,7 @@ class Installation:
         return False
 
     async def _stop(self, record: InstallationRecord, held: Held | None) -> None:
-        # Failed, somebody of ours stepped, stopped or adopted: then the next check tells.
+        # Failed, another process of ours stepped, stopped or adopted: then the next check tells.
         await self._write(replace(record, is_stopped=True), held)
 
     def _stopped(self) -> OtherInstallation:

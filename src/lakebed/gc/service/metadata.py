@@ -1,19 +1,20 @@
 """A collection of metadata on the live side: range and metarange files that no commit needs, and folders of old runs
 (docs/design/protocols.md, "A collection of metadata").
 
-Files are named by content, so one that is garbage now may be what somebody writes a moment later; and a delete that
-slept may come years after. So an id that a run wants is *retired* for ever, before it is deleted: whoever writes
-files asks for it after he read his branch, and gives the same content another id. The run, in this order and no other:
+Files are named by content, so one that is garbage now may be what a writer needs a moment later; and a delete that
+slept may come years after. So an id that a run wants is *retired* for ever, before it is deleted: a committer that
+writes files asks for it after he read his branch, and gives the same content another id. The run, in this order and no
+other:
 
     record    `expiring`, with the digest of the list; a run has one list and never another
     retire    each file's id and each run's, under a key that is never removed
     end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
               its folder stays
-    bump     every branch: whoever read it before and asked too early fails to publish now, and builds again
+    bump     every branch: a committer that read it before and asked too early fails to publish now, and builds again
     look      swept records, refs, then every commit record: what one names that is not swept stays
     sweeping  `set_if`, bound to this look; from here on deletes may begin
 
-What stays is retired all the same: nobody can tell whether another run may still delete it. That costs a name.
+What stays is retired all the same: it cannot be known whether another run may still delete it. That costs a name.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class MetadataRuns:
         await self._versions.retired.retire(run_id, ids=files, runs=runs)
         alive = [run for run in runs if not await self._end_planned(run)]
         for name, record in await self._versions.context.branches.every():
-            # One that is being made can be read by nobody yet: who builds on it asks after this.
+            # One that is being made cannot be read yet: a committer that builds on it asks after this.
             if record.state is RefState.ACTIVE:
                 await self._versions.fencing.bump(name)
         return alive

@@ -58,7 +58,7 @@ R = TypeVar("R")
 PARALLEL: Final = 32
 SCAN_CELLS: Final = 5_000
 CELLS_A_FILE: Final = 500
-"""Reading so many cells costs about what the end of a range does."""
+"""Reading this many cells costs about what the end of a range does."""
 
 _COLUMNS: Final = ["key", "slice", "sequence", "address"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
@@ -203,7 +203,7 @@ class Search:
     async def _together(self, items: Sequence[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
         return await self._versions.ports.tasks.gather([read(item) for item in items])
 
-    # In what nobody has committed
+    # In what is not committed
 
     async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
         """Each name of each address: cells of all branches, then uploads, then copies."""

@@ -15,7 +15,7 @@ class ServiceOptions:
     `dead_owner_age_ms`: a slice that was opened so long ago and never closed has lost its owner; it is given up when
     a run begins. An owner that lives after all notices and goes on in a fresh slice. `dead_run_age_ms`: a run that
     still marks after so long was left behind, and is abandoned. `readers_grace_ms`: for so long after a run began that
-    swept a commit, the commit's ranges stay, for somebody may be listing it.
+    swept a commit, the commit's ranges stay, for a reader may be listing it.
     """
 
     part_bytes: int = 20_000_000

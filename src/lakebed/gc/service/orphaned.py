@@ -1,13 +1,13 @@
-"""Commit records that nobody can ever publish, because files of theirs were retired and deleted.
+"""Commit records that can never be published, because files of theirs were retired and deleted.
 
 A committer that sleeps between its files and its commit record may find that a collection of metadata took the files:
 it cannot publish then, for its branch was bumped, and it builds again. But the record is there, or is written as the
 last thing before a crash, and every collector reads every commit record. Such a commit is *orphaned*: it keeps
 nothing, and nothing of it is read.
 
-It is told by a file that it names, that was retired, and that is not there. That is a proof: of a commit that is or
+It is known by a file that it names, that was retired, and that is not there. That is a proof: of a commit that is or
 will be published no file that was retired is ever deleted (docs/design/protocols.md, "A collection of metadata"). A
-file that is missing and was never retired is damage, and stops whoever reads it.
+file that is missing and was never retired is damage, and stops every reader.
 """
 
 from __future__ import annotations

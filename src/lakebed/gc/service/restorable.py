@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 256 << 20
 """A page ends with the object that makes it so large, so that its answer is not long in coming."""
 
 FILES_LOOKED: Final = 8
-"""A request looks into so many files. With nothing found by then its page is empty, and has a token."""
+"""A request looks into at most this many files. With nothing found by then its page is empty, and has a token."""
 
 
 class NotRestorable(NotFound):
@@ -123,7 +123,7 @@ class Restorable:
         return rows, None if place.has_found else replace(place, is_lost=True)
 
     async def _earlier(self, place: Place) -> Place | None:
-        """The run before this one; None where there is none, and nothing is to be told."""
+        """The run before this one; None where there is none, and nothing is to be reported."""
         earlier = [run.run_id for run in await self._deferred.runs() if run.run_id < place.run_id]
         if earlier:
             return replace(place, run_id=earlier[0], part=0, row=0)

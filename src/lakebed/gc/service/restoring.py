@@ -15,7 +15,7 @@ by itself returns, whatever else is there to be had. A look at the path and the 
 checksum that was seen, so of two calls at once none undoes the other's.
 
 Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
-where this very restore goes on: it is sealed, so that nobody makes up what was looked at (continuing.py).
+where this very restore goes on: it is sealed, so that no client makes up what was looked at (continuing.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .restorable import Place, Restorable
 
 AT_ONCE: Final = 16
 LOOKS: Final = 3
-"""So often a path is looked at that somebody else writes to meanwhile."""
+"""Look at a path at most this often while others write to it."""
 
 _OLDEST_SLICE: Final = 1 << 63
 """Slices are numbered backwards (lakebed.base.addresses); a foreign address tells no date."""
@@ -106,7 +106,7 @@ class _Bytes:
 
 class Restoring:
     def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing) -> None:
-        """`key` seals tokens: the same in every process of a server, and told nobody."""
+        """`key` seals tokens: the same in every process of a server, and secret."""
         self._versions = versions
         self._key = key
         self._refusal = refusal

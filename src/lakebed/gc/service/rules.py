@@ -52,7 +52,7 @@ class RuleBook(VersionedSetting[RulesRecord]):
         """Replace the rules (None: delete them). Who reads them from now on reads these or later ones.
 
         Raises:
-            InvalidRules: nobody can have meant these.
+            InvalidRules: a pattern twice, a bad duration, or too many.
             RulesMoved: the version in force is not `expected`.
         """
         return await self.edit(lambda _: rules, by=by, expected=expected)
@@ -61,7 +61,7 @@ class RuleBook(VersionedSetting[RulesRecord]):
         """Set the periods in the contract's words (`lakebed.gc.rules.with_days`); pins and the least age stay.
 
         Raises:
-            InvalidRules: nobody can have meant these.
+            InvalidRules: a pattern twice, a bad duration, or too many.
         """
         return await self.edit(lambda rules: with_days(rules, default_days, branch_days), by=by)
 

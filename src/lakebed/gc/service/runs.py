@@ -60,7 +60,7 @@ class RunBook:
         """Replace exactly `before` (None: there is none yet).
 
         Raises:
-            RunMoved: somebody else moved the run.
+            RunMoved: another process moved the run.
             OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
         """
         try:
@@ -141,7 +141,7 @@ class RunBook:
         return after
 
     async def end_unapplied(self, run_id: RunId) -> RunRecord:
-        """For a marked run whose plan nobody will carry out: without a plan, it is told as one that deleted nothing.
+        """End a marked run whose plan will not be carried out. Without a plan it counts as one that deleted nothing.
 
         Raises:
             RunMoved: it is not marked, or an apply of it began.

@@ -2,10 +2,11 @@
 
 A search remembers which of a hundred thousand files it read, and what they named; a token could not hold that. So it
 stays in the memory of the process that began it, and the token is its name. Nothing rests on it: where a token is not
-known (another process of the server was asked, this one started anew, or nobody asked for IDLE_MS), the search begins
-again under it. Of several processes each goes on with a search of its own, and the first that is through answers.
+known (another process of the server was asked, this one started anew, or no request came for IDLE_MS), the search
+begins again under it. Of several processes each goes on with a search of its own, and the first that is through
+answers.
 
-A page ends when so many files were read, not when so much time has passed: about a second's work.
+A page ends after a number of files, not after a time: about a second's work.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _TOKEN_CHARS_MAX: Final = 64
 
 
 class TooManySearches(Unavailable):
-    """This process is at work on SEARCHES_MAX searches, and somebody waits for each."""
+    """This process is at work on SEARCHES_MAX searches, and a client waits for each."""
 
 
 @dataclass(slots=True)
 class _Search:
     steps: AsyncGenerator[WhyProgress | WhyAnswer, None]
-    told: WhyPage
+    page: WhyPage
     touched_ms: int
     is_busy: bool = False
 
@@ -62,7 +63,7 @@ class Searches:
         if search.is_busy:
             # The same page asked for twice, by a client that had not waited for the first: he may ask again.
             await self._ports.clock.sleep(1)
-            return search.told
+            return search.page
         search.is_busy = True
         try:
             await self._go_on(search)
@@ -71,7 +72,7 @@ class Searches:
             raise
         finally:
             search.is_busy, search.touched_ms = False, self._ports.clock.now_ms()
-        return search.told
+        return search.page
 
     async def _begin(self, name: tuple[str, str, Question], versions: Versions) -> _Search:
         now_ms = self._ports.clock.now_ms()
@@ -87,11 +88,11 @@ class Searches:
 
     async def _go_on(self, search: _Search) -> None:
         left = self._files_a_page
-        while search.told.answer is None and left > 0:
+        while search.page.answer is None and left > 0:
             step = await anext(search.steps)
             if isinstance(step, WhyAnswer):
-                search.told = WhyPage(answer=step)
+                search.page = WhyPage(answer=step)
                 await search.steps.aclose()
             else:
                 left -= step.files
-                search.told = WhyPage(progress=step, continuation_token=search.told.continuation_token)
+                search.page = WhyPage(progress=step, continuation_token=search.page.continuation_token)

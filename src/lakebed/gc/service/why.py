@@ -132,11 +132,11 @@ class Why:
         else:
             addresses = {}
             searching = self._search.addresses_at(path_to_key(path), trees, addresses)
-            async for step in _told("commits", searching, len(trees)):
+            async for step in _reported("commits", searching, len(trees)):
                 yield step
-            async for step in _told("ledger", self._ledger(frozenset(), path, found.taken)):
+            async for step in _reported("ledger", self._ledger(frozenset(), path, found.taken)):
                 yield step
-            async for step in _told("deferred", self._held(frozenset(), path, found.deferred)):
+            async for step in _reported("deferred", self._held(frozenset(), path, found.deferred)):
                 yield step
             addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
         shown = list(addresses)[:OBJECTS_SHOWN]
@@ -189,7 +189,7 @@ class Why:
         return self._canonical(entry.address)
 
     async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
-        """Nobody may read through it, but what it named can be told while its files are there."""
+        """Read what a swept commit named while its files are there; users may not read through it."""
         commit = await self._versions.history.get_commit(commit_id)
         try:
             row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
@@ -224,19 +224,19 @@ class Why:
             yield step
         if users := [address for address in addresses if not _is_own(address)]:
             wanted = Wanted(self._versions.objectstore.uri, users)
-            async for step in _told("staging", self._search.uncommitted(wanted, found.uncommitted)):
+            async for step in _reported("staging", self._search.uncommitted(wanted, found.uncommitted)):
                 yield step
         for address in addresses:
             if not is_absolute(address):
                 found.stats[address] = await self._stat(address)
         there = frozenset(address for address, stat in found.stats.items() if stat is not None and not _is_own(address))
         if not there <= found.deferred.keys():
-            async for step in _told("deferred", self._held(there, "", found.deferred)):
+            async for step in _reported("deferred", self._held(there, "", found.deferred)):
                 yield step
         gone = frozenset(address for address, stat in found.stats.items() if stat is None)
         if not gone <= {row.address for row in found.taken}:
             found.taken.clear()
-            async for step in _told("ledger", self._ledger(gone, "", found.taken)):
+            async for step in _reported("ledger", self._ledger(gone, "", found.taken)):
                 yield step
 
     async def _find_committed(
@@ -245,10 +245,10 @@ class Why:
         own = [address for address in addresses if _is_own(address)]
         wanted = Wanted(self._versions.objectstore.uri, [address for address in addresses if not _is_own(address)])
         if wanted.addresses:
-            async for step in _told("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
+            async for step in _reported("commits", self._search.committed(wanted, trees, found.committed), len(trees)):
                 yield step
         if own:
-            async for step in _told("commits", self._search.files(own, trees, found.committed), len(trees)):
+            async for step in _reported("commits", self._search.files(own, trees, found.committed), len(trees)):
                 yield step
 
     async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
@@ -355,7 +355,7 @@ def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedAr
     return pc.or_(asked, pc.equal(rows["path"], path)) if path else asked
 
 
-async def _told(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
+async def _reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
     files = done = 0
     async for work in works:
         files, done = work.files, done + work.through
