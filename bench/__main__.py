@@ -22,6 +22,7 @@ NAMES = (
     "commits",
     "contention",
     "diff",
+    "imports",
     "incremental",
     "list",
     "listing",

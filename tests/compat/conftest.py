@@ -28,6 +28,7 @@ class Server:
     url: str
     access_key_id: str
     secret_access_key: str
+    folder: Path = Path()
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         url = process.stdout.readline().strip()
         pair = httpx.post(url + "/api/v1/setup_lakefs", json={"username": "esti"}).json()
-        yield Server(url, pair["access_key_id"], pair["secret_access_key"])
+        yield Server(url, pair["access_key_id"], pair["secret_access_key"], folder)
     finally:
         process.terminate()
         process.stdout.close()

@@ -19,6 +19,8 @@ from lakefs.exceptions import (
     TransactionException,
 )
 
+from tests.compat.conftest import Server
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
 
@@ -205,6 +207,19 @@ def test_commits_are_reverted_picked_and_staging_is_reset(repository: lakefs.Rep
     assert [(change.type, change.path) for change in main.uncommitted()] == [("removed", "a")]
     main.reset_changes()
     assert list(main.uncommitted()) == []
+
+
+def test_an_import_by_the_client_is_one_commit(repository: lakefs.Repository, server: Server) -> None:
+    raw = server.folder / "objects" / "raw" / repository.id
+    raw.mkdir(parents=True)
+    (raw / "a.csv").write_text("1,2")
+    importer = repository.branch("main").import_data("import raw", metadata={"job": "7"})
+    status = importer.prefix(f"local://raw/{repository.id}/", destination="raw/").run()
+
+    assert status.completed
+    assert status.ingested_objects == 1
+    assert status.commit.message == "import raw"
+    assert repository.branch("main").object("raw/a.csv").reader(mode="r").read() == "1,2"
 
 
 def test_objects_are_copied_between_branches(repository: lakefs.Repository) -> None:

@@ -248,6 +248,20 @@ def test_an_upload_whose_file_shrinks_is_an_error_of_the_caller(repository: lake
     assert not main.exists("a")
 
 
+def test_a_folder_of_the_object_store_is_imported_without_a_copy(tmp_path: Path) -> None:
+    with lakebed.open_local(tmp_path / "lake", environment={}) as lake:
+        raw = tmp_path / "lake" / "objects" / "raw" / "logs"
+        raw.mkdir(parents=True)
+        (raw / "a.csv").write_text("1,2")
+        main = lake.create_repository("importer").branch()
+        commit = main.import_folder("local://raw/logs", "logs", "import logs")
+
+        assert main.commit_record().id == commit.id
+        assert main.read("logs/a.csv") == b"1,2"
+        with pytest.raises(lakebed.Conflict, match="no object lies below it"):
+            main.import_folder("local://none/x", "y", "nothing is there")
+
+
 def test_half_a_key_pair_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(lakebed.Invalid, match="secret_access_key is missing"):
         lakebed.connect("http://127.0.0.1:1", access_key_id="key", secret_access_key="")

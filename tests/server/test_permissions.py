@@ -173,7 +173,23 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
 
     shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
     assert flags == shown | {"bare", "force", "no_tombstone", "presign"}
-    assert later == {"listObjects", "restoreGcObjects", "startGcJob"}
+    assert later == {"importStart", "listObjects", "restoreGcObjects", "startGcJob"}
+
+
+async def test_an_import_asks_for_each_of_its_sources(
+    client: httpx.AsyncClient, repo: str, login: Login, namespace: str
+) -> None:
+    ann = await login("ann")
+    free = "arn:lakefs:fs:::namespace/mem://free/*"
+    await give(client, "ann", allow("fs:CreateCommit"), allow("fs:ImportFromStorage", resource=free))
+    commit = {"message": "m"}
+    paths = [{"type": "object", "path": f"mem://{place}/a", "destination": "a"} for place in ("free", "other")]
+
+    answer = await ann.post(f"{repo}/branches/main/import", json={"paths": paths, "commit": commit})
+    assert answer.status_code == 401
+    assert "fs:ImportFromStorage on arn:lakefs:fs:::namespace/mem://other/a" in answer.json()["message"]
+    answer = await ann.post(f"{repo}/branches/main/import", json={"paths": paths[:1], "commit": commit})
+    assert answer.status_code == 202
 
 
 async def test_force_overrules_no_protection(client: httpx.AsyncClient, repo: str, login: Login) -> None:

@@ -7,6 +7,7 @@ from .errors import (
     CommitQueueTimeout,
     DefaultBranchKept,
     ForeignAddress,
+    InvalidImport,
     NamespaceInUse,
     NamespaceNested,
     NamespaceUnclear,
@@ -22,6 +23,16 @@ from .errors import (
     UploadMissing,
 )
 from .guards import Guards
+from .imports import (
+    CommitNote,
+    ImportCancelled,
+    ImportEnded,
+    ImportNotFound,
+    ImportRecord,
+    Imports,
+    ImportState,
+    Location,
+)
 from .multipart import Multipart, PartMissing
 from .namespaces import Namespaces, OpenNamespace
 from .objects import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Objects, UploadTarget
@@ -51,12 +62,21 @@ __all__ = [
     "Catalog",
     "CatalogOptions",
     "Changes",
+    "CommitNote",
     "CommitQueueTimeout",
     "DefaultBranchKept",
     "DeletedRecord",
     "ForeignAddress",
     "Guards",
     "HiddenBranch",
+    "ImportCancelled",
+    "ImportEnded",
+    "ImportNotFound",
+    "ImportRecord",
+    "ImportState",
+    "Imports",
+    "InvalidImport",
+    "Location",
     "MakeVersions",
     "Multipart",
     "NamespaceInUse",

@@ -235,6 +235,15 @@ class Changes:
         self._guards.check_writable(force=force)
         await self._versions.refs.delete_tag(name)
 
+    async def check_clean(self, branch: str) -> None:
+        """
+        Raises:
+            UncommittedChanges: the branch has some.
+        """
+        changes, _ = await self._versions.history.diff_branch(branch, limit=1)
+        if changes:
+            raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
+
     async def _on_clean(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work in turn, on a branch without uncommitted changes.
 
@@ -242,9 +251,7 @@ class Changes:
         """
 
         async def in_turn() -> T:
-            changes, _ = await self._versions.history.diff_branch(branch, limit=1)
-            if changes:
-                raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
+            await self.check_clean(branch)
             return await work()
 
         return await self._queue.run(branch, in_turn)

@@ -60,6 +60,10 @@ class AddressInNamespace(Invalid):
     """
 
 
+class InvalidImport(Invalid):
+    """The import names no location, too many, or one that holds nothing."""
+
+
 class NotHeaderText(Invalid):
     """The content type or checksum has characters that no HTTP header can carry. Facts: `name`."""
 

@@ -138,8 +138,10 @@ class Namespaces:
         if await objectstore.get(MARKER_KEY) != marker.encode():
             raise NamespaceInUse(f"namespace {objectstore.uri} is in use", namespace=objectstore.uri)
 
-    async def check_outside(self, address: str) -> None:
-        """Refuse an address that lies in a namespace. Looks at every folder around the address, all at once.
+    async def check_outside(self, address: str, *, is_folder: bool = False) -> None:
+        """Refuse an address that lies in a namespace, or a folder that lies around one of this installation.
+
+        Looks at every folder around the address, all at once. `check_listed` finds what lies inside a folder.
 
         Raises:
             AddressInNamespace: it lies in a namespace that is or was in use, here or by another installation.
@@ -147,16 +149,33 @@ class Namespaces:
             NamespaceUnclear: the store refuses to show whether a marker is there.
         """
         objectstore, key = self.locate(address)
-        inside = [uri for uri in await self._known() if is_inside(f"{objectstore.uri}/{key}", uri)]
+        place = f"{objectstore.uri}/{key}"
+        known = await self._known()
+        inside = [uri for uri in known if is_inside(place, uri) or (is_folder and overlap(place.rstrip("/"), uri))]
         # Read through the store of the whole bucket, as reads of the object will: no store is opened for each folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:
             if not inside and await self._is_marked(objectstore, folder):
                 inside.append(f"{objectstore.uri}/{folder}".rstrip("/"))
         if inside:
-            raise AddressInNamespace(
-                f"physical address lies inside the storage namespace {inside[0]}", address=address, namespace=inside[0]
-            )
+            how = "the folder meets" if is_folder else "physical address lies inside"
+            raise AddressInNamespace(f"{how} the storage namespace {inside[0]}", address=address, namespace=inside[0])
+
+    def check_listed(self, objectstore: ObjectStore, page: Sequence[ObjectStat]) -> None:
+        """Refuse keys of a listing that lie in a storage namespace, whoever made it.
+
+        Raises:
+            AddressInNamespace: one does.
+        """
+        for stat in page:
+            inner = "" if stat.key == MARKER_KEY else inner_namespace(stat.key)
+            if inner is not None:
+                namespace = f"{objectstore.uri}/{inner}".rstrip("/")
+                raise AddressInNamespace(
+                    f"{objectstore.uri}/{stat.key} lies inside the storage namespace {namespace}",
+                    address=f"{objectstore.uri}/{stat.key}",
+                    namespace=namespace,
+                )
 
     async def _is_marked(self, objectstore: ObjectStore, folder: str = "") -> bool:
         try:

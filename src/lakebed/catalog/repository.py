@@ -16,6 +16,7 @@ from lakebed.versions import Versions
 
 from .changes import Changes
 from .guards import Guards
+from .imports import Imports
 from .multipart import Multipart
 from .namespaces import Namespaces
 from .objects import Objects
@@ -49,6 +50,7 @@ class Repository:
         self.objects = Objects(opened.versions, opened.objectstore, guards, namespaces, ports, self.address_prefix)
         self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports)
+        self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
 
     async def set_protection(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
         """Replace the patterns of protected branches.

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "diff": "lakebed.cli.history:diff_app",
     "merge": "lakebed.cli.history:merge_app",
     "object": "lakebed.cli.objects:app",
+    "import": "lakebed.cli.imports:app",
     "gc": "lakebed.cli.gc:app",
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "auth": "lakebed.cli.auth:app",

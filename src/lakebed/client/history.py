@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from lakebed.operations import history
-from lakebed.wire import Commit, CommitCreation, Diff, FindMergeBaseResult, Merge
+from lakebed.operations import history, objects
+from lakebed.wire import (
+    Commit,
+    CommitCreation,
+    Diff,
+    FindMergeBaseResult,
+    ImportCreation,
+    ImportLocation,
+    ImportStatus,
+    Merge,
+)
 
 from .connection import Connection
 from .paging import listing
@@ -83,6 +92,35 @@ class History:
             allow_empty=allow_empty,
         )
         return self._connection.do(history.MERGE_INTO_BRANCH, repository, source, destination, body=body).reference
+
+    def start_import(
+        self,
+        repository: str,
+        branch: str,
+        locations: Sequence[ImportLocation],
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> str:
+        """Begin to commit objects that lie elsewhere in the storage, without copying them; the id of the import.
+
+        Raises:
+            BadRequest: a location cannot be imported, or the branch has uncommitted changes.
+        """
+        commit = CommitCreation(message=message, metadata=dict(metadata or {}))
+        body = ImportCreation(paths=[*locations], commit=commit, force=force)
+        return self._connection.do(objects.IMPORT_START, repository, branch, body=body).id
+
+    def import_status(self, repository: str, branch: str, import_id: str) -> ImportStatus:
+        return self._connection.do(objects.IMPORT_STATUS, repository, branch, query={"id": import_id})
+
+    def cancel_import(self, repository: str, branch: str, import_id: str) -> None:
+        """
+        Raises:
+            Clash: it has ended.
+        """
+        self._connection.do(objects.IMPORT_CANCEL, repository, branch, query={"id": import_id})
 
     def merge_base(self, repository: str, source: str, destination: str) -> FindMergeBaseResult:
         return self._connection.do(history.FIND_MERGE_BASE, repository, source, destination)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from .files import ObjectReader, ObjectWriter, TextWriter
 R = TypeVar("R")
 
 BUFFER_BYTES: Final = 1 << 20
+_LOOK_S: Final = 0.2
 TYPE_DEFAULT: Final = "application/octet-stream"
 
 
@@ -263,6 +265,26 @@ class Branch(Ref):
             squash=squash,
         )
 
+    def import_folder(self, source: str, path: str, message: str) -> wire.Commit:
+        """Commit all objects of a folder elsewhere in the object store, without copying them. Waits until it is done.
+
+        `source`: such as `s3://bucket/folder`. Objects with the same paths are replaced, others stay.
+
+        Raises:
+            Invalid: the source cannot be imported, or this branch has uncommitted changes.
+            Conflict: the import failed or was cancelled; this branch is as it was.
+        """
+        history = self._client.history
+        location = wire.ImportLocation(type="common_prefix", path=source, destination=path)
+        begun = history.start_import(self.repository, self.name, [location], message)
+        while True:
+            status = history.import_status(self.repository, self.name, begun)
+            if status.commit is not None:
+                return status.commit
+            if status.error is not None:
+                raise Conflict(f"{source}: {status.error.message}", id=begun)
+            time.sleep(_LOOK_S)
+
     def revert(self, ref: str | Ref, *, parent_number: int = 0) -> None:
         """Commit the opposite of what `ref` changed."""
         self._client.branches.revert(self.repository, self.name, ref=str(ref), parent_number=parent_number)
@@ -281,8 +303,9 @@ class Branch(Ref):
     ) -> Iterator[Transaction]:
         """Write to a hidden branch, and bring all of it here as one commit when the block ends: all, or nothing.
 
-        It begins from the last commit. A block that raises, or writes nothing, changes nothing. Its writes are seen by itself alone until it ends. It
-        is a merge: two that write the same bytes to a path do not conflict, and what a block only reads is not checked.
+        It begins from the last commit. A block that raises, or writes nothing, changes nothing. Its writes are seen by
+        itself alone until it ends. It is a merge: two that write the same bytes to a path do not conflict, and what a
+        block only reads is not checked.
 
         Raises:
             Conflict: another writer changed the same paths meanwhile, and no strategy names the winner.

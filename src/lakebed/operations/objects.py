@@ -22,7 +22,6 @@ from .operation import (
     listing,
 )
 from .resources import (
-    ALL,
     BRANCH,
     COPIED_OBJECT,
     OBJECT,
@@ -32,6 +31,7 @@ from .resources import (
     ONE_REPOSITORY,
     PHYSICAL_ADDRESS,
     REPOSITORY,
+    SOURCE,
     SOURCE_OBJECT,
     on,
 )
@@ -210,17 +210,33 @@ UPLOAD_PART: Final = later("uploadPart", "PUT", _PART, _WRITE, "Sign the upload 
 UPLOAD_PART_COPY: Final = later("uploadPartCopy", "PUT", _PART + "/copy", _WRITE, "Copy an object as a part.", PATH)
 
 _IMPORT: Final = ONE_BRANCH + "/import"
-IMPORT_START: Final = later(
+_IMPORT_ID: Final = Parameter("id", is_required=True)
+IMPORT_START: Final = Operation(
     "importStart",
     "POST",
     _IMPORT,
-    (Permission("fs:ImportFromStorage", ALL), Permission("fs:CreateCommit", BRANCH)),
-    "Begin an import.",
+    wire.ImportCreation,
+    wire.ImportCreationResponse,
+    on(BRANCH, "fs:CreateCommit"),
+    "Begin to commit objects that lie elsewhere in the storage, without copying them. It goes on by itself.",
+    asked_later=(Permission("fs:ImportFromStorage", SOURCE, when="for each of the paths"),),
+    status=202,
 )
-IMPORT_STATUS: Final = later(
-    "importStatus", "GET", _IMPORT, on(BRANCH, "fs:ReadBranch"), "Return how far an import is."
+IMPORT_STATUS: Final = get(
+    "importStatus",
+    _IMPORT,
+    wire.ImportStatus,
+    on(BRANCH, "fs:ReadBranch"),
+    "Return how far an import is, and the commit that it made.",
+    _IMPORT_ID,
 )
-IMPORT_CANCEL: Final = later("importCancel", "DELETE", _IMPORT, on(BRANCH, "fs:ImportCancel"), "Stop an import.")
+IMPORT_CANCEL: Final = delete(
+    "importCancel",
+    _IMPORT,
+    on(BRANCH, "fs:ImportCancel"),
+    "Ask an import to stop. It then changes nothing.",
+    _IMPORT_ID,
+)
 CREATE_SYMLINK_FILE: Final = later(
     "createSymlinkFile",
     "POST",

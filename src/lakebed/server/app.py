@@ -75,6 +75,7 @@ from .rest import (
     gc_restore,
     gc_rules,
     identity,
+    imports,
     installation,
     lifecycle,
     objects,
@@ -105,6 +106,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     objects,
     content,
     staging,
+    imports,
     gc,
     gc_plans,
     gc_jobs,
@@ -213,6 +215,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
         try:
             yield state
         finally:
+            await state.importing.close()
             await state.collectors.close()
             state.audit.close()
             await _close_slices(state.catalog)
@@ -288,6 +291,7 @@ def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
         blockstore_namespace_example=f"{blockstore}://example-bucket/",
         validity_regex=f"^{blockstore}://",
         default_namespace_prefix=f"{blockstore}://",
+        import_support=True,
         import_validity_regex=f"^{blockstore}://",
         pre_sign_support=presign,
     )

@@ -14,6 +14,7 @@ from lakebed.wire import StorageConfig
 from .audit import AuditLog
 from .collectors import Collectors
 from .draining import Drain
+from .importing import Importing
 from .metrics import Metrics
 from .s3.options import S3Options
 
@@ -40,5 +41,6 @@ class AppState:
     presign_s: int | None = None
     s3: S3Options = field(default_factory=S3Options)
     drain: Drain = field(default_factory=Drain)
+    importing: Importing = field(default_factory=Importing)
     setup_secret: str | None = field(default=None, repr=False)
     metrics: Metrics = field(default_factory=Metrics)

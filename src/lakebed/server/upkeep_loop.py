@@ -37,6 +37,12 @@ async def clean_versions(state: AppState) -> None:
         await repository.versions.parts.clean()
 
 
+async def clean_imports(state: AppState) -> None:
+    """End imports whose server is gone, and remove the branches that they wrote to."""
+    async for repository in every_repository(state):
+        await repository.imports.clean()
+
+
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
     async for repository in every_repository(state):
@@ -58,7 +64,14 @@ async def say_alive(state: AppState) -> None:
             logger.warning("upkeep: repository %s: %s", repository.id, error)
 
 
-STEPS: Final[tuple[Step, ...]] = (clean_catalog, clean_versions, abandon_dead_runs, close_slices_for_runs, say_alive)
+STEPS: Final[tuple[Step, ...]] = (
+    clean_catalog,
+    clean_versions,
+    clean_imports,
+    abandon_dead_runs,
+    close_slices_for_runs,
+    say_alive,
+)
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .common import Pagination
+from .common import Error, Pagination
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,3 +122,32 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DiffList(msgspec.Struct, frozen=True, kw_only=True):
     pagination: Pagination
     results: list[Diff]
+
+
+class ImportLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """`type` is common_prefix, a folder with all below it, or object."""
+
+    type: str
+    path: str
+    destination: str
+
+
+class ImportCreation(msgspec.Struct, frozen=True, kw_only=True):
+    paths: list[ImportLocation]
+    commit: CommitCreation
+    force: bool | None = False
+
+
+class ImportCreationResponse(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class ImportStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`error` is set where it is completed without a commit. `update_time` is RFC 3339."""
+
+    completed: bool
+    update_time: str
+    ingested_objects: int = 0
+    metarange_id: str | None = None
+    commit: Commit | None = None
+    error: Error | None = None

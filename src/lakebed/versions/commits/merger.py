@@ -1,4 +1,4 @@
-"""Moves of a branch's head that take no token: merge, revert, cherry-pick.
+"""Moves of a branch's head that take no token: merge, revert, cherry-pick, and changes that were never staged.
 
 Each is one `set_if` of the head (docs/design/protocols.md, "Merge, revert, cherry-pick"): read the branch, write the
 commit record, check that no commit whose entries were used is expiring, replace the record that was read; if that
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
@@ -133,6 +134,35 @@ class Merger:
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (commit.id, head))
 
         return await self._advance(branch, plan)
+
+    async def apply(
+        self,
+        branch: str,
+        changes: pa.Table,
+        *,
+        message: str,
+        committer: str,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Commit:
+        """Commit these changes (CHANGES_SCHEMA; ascending, each key once) without staging them.
+
+        Raises:
+            NoChanges: the branch has it all.
+        """
+        note = Note(message=message, committer=committer, metadata=metadata or {})
+
+        async def plan(head: CommitId) -> Plan:
+            tree = await self._applied(head, changes)
+            if tree == await self._context.commits.metarange(head):
+                raise NoChanges(f"update branch {branch}: no changes", branch=branch)
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,))
+
+        return await self._advance(branch, plan)
+
+    @says_who_took
+    async def _applied(self, head: CommitId, changes: pa.Table) -> MetarangeId:
+        tree = await self._context.commits.metarange(head)
+        return (await self._context.trees.apply(tree, changes, retired_by=self._retired.retired_by)).metarange_id
 
     @says_who_took
     async def _three_way(self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy) -> MetarangeId:

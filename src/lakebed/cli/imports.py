@@ -1,0 +1,96 @@
+"""`lakebed import`: commit objects that lie elsewhere in the object store, without copying them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakebed.base import Conflict, LakebedError
+from lakebed.wire import ImportLocation, ImportStatus
+
+from .arguments import MessageOption, MetaOption, parse_meta
+from .completion import complete_object
+from .failures import Misuse
+from .progress import Line
+from .session import Session, command
+from .tree import noun
+from .uris import ObjectUri, parse_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = noun("Commit objects that lie elsewhere in the object store, without copying them.")
+
+LOOK_S = 0.5
+
+
+class ImportFailed(LakebedError):
+    """The import ended without a commit; the branch is as it was."""
+
+
+@app.command()
+@command
+def import_(
+    session: Session,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A folder of the object store: s3://bucket/folder, local://folder")
+    ],
+    destination: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="lakefs://repository/branch/folder", autocompletion=complete_object),
+    ],
+    is_object: Annotated[bool, typer.Option("--object", help="SOURCE is one object, and TARGET its path.")] = False,
+    message: MessageOption = "",
+    meta: MetaOption = None,
+) -> None:
+    """Commit a folder, or one object, that lies elsewhere in the object store. No bytes are copied.
+
+    Objects of TARGET with the same paths are replaced, others stay. Ctrl-C cancels the import: nothing changes.
+    """
+    target = parse_prefix(destination)
+    if is_object and not target.path:
+        raise Misuse(f"{destination}: the path is missing (lakefs://repository/branch/path)")
+    location = ImportLocation(type="object" if is_object else "common_prefix", path=source, destination=target.path)
+    history = session.client.history
+    begun = history.start_import(
+        target.repository,
+        target.ref,
+        [location],
+        message or f"Import {source}",
+        metadata=parse_meta(meta),
+    )
+    try:
+        status = _wait(session, lambda: history.import_status(target.repository, target.ref, begun))
+    except KeyboardInterrupt:
+        _cancel(session, target, begun)
+        raise
+    commit = status.commit
+    if commit is None:
+        reason = status.error.message if status.error else "it ended without a commit"
+        raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
+    count = f"{status.ingested_objects:,} object{'' if status.ingested_objects == 1 else 's'}"
+    session.show(status, lambda _: f"imported {count} into {target}: commit {commit.id[:12]}")
+
+
+def _wait(session: Session, look: Callable[[], ImportStatus]) -> ImportStatus:
+    line = Line(visible=session.shows_progress)
+    try:
+        while True:
+            status = look()
+            if status.completed or status.error is not None:
+                return status
+            line.update(lambda: f"importing: {status.ingested_objects:,} objects")  # noqa: B023  # called before the next round
+            time.sleep(LOOK_S)
+    finally:
+        line.erase()
+
+
+def _cancel(session: Session, target: ObjectUri, import_id: str) -> None:
+    try:
+        session.client.history.cancel_import(target.repository, target.ref, import_id)
+    except Conflict:
+        session.note("the import had ended before it could be cancelled")
+    else:
+        session.note("the import was cancelled: the branch is as it was")

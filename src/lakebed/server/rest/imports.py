@@ -1,0 +1,83 @@
+"""Imports: begin one, ask how far it is, stop it. The work goes on in this process after the answer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from lakebed import wire
+from lakebed.catalog import CommitNote, ImportRecord, ImportState, InvalidImport, Location, Repository
+from lakebed.operations import objects
+from lakebed.server.gate import require
+from lakebed.server.requests import RestRequest
+from lakebed.server.routing import Route
+from lakebed.server.state import AppState
+
+from .commits import commit_record
+
+TYPES = {"common_prefix": True, "object": False}
+
+
+class Imports:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._importing = state.importing
+
+    async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
+        repository = await self._catalog.get(request.args[0])
+        locations = [_location(path) for path in body.paths]
+        for location in locations:
+            names = {"repository": request.args[0], "source": location.source}
+            require(objects.IMPORT_START.asked_later, request.permissions, names)
+        if body.commit.date is not None:
+            raise InvalidImport("the commit of an import takes no date: it is made when the import ends")
+        note = CommitNote(
+            message=body.commit.message,
+            committer=request.identity.user_id,
+            metadata=body.commit.metadata or {},
+        )
+        begun = await repository.imports.begin(request.args[1], locations, force=bool(body.force))
+        self._importing.start(repository.imports, begun, locations, note)
+        return wire.ImportCreationResponse(id=begun.id)
+
+    async def status(self, request: RestRequest) -> wire.ImportStatus:
+        repository = await self._catalog.get(request.args[0])
+        record = await repository.imports.get(request.args[1], request.required("id"))
+        return await _status(repository, record)
+
+    async def cancel(self, request: RestRequest) -> None:
+        repository = await self._catalog.get(request.args[0])
+        await repository.imports.cancel(request.args[1], request.required("id"))
+
+
+def _location(path: wire.ImportLocation) -> Location:
+    if path.type not in TYPES:
+        raise InvalidImport(f"type {path.type!a}: known are common_prefix and object")
+    return Location(source=path.path, destination=path.destination, is_folder=TYPES[path.type])
+
+
+async def _status(repository: Repository, record: ImportRecord) -> wire.ImportStatus:
+    status = wire.ImportStatus(
+        completed=record.state is ImportState.COMPLETED,
+        update_time=datetime.fromtimestamp(record.updated_ms / 1000, UTC).isoformat().replace("+00:00", "Z"),
+        ingested_objects=record.objects,
+        error=wire.Error(message=record.error) if record.error else None,
+    )
+    if record.commit_id is None:
+        return status
+    commit = commit_record(await repository.versions.history.get_commit(record.commit_id))
+    return wire.ImportStatus(
+        completed=True,
+        update_time=status.update_time,
+        ingested_objects=record.objects,
+        metarange_id=commit.meta_range_id,
+        commit=commit,
+    )
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Imports(state)
+    return [
+        Route(objects.IMPORT_START, here.start),
+        Route(objects.IMPORT_STATUS, here.status),
+        Route(objects.IMPORT_CANCEL, here.cancel),
+    ]

@@ -1,0 +1,44 @@
+"""`lakebed import`, on folders beside the repositories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture
+def raw(data: Path, tmp_path: Path) -> str:
+    """A folder of the object store that no repository has."""
+    folder = data / "objects" / tmp_path.name
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "a.csv").write_text("1,2")
+    (folder / "logs" / "b.csv").write_text("3,4")
+    return f"local://{tmp_path.name}"
+
+
+def test_a_folder_is_imported_as_one_commit(shell: Shell, lake: str, raw: str) -> None:
+    done = shell.ok("import", f"{raw}/logs", f"{lake}/main/raw", "-m", "raw logs", "--meta", "job=7")
+
+    assert done.out.startswith(f"imported 2 objects into {lake}/main/raw: commit ")
+    assert shell.ok("object", "cat", f"{lake}/main/raw/b.csv").out == "3,4"
+    [newest] = shell.ok("log", f"{lake}/main", "-n", "1", "-o", "json").json
+    assert (newest["message"], newest["metadata"]["job"]) == ("raw logs", "7")
+
+
+def test_one_object_is_imported_to_a_path(shell: Shell, lake: str, raw: str) -> None:
+    done = shell.ok("import", f"{raw}/logs/a.csv", f"{lake}/main/one.csv", "--object", "-o", "json").json
+
+    assert (done["completed"], done["ingested_objects"]) == (True, 1)
+    assert shell.ok("object", "cat", f"{lake}/main/one.csv").out == "1,2"
+    assert shell("import", f"{raw}/logs/a.csv", f"{lake}/main", "--object").code == 2
+
+
+def test_an_import_that_fails_says_why_and_that_nothing_changed(shell: Shell, lake: str, raw: str) -> None:
+    failed = shell("import", f"{raw}/none", f"{lake}/main/none")
+
+    assert failed.code == 1
+    assert "no object lies below it. The branch is as it was" in failed.err
+    assert shell("import", f"local://{lake.removeprefix('lakefs://')}/x", f"{lake}/main/x").code == 1

@@ -1,0 +1,218 @@
+"""Importing what lies elsewhere in the object store, through the routes of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from lakebed.catalog import ImportRecord, ImportState, imports
+from lakebed.objectstore import ObjectStore, open_objectstore
+from lakebed.server import AppState
+from lakebed.server.upkeep_loop import clean_imports
+from lakebed.versions import decode_record
+
+NOTE = {"message": "import", "metadata": {"job": "7"}}
+
+
+@pytest.fixture
+async def source(namespace: str) -> ObjectStore:
+    """A bucket that no repository has, of this test alone."""
+    store = open_objectstore(namespace.replace("server", "source"))
+    for key in ("logs/a.csv", "logs/b/c.csv", "logs2/no.csv", "one.bin"):
+        await store.put(key, key.encode())
+    return store
+
+
+@pytest.fixture
+def start(client: httpx.AsyncClient, repo: str) -> Callable[..., Any]:
+    async def start(*paths: tuple[str, str, str], branch: str = "main", **more: object) -> httpx.Response:
+        body = {"paths": [{"type": t, "path": p, "destination": d} for t, p, d in paths], "commit": NOTE, **more}
+        return await client.post(f"{repo}/branches/{branch}/import", json=body)
+
+    return start
+
+
+async def ended(client: httpx.AsyncClient, repo: str, import_id: str, branch: str = "main") -> dict[str, Any]:
+    for _ in range(1_000):
+        answer = await client.get(f"{repo}/branches/{branch}/import", params={"id": import_id})
+        status: dict[str, Any] = answer.json()
+        if status["completed"] or "error" in status:
+            return status
+        await asyncio.sleep(0.01)
+    raise AssertionError(status)
+
+
+async def paths_of(client: httpx.AsyncClient, repo: str, ref: str = "main") -> list[str]:
+    return [row["path"] for row in (await client.get(f"{repo}/refs/{ref}/objects/ls")).json()["results"]]
+
+
+async def test_a_folder_and_an_object_are_one_commit_and_read_without_a_copy(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    answer = await start(
+        ("common_prefix", f"{source.uri}/logs/", "raw/logs/"), ("object", f"{source.uri}/one.bin", "raw/1.bin")
+    )
+    assert answer.status_code == 202, answer.text
+    status = await ended(client, repo, answer.json()["id"])
+
+    assert (status["completed"], status["ingested_objects"]) == (True, 3)
+    assert status["commit"]["message"] == "import"
+    assert status["commit"]["metadata"]["job"] == "7"
+    assert status["metarange_id"] == status["commit"]["meta_range_id"]
+    assert await paths_of(client, repo) == ["raw/1.bin", "raw/logs/a.csv", "raw/logs/b/c.csv"]
+    read = await client.get(f"{repo}/refs/main/objects", params={"path": "raw/logs/b/c.csv"})
+    assert read.content == b"logs/b/c.csv"
+    stat = (await client.get(f"{repo}/refs/main/objects/stat", params={"path": "raw/1.bin"})).json()
+    assert stat["physical_address"] == f"{source.uri}/one.bin"
+    log = (await client.get(f"{repo}/refs/main/commits")).json()["results"]
+    assert [commit["message"] for commit in log] == ["import", "Repository created"]
+    branches = await client.get(f"{repo}/branches", params={"show_hidden": True})
+    assert [branch["id"] for branch in branches.json()["results"]] == ["main"]
+
+
+async def test_importing_again_changes_only_what_changed(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    whole = ("common_prefix", f"{source.uri}/logs", "logs")
+    first = await ended(client, repo, (await start(whole)).json()["id"])
+    again = await ended(client, repo, (await start(whole)).json()["id"])
+    await source.put("logs/new.csv", b"new")
+    third = await ended(client, repo, (await start(whole)).json()["id"])
+
+    assert again["commit"]["id"] == first["commit"]["id"]
+    assert third["commit"]["parents"] == [first["commit"]["id"]]
+    diff = await client.get(f"{repo}/refs/{first['commit']['id']}/diff/{third['commit']['id']}")
+    assert [row["path"] for row in diff.json()["results"]] == ["logs/new.csv"]
+
+
+async def test_what_is_imported_wins_over_what_is_there_and_the_rest_stays(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    for path in ("logs/a.csv", "logs/mine.csv"):
+        await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"mine")
+    await client.post(f"{repo}/branches/main/commits", json={"message": "mine"})
+    await ended(client, repo, (await start(("common_prefix", f"{source.uri}/logs", "logs"))).json()["id"])
+
+    assert await paths_of(client, repo) == ["logs/a.csv", "logs/b/c.csv", "logs/mine.csv"]
+    assert (await client.get(f"{repo}/refs/main/objects", params={"path": "logs/a.csv"})).content == b"logs/a.csv"
+
+
+async def test_many_parts_and_a_branch_that_moves_meanwhile(
+    client: httpx.AsyncClient,
+    repo: str,
+    start: Callable[..., Any],
+    source: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(imports, "PART_OBJECTS", 1)
+    for number in range(30):
+        await source.put(f"many/{number:03}", b"x")
+    begun = (await start(("common_prefix", f"{source.uri}/many", "many"))).json()["id"]
+    await client.post(f"{repo}/branches/main/objects", params={"path": "beside"}, content=b"mine")
+    await client.post(f"{repo}/branches/main/commits", json={"message": "beside"})
+    status = await ended(client, repo, begun)
+
+    assert status["completed"], status
+    assert len(await paths_of(client, repo)) == 31
+
+
+@pytest.mark.parametrize(
+    ("type_", "path", "words"),
+    [
+        ("common_prefix", "{own}/x", "meets the storage namespace"),
+        ("object", "{own}/data/x", "lies inside the storage namespace"),
+        ("common_prefix", "gs://bucket/x", "cannot open"),
+        ("folder", "{source}/logs", "known are common_prefix and object"),
+    ],
+)
+async def test_a_source_that_cannot_be_imported_is_refused_at_once(
+    start: Callable[..., Any], source: ObjectStore, namespace: str, type_: str, path: str, words: str
+) -> None:
+    answer = await start((type_, path.format(own=namespace, source=source.uri), "x"))
+
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
+
+
+async def test_no_paths_a_date_a_missing_branch_and_uncommitted_changes_are_refused(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    one = ("object", f"{source.uri}/one.bin", "1")
+    assert (await start()).status_code == 400
+    assert (await start(one, commit={"message": "m", "date": 5})).status_code == 400
+    assert (await start(one, branch="none")).status_code == 404
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"mine")
+    answer = await start(one)
+    assert (answer.status_code, "dirty branch" in answer.text) == (400, True)
+
+
+async def test_an_object_that_is_not_there_fails_the_import_and_changes_nothing(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    answer = await start(("common_prefix", f"{source.uri}/logs", "logs"), ("object", f"{source.uri}/none", "none"))
+    status = await ended(client, repo, answer.json()["id"])
+
+    assert "there is no such object" in status["error"]["message"]
+    assert not status["completed"]
+    assert await paths_of(client, repo) == []
+
+
+async def test_a_namespace_inside_the_folder_fails_the_import(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    """Of another installation: only its keys show it."""
+    await source.put("logs/theirs/_lakefs/dummy", b"marker")
+    status = await ended(client, repo, (await start(("common_prefix", f"{source.uri}/logs", "logs"))).json()["id"])
+
+    assert "lies inside the storage namespace" in status["error"]["message"]
+    assert await paths_of(client, repo) == []
+
+
+async def test_a_cancelled_import_stops_and_changes_nothing(
+    client: httpx.AsyncClient,
+    repo: str,
+    start: Callable[..., Any],
+    source: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(imports, "BEAT_MS", 0)
+    monkeypatch.setattr(imports, "PART_OBJECTS", 1)
+    for number in range(3_000):
+        await source.put(f"many/{number:04}", b"x")
+    begun = (await start(("common_prefix", f"{source.uri}/many", "many"))).json()["id"]
+    cancelled = await client.delete(f"{repo}/branches/main/import", params={"id": begun})
+    status = await ended(client, repo, begun)
+
+    assert cancelled.status_code == 204
+    assert status["error"]["message"] == "the import was cancelled"
+    assert await paths_of(client, repo) == []
+    assert (await client.delete(f"{repo}/branches/main/import", params={"id": begun})).status_code == 409
+    assert (await client.delete(f"{repo}/branches/main/import", params={"id": "none"})).status_code == 404
+
+
+async def test_an_import_whose_server_is_gone_is_ended_by_another(
+    client: httpx.AsyncClient, repo: str, state: AppState
+) -> None:
+    repository = await state.catalog.get("lake")
+    context = repository.versions.context
+    await repository.changes.create_branch("import-lost", "main", hidden=True)
+    old = ImportRecord(id="lost", branch="main", own_branch="import-lost", started_ms=0, updated_ms=0)
+    done = replace(old, id="old", state=ImportState.COMPLETED)
+    for record in (old, done):
+        await context.set(imports.IMPORT + record.id.encode(), record)
+    answer = await client.get(f"{repo}/branches/main/import", params={"id": "lost"})
+    assert "is gone" in answer.json()["error"]["message"]
+
+    await clean_imports(state)
+
+    held = await context.get(imports.IMPORT + b"lost")
+    assert held is not None
+    assert decode_record(ImportRecord, held.value).state is ImportState.FAILED
+    assert await context.get(imports.IMPORT + b"old") is None
+    shown = await client.get(f"{repo}/branches", params={"show_hidden": True})
+    assert [branch["id"] for branch in shown.json()["results"]] == ["main"]
