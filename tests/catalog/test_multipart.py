@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lakebed.base import Ports
 from lakebed.catalog import NotHeaderText, PartMissing, ProtectedBranch, Repository
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
 from lakebed.versions import (
@@ -17,6 +18,7 @@ from lakebed.versions import (
     UploadRecord,
     UploadState,
 )
+from tests.clocks import TurnableClock
 
 
 async def begun(repository: Repository, path: str = "a") -> str:
@@ -154,6 +156,22 @@ async def test_what_can_never_be_completed_is_refused_when_it_begins(repository:
     await repository.set_protection(["main"])
     with pytest.raises(ProtectedBranch):
         await begin("main", "a", content_type="x", metadata={})
+
+
+async def test_an_upload_ends_with_its_branch_and_not_in_another_of_its_name(
+    repository: Repository, ports: Ports
+) -> None:
+    clock = ports.clock
+    assert isinstance(clock, TurnableClock)
+    await repository.changes.create_branch("dev", "main")
+    name = await repository.multipart.begin("dev", "a", content_type="x", metadata={})
+    await repository.changes.delete_branch("dev")
+    clock.ms += 1
+    await repository.changes.create_branch("dev", "main")
+
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.get(name)
+    assert await repository.versions.parts.begun_on("dev") == []
 
 
 @pytest.mark.parametrize("name", ["", "nope", "../branch/main", "x/y"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.server.s3.bodies import Payload
+from lakebed.server.s3.bodies import Payload, check_word
 from lakebed.server.s3.errors import S3Error
 from lakebed.server.s3.options import S3Options
 from lakebed.server.s3.requests import S3Request
@@ -142,7 +142,10 @@ async def test_a_body_with_impossible_headers_is_refused(headers: dict[str, str]
     assert await code_of("UNSIGNED-PAYLOAD", b"hello", **headers) == code
 
 
-async def test_a_frame_that_is_not_known_is_refused_by_name() -> None:
+def test_a_word_about_the_body_that_is_not_known_is_refused() -> None:
+    for word in (SIGNED, UNSIGNED, "UNSIGNED-PAYLOAD", hashlib.sha256(b"").hexdigest()):
+        check_word(word)
     with pytest.raises(S3Error, match="STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD is not implemented"):
-        payload("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", b"", content_length="0")
-    assert await code_of("nonsense", b"", content_length="0") == "InvalidArgument"
+        check_word("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD")
+    with pytest.raises(S3Error, match="must be"):
+        check_word("nonsense")

@@ -30,7 +30,8 @@ class Signer(httpx.Auth):
         kept = {k: v for k, v in request.headers.items() if k == "host" or k.startswith(("x-amz-", "content-"))}
         signed = AWSRequest(request.method, str(request.url), headers=kept, data=request.content)
         S3SigV4Auth(self._credentials, "s3", "us-east-1").add_auth(signed)
-        request.headers.update(dict(signed.headers.items()))
+        for name, value in signed.headers.items():
+            request.headers[name] = value.decode() if isinstance(value, bytes) else value
         yield request
 
 

@@ -34,30 +34,41 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
 
 
+def check_word(word: str) -> None:
+    """Check what a signature says of the body: its digest, that it is left out, or a frame.
+
+    Raises:
+        S3Error: it is none of these.
+    """
+    if word in _FRAMED or word == UNSIGNED or _SHA256.fullmatch(word):
+        return
+    if word.startswith("STREAMING-AWS4-ECDSA-"):
+        raise NotImplementedByName(f"x-amz-content-sha256: {word}")
+    raise S3Error(
+        "InvalidArgument",
+        "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER,"
+        " STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER,"
+        " STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD, STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER or a valid"
+        " sha256 value.",
+        ArgumentName="x-amz-content-sha256",
+        ArgumentValue=word[:200],
+    )
+
+
 class Payload:
     """A body with the size and the digests that its request declares.
 
     `size_bytes` is the number of bytes of the object. After the body was read, `checksums` has the checksum that the
     client sent, by algorithm, in base64, and that of the algorithm `also`.
+    `has_checksum` False: checksums in its headers are of something else.
     """
 
-    def __init__(self, request: S3Request, *, also: str = "") -> None:
+    def __init__(self, request: S3Request, *, also: str = "", has_checksum: bool = True) -> None:
         self._request = request
         self._word = request.signed.payload
-        if self._word.startswith("STREAMING-") and self._word not in _FRAMED:
-            raise NotImplementedByName(f"x-amz-content-sha256: {self._word}")
-        if not self._is_framed and self._word != UNSIGNED and not _SHA256.fullmatch(self._word):
-            raise S3Error(
-                "InvalidArgument",
-                "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER,"
-                " STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a valid sha256"
-                " value.",
-                ArgumentName="x-amz-content-sha256",
-                ArgumentValue=self._word,
-            )
         self.size_bytes: Final = self._declared_size()
         self._md5 = _declared_md5(request)
-        self.algorithm, self._expected = _declared_checksum(request)
+        self.algorithm, self._expected = _declared_checksum(request) if has_checksum else (None, None)
         self._trailer = _declared_trailer(request, self._word) if self._is_framed else None
         if self._trailer is not None:
             if self._expected is not None:
@@ -88,10 +99,6 @@ class Payload:
         if int(text) > SIZE_BYTES_MAX:
             raise S3Error("EntityTooLarge", ProposedSize=text, MaxSizeAllowed=SIZE_BYTES_MAX)
         return int(text)
-
-    def forget_checksums(self) -> None:
-        """Do not hold the body against checksums in headers, because there they are of something else."""
-        self.algorithm, self._expected = None, None
 
     async def body(self) -> bytes | AsyncIterator[bytes]:
         """Return a small body whole and checked, a large one as a stream that checks itself at its end."""

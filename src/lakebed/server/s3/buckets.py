@@ -23,12 +23,10 @@ from .documents import Element, MalformedXml, document, escape_text, parse
 from .errors import NotImplementedByName, S3Error
 from .operations import S3Operation
 from .options import S3Options
-from .requests import S3Request, admit
+from .requests import OWNER, S3Request, admit
 
 KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
-OWNER: Final = "lakebed"
-"""All objects belong to the installation: who may do what is said by policies."""
 REGION: Final = "us-east-1"
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
 _OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)

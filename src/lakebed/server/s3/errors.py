@@ -63,10 +63,10 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
     "MalformedXML": (
         400,
-        "The XML you provided was not well-formed or did not validate against our published schema",
+        "The XML you provided was not well-formed or did not validate against our published schema.",
     ),
     "MaxMessageLengthExceeded": (400, "Your request was too big."),
-    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size."),
+    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size"),
     "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
     "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
     "NoSuchBucket": (404, "The specified bucket does not exist."),
@@ -84,7 +84,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         409,
         "A conflicting conditional operation is currently in progress against this resource. Try again.",
     ),
-    "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold"),
+    "PreconditionFailed": (412, "At least one of the pre-conditions you specified did not hold."),
     "RequestTimeTooSkewed": (
         403,
         "The difference between the request time and the server's time is too large.",
@@ -138,6 +138,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     objectstore.ShortBody: "IncompleteBody",
     InvalidParameter: "InvalidURI",
     base.InvalidEntry: "MetadataTooLarge",
+    base.InvalidName: "KeyTooLongError",
 }
 _OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ServiceUnavailable"})
 """Codes under which an error of the core says itself what is wrong."""

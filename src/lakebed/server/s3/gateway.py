@@ -12,10 +12,12 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from lakebed.auth import UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.server.state import AppState
 
 from . import operations
+from .bodies import check_word
 from .buckets import Buckets
 from .errors import S3Error, as_s3, error_document, error_response
 from .multipart import MultipartUploads
@@ -62,6 +64,7 @@ class Gateway:
         request.parse()
         await self._authenticate(request)
         found = operations.find(request)
+        request.check_owner()
         request.operation, request.operation_name = found.operation, f"s3:{found.name}"
         place = request.place()
         names = {"repository": place.repository, "ref": place.ref, "path": place.path}
@@ -71,6 +74,7 @@ class Gateway:
     async def _authenticate(self, request: S3Request) -> None:
         asked = request.as_signed()
         signed = read_signature(asked, request.bucket_of_host)
+        check_word(signed.payload)
         signed.check_time(self._state.ports.clock.now_ms() // 1000)
         key = b""
 
@@ -80,7 +84,10 @@ class Gateway:
             return signed.is_of(secret, asked)
 
         request.through = f"key {signed.access_key_id[:200]}"
-        request.identity = await self._state.authenticator.check_signature(signed.access_key_id, is_of)
+        try:
+            request.identity = await self._state.authenticator.check_signature(signed.access_key_id, is_of)
+        except UnknownAccessKey as error:
+            raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=signed.access_key_id[:200]) from error
         request.permissions = await self._state.authorizer.permissions(request.identity)
         request.signed, request.key = signed, key
 

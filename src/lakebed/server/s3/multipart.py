@@ -17,18 +17,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakebed.base import Entry, LakebedError, path_to_key
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.catalog import Repository
 from lakebed.operations import objects
 from lakebed.server.state import AppState
-from lakebed.versions import PART_NUMBER_MAX, MultipartRecord, PartRecord
+from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, MultipartRecord, PartRecord
 
 from . import checksums, operations
 from .bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
-from .buckets import OWNER, iso, xml
+from .buckets import iso, xml
 from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
 from .documents import Element, MalformedXml, Node, document, parse
 from .errors import S3Error, as_s3
 from .objects import (
+    DEFAULT_CONTENT_TYPE,
     SYSTEM,
     Objects,
     bare,
@@ -41,7 +42,7 @@ from .objects import (
 )
 from .operations import S3Operation
 from .options import S3Options
-from .requests import Place, S3Request, admit
+from .requests import OWNER, Place, S3Request, admit
 
 PART_BYTES_MIN: Final = 5 << 20
 """Every part but the last has at least this."""
@@ -171,6 +172,9 @@ class MultipartUploads:
     async def complete(self, request: S3Request) -> Response:
         begun = await self._find(request)
         if_none_match, if_match = write_conditions(request)
+        kind = request.header(b"x-amz-checksum-type")
+        if kind is not None and begun.record.checksum_type not in {"", kind.upper()}:
+            raise S3Error("InvalidRequest", "The upload was created with another x-amz-checksum-type")
         wanted = await _read_completion(request)
         parts = _chosen(wanted, dict(await begun.repository.versions.parts.every(begun.id)), begun.record.algorithm)
         size_bytes = sum(part.size_bytes for part in parts)
@@ -291,10 +295,10 @@ class MultipartUploads:
     ) -> list[tuple[str, str, MultipartRecord | None]]:
         """Return uploads by key and id, and common prefixes without a record, behind `after`."""
         found: dict[tuple[str, str], MultipartRecord | None] = {}
-        async for name, record in repository.versions.parts.begun():
+        for name, record in await repository.versions.parts.begun_on(place.ref if place.has_ref else ""):
             path = record.path.decode()
             key = path if place.has_ref else f"{record.branch}/{path}"
-            if (place.has_ref and record.branch != place.ref) or not key.startswith(prefix):
+            if not key.startswith(prefix):
                 continue
             cut = key.find(delimiter, len(prefix)) if delimiter else -1
             if cut >= 0:
@@ -313,7 +317,12 @@ class MultipartUploads:
         place, multipart_id = request.place(), request.parameter("uploadId")
         admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
         repository = await self._catalog.get(place.repository)
-        record = await repository.versions.parts.get(multipart_id)
+        try:
+            record = await repository.versions.parts.get(multipart_id)
+        except MultipartNotFound:
+            if place.has_ref:
+                await repository.versions.refs.get_branch(place.ref)
+            raise
         if place.is_root or (record.branch, record.path) != (place.ref, path_to_key(place.path)):
             raise S3Error("NoSuchUpload")
         return Begun(repository, multipart_id, record)
@@ -441,9 +450,8 @@ def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
 
 
 async def _read_completion(request: S3Request) -> list[Node]:
-    payload = Payload(request)
     # Its checksum headers are of the object, not of this body.
-    payload.forget_checksums()
+    payload = Payload(request, has_checksum=False)
     if payload.size_bytes > COMPLETION_BYTES_MAX:
         raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=COMPLETION_BYTES_MAX)
     try:
@@ -470,7 +478,7 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
             given = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
         except MalformedXml as error:
             raise S3Error("MalformedXML") from error
-        if not re.fullmatch(r"\d{1,9}", number.strip()):
+        if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not etag:
             raise S3Error("MalformedXML")
         if not 1 <= int(number) <= PART_NUMBER_MAX:
             raise S3Error("InvalidArgument", "PartNumber must be >= 1", ArgumentName="PartNumber", ArgumentValue=number)

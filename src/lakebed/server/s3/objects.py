@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.base import Entry, InvalidName, LakebedError
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Repository
+from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.responses import StreamedResponse
 from lakebed.server.state import AppState
@@ -33,6 +33,8 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests import Place, S3Request, admit, place_of
 
+DEFAULT_CONTENT_TYPE: Final = "binary/octet-stream"
+"""S3's. The API has another one."""
 SYSTEM: Final = "::s3::"
 HIDDEN: Final = "::"
 """Metadata whose names begin so are not the user's."""
@@ -85,7 +87,7 @@ class Objects:
 
     async def attributes(self, request: S3Request) -> Response:
         _, entry = await self._find(request, request.place())
-        wanted = [name.strip() for name in (request.header(b"x-amz-object-attributes") or "").split(",")]
+        wanted = [name.strip() for name in request.all_of_header(b"x-amz-object-attributes").split(",")]
         if not set(wanted) <= _ATTRIBUTES:
             raise S3Error("InvalidArgument", "Invalid attribute name specified.")
         root = Element("GetObjectAttributesResponse")
@@ -303,6 +305,7 @@ class Objects:
         if place.is_root:
             raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
         is_same = (place.repository, place.ref, place.path) == (source.repository, source.ref, source.path)
+        request.user_metadata()  # Too much of it is refused, even where the source's counts.
         if is_same and directive == "COPY":
             raise S3Error(
                 "InvalidRequest",
@@ -376,14 +379,14 @@ class Objects:
         place = request.place()
         admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
         check_version(request.parameter("versionId"))
-        request.refuse_headers([b"if-match", b"x-amz-if-match-", b"x-amz-bypass-", b"x-amz-mfa"])
+        request.refuse_headers([b"if-match", b"x-amz-if-match-", b"x-amz-mfa"])
         repository = await self._catalog.get(place.repository)
         if not place.is_root:
             await repository.objects.delete(place.ref, place.path)
         return Response(status_code=204)
 
     async def delete_many(self, request: S3Request) -> Response:
-        request.refuse_headers([b"x-amz-bypass-", b"x-amz-mfa"])
+        request.refuse_headers([b"x-amz-mfa"])
         payload = Payload(request)
         if payload.size_bytes > DELETE_BYTES_MAX:
             raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=DELETE_BYTES_MAX)

@@ -27,6 +27,8 @@ from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, parse_query
 
 Level: TypeAlias = Literal["service", "bucket", "object"]
 
+OWNER: Final = "lakebed"
+"""All objects belong to the installation: who may do what is said by policies."""
 METADATA: Final = b"x-amz-meta-"
 METADATA_BYTES_MAX: Final = 2048
 
@@ -170,6 +172,19 @@ class S3Request(RestRequest):
         if size_bytes > METADATA_BYTES_MAX:
             raise S3Error("MetadataTooLarge", Size=size_bytes, MaxSizeAllowed=METADATA_BYTES_MAX)
         return found
+
+    def all_of_header(self, name: bytes) -> str:
+        """Return every header of this name, with commas between."""
+        return ",".join([value.decode("latin-1") for key, value in self.scope["headers"] if key == name])
+
+    def check_owner(self) -> None:
+        """
+        Raises:
+            S3Error: the client expects another owner of a bucket.
+        """
+        for name in (b"x-amz-expected-bucket-owner", b"x-amz-source-expected-bucket-owner"):
+            if self.header(name) not in {None, OWNER}:
+                raise S3Error("AccessDenied")
 
     def refuse_headers(self, names: Sequence[bytes]) -> None:
         """

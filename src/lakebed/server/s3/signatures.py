@@ -14,7 +14,7 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -201,24 +201,30 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
         )
     if algorithm != ALGORITHM:
-        raise S3Error("InvalidRequest", f"The authorization algorithm is not supported. Please use {ALGORITHM}.")
+        raise S3Error(
+            "InvalidArgument",
+            "Unsupported Authorization Type",
+            ArgumentName="Authorization",
+            ArgumentValue=authorization[:200],
+        )
     fields: dict[str, str] = {}
     for part in rest.split(","):
         match = _FIELD.fullmatch(part)
         if match is None or match[1] in fields:
-            raise S3Error("AuthorizationHeaderMalformed")
+            raise _malformed(f'the authorization component "{part.strip()[:100]}" is malformed.')
         fields[match[1]] = match[2]
-    if len(fields) != 3 or not all(fields.values()):
-        raise S3Error("AuthorizationHeaderMalformed", "The authorization header lacks a field.")
+    for name in ("Credential", "SignedHeaders", "Signature"):
+        if not fields.get(name):
+            raise _malformed(f"missing {name}.")
     payload = asked.header(b"x-amz-content-sha256")
     if payload is None:
         raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
     time = asked.header(b"x-amz-date") or _http_date(asked.header(b"date"))
     if time is None or not _is_time(time):
-        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
+        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.")
     return _signed(
         asked,
-        "AuthorizationHeaderMalformed",
+        _malformed,
         credential=fields["Credential"],
         time=time,
         signed_headers=fields["SignedHeaders"],
@@ -226,6 +232,10 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
         payload=payload,
         expires_s=None,
     )
+
+
+def _malformed(words: str) -> S3Error:
+    return S3Error("AuthorizationHeaderMalformed", f"The authorization header is malformed; {words}")
 
 
 def _from_query(asked: Asked) -> Signed:
@@ -258,7 +268,7 @@ def _from_query(asked: Asked) -> Signed:
         raise S3Error(code, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
     return _signed(
         asked,
-        code,
+        lambda words: S3Error(code, f"Error parsing the X-Amz-Credential parameter; {words}"),
         credential=found["X-Amz-Credential"],
         time=found["X-Amz-Date"],
         signed_headers=found["X-Amz-SignedHeaders"],
@@ -270,7 +280,7 @@ def _from_query(asked: Asked) -> Signed:
 
 def _signed(
     asked: Asked,
-    code: str,
+    malformed: Callable[[str], S3Error],
     *,
     credential: str,
     time: str,
@@ -282,17 +292,18 @@ def _signed(
     # A key id may hold slashes, the rest of the scope none.
     access_key_id, *scope = credential.rsplit("/", 4)
     if len(scope) != 4 or not access_key_id:
-        raise S3Error(
-            code,
-            'the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".',
-        )
+        raise malformed('the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".')
     date, region, service, terminal = scope
     if terminal != "aws4_request":
-        raise S3Error(code, f'incorrect terminal {terminal!r}. This endpoint uses "aws4_request".')
+        raise malformed(f'incorrect terminal "{terminal}". This endpoint uses "aws4_request".')
     if service != "s3":
-        raise S3Error(code, f'incorrect service {service!r}. This endpoint belongs to "s3".')
+        raise malformed(f'incorrect service "{service}". This endpoint belongs to "s3".')
+    if not re.fullmatch(r"\d{8}", date):
+        raise malformed(
+            f'incorrect date format "{date}". This date in the credential must be in the format "yyyyMMdd".'
+        )
     if date != time[:8]:
-        raise S3Error(code, f"incorrect date format {date!r}: it differs from the date of the request, {time[:8]!r}.")
+        raise malformed("Invalid credential date. Date is not the same as X-Amz-Date.")
     if not _HEX.fullmatch(signature):
         raise S3Error("SignatureDoesNotMatch")
     names = tuple(signed_headers.lower().split(";"))
@@ -312,7 +323,7 @@ def _signed(
         )
     present = {name.decode("latin-1") for name, _ in asked.headers}
     if "host" not in names or not present.issuperset(names):
-        raise S3Error(code, "SignedHeaders names a header that the request does not have, or leaves out the host.")
+        raise malformed("SignedHeaders names a header that the request does not have, or leaves out the host.")
     return Signed(
         access_key_id=access_key_id,
         date=date,

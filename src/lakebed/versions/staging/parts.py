@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from lakebed.versions import keys
 from lakebed.versions.context import Context
-from lakebed.versions.errors import MultipartNotFound
+from lakebed.versions.errors import BranchNotFound, MultipartNotFound
 from lakebed.versions.records import MultipartRecord, PartRecord
 
 from .uploads import Uploads
@@ -35,23 +37,31 @@ class Parts:
         Raises:
             BranchNotFound: there is no such branch.
         """
-        await self._context.branches.fresh(record.branch)
+        seen = await self._context.branches.fresh(record.branch)
         multipart_id = self._context.ports.ids.fresh()
-        await self._context.set(_upload_key(multipart_id), record)
+        begun = replace(record, branch_created_ms=seen.record.created_ms)
+        await self._context.set(_upload_key(multipart_id), begun)
         return multipart_id
 
     async def get(self, multipart_id: str) -> MultipartRecord:
         """
         Raises:
-            MultipartNotFound: there is none of this id.
+            MultipartNotFound: there is none of this id, or its branch is gone.
         """
         # The id is a part of keys, so one with a slash must not lead to another kind of record.
         found = None
         if multipart_id.isalnum():
             found = await self._context.read(MultipartRecord, _upload_key(multipart_id))
-        if found is None:
+        if found is None or not await self._is_of_its_branch(found[0]):
             raise MultipartNotFound("the upload is unknown, or it was completed or aborted", id=multipart_id)
         return found[0]
+
+    async def _is_of_its_branch(self, record: MultipartRecord) -> bool:
+        try:
+            seen = await self._context.branches.fresh(record.branch)
+        except BranchNotFound:
+            return False
+        return seen.record.created_ms == record.branch_created_ms
 
     async def issue(self, multipart_id: str) -> str:
         """Return a fresh address for the bytes of a part.
@@ -91,9 +101,14 @@ class Parts:
         return [(int(key[len(prefix) :]), part) async for key, part in self._context.records(PartRecord, prefix)]
 
     async def begun(self) -> AsyncIterator[tuple[str, MultipartRecord]]:
-        """Yield every upload that was begun and has not ended."""
+        """Yield every upload that was begun and has not ended, of branches that are gone too."""
         async for key, record in self._context.records(MultipartRecord, keys.MULTIPART):
             yield key[len(keys.MULTIPART) :].decode(), record
+
+    async def begun_on(self, branch: str) -> list[tuple[str, MultipartRecord]]:
+        """Return the uploads of a branch that were begun and have not ended. Empty for all: those of every branch."""
+        found = [item async for item in self.begun() if branch in {"", item[1].branch}]
+        return [(name, record) for name, record in found if await self._is_of_its_branch(record)]
 
     async def end(self, multipart_id: str) -> None:
         """Forget an upload and give up its parts. Does nothing where it has ended before."""
