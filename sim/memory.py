@@ -210,6 +210,7 @@ _WALKED: Final[dict[type, Callable[[_Walk, Any], None]]] = {
     list: _Walk.changing,
     deque: _Walk.changing,
     dict: _Walk.pairs,
+    type({}.keys()): _Walk.changing,
     OrderedDict: _Walk.pairs,
     set: _Walk.unordered,
     frozenset: _Walk.unordered,
