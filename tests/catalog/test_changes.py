@@ -10,6 +10,12 @@ import pytest
 from lakebed.base import Ports
 from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
 from lakebed.versions import BranchNotFound, Commit, NoChanges
+from tests.versions.conftest import HookedStore
+
+
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
 
 
 async def test_eight_committers_on_one_branch_all_succeed(repository: Repository) -> None:
@@ -63,6 +69,51 @@ async def test_who_commits_behind_one_that_took_its_data_gets_a_commit_that_hold
 
     assert second.parents == (first.id,)
     assert second.metarange_id == first.metarange_id
+
+
+async def test_who_commits_what_another_process_committed_already_gets_a_commit(
+    make_catalog: Callable[[], Catalog], namespace: str
+) -> None:
+    here, there = make_catalog(), make_catalog()
+    await here.create("repo", storage_namespace=namespace)
+    mine, theirs = await here.get("repo"), await there.get("repo")
+    await mine.objects.upload("main", "a", b"1")
+    first = await theirs.changes.commit("main", message="theirs", committer="c")
+
+    second = await mine.changes.commit("main", message="mine", committer="c")
+
+    assert (second.parents, second.metarange_id) == ((first.id,), first.metarange_id)
+    with pytest.raises(NoChanges):
+        await mine.changes.commit("main", message="again", committer="c")
+
+
+async def test_who_commits_a_write_that_was_repeated_beside_a_commit_gets_a_commit(
+    make_catalog: Callable[[], Catalog], namespace: str, store: HookedStore
+) -> None:
+    here, there = make_catalog(), make_catalog()
+    await here.create("repo", storage_namespace=namespace)
+    mine, theirs = await here.get("repo"), await there.get("repo")
+
+    async def commit() -> None:
+        await theirs.changes.commit("main", message="theirs", committer="c")
+
+    async def commit_after_the_cell() -> None:
+        store.before("get", b"branch/main", commit)
+
+    store.before("set_if", b"a", commit_after_the_cell)
+    await mine.objects.upload("main", "a", b"1")
+    await mine.versions.refs.get_branch("main")
+
+    assert (await mine.changes.commit("main", message="mine", committer="c")).generation == 3
+
+
+async def test_the_same_bytes_uploaded_again_are_no_changes(repository: Repository) -> None:
+    for message in ("first", "second"):
+        await repository.objects.upload("main", "a", b"1")
+        if message == "first":
+            await repository.changes.commit("main", message=message, committer="c")
+    with pytest.raises(NoChanges):
+        await repository.changes.commit("main", message="second", committer="c")
 
 
 async def test_a_commit_of_nothing_is_no_changes(repository: Repository) -> None:

@@ -4,7 +4,8 @@ Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`).
 find that one of them took its data along. If the branch moved since it arrived, it then makes a commit without changes.
 The tree of that commit holds every write acknowledged before it began, and history shows the request.
 
-Between processes there is no queue. A committer that finds another one's sealed tokens waits a little before it seals
+Between processes there is no queue. The cached head, and cells that were set again, show that another process took the
+data along. A committer that finds another one's sealed tokens waits a little before it seals
 its own. If both built at once, one of them would have to build twice.
 """
 
@@ -71,7 +72,8 @@ class Changes:
             CommitOvertaken: other processes committed first, again and again.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
-        head = (await self._versions.refs.get_branch(branch)).commit_id
+        # The cached head: that of the caller's last write. Another process may have committed the write since.
+        head = (await self._versions.context.branches.cached(branch)).record.commit_id
 
         async def attempt(*, allow_empty: bool) -> Commit:
             return await self._versions.commits.commit(
@@ -90,7 +92,8 @@ class Changes:
                 try:
                     return await attempt(allow_empty=is_owed)
                 except (CommitOvertaken, NoChanges) as error:
-                    is_owed = is_owed or (await self._versions.refs.get_branch(branch)).commit_id != head
+                    is_taken = bool(error.facts.get("is_taken"))
+                    is_owed = is_owed or is_taken or (await self._versions.refs.get_branch(branch)).commit_id != head
                     if isinstance(error, NoChanges) and not is_owed:
                         raise
             return await attempt(allow_empty=is_owed)

@@ -4,7 +4,8 @@ A cell is the msgpack array `[2, flags, *row]`: format number, flags, then base'
 end behind one array header are themselves msgpack, so a page of a thousand decodes in a single call.
 
 Flags: TOMBSTONE (the path is deleted; the row is all zeros), EXCLUSIVE (no other cell and no commit names this address;
-what is not so marked is shared, and only the offline collector may give it up), DOOMED (being deleted online).
+what is not so marked is shared, and only the offline collector may give it up), DOOMED (being deleted online), REPEATED
+(its writer set it before, in a token that a commit sealed meanwhile).
 
 EXCLUSIVE is two bits. An older release knew the lower one alone, and could set it again after a copy had taken it off:
 its marks are not believed. It takes off the lower bit when it copies, so a server of it beside this one is seen.
@@ -30,6 +31,7 @@ FORMAT: Final = 2
 TOMBSTONE: Final = 1
 EXCLUSIVE: Final = 2 | 8
 DOOMED: Final = 4
+REPEATED: Final = 16
 
 _Cell: TypeAlias = tuple[int, int, int, int, int, str, int, str, int, str, bytes]
 Cell: TypeAlias = tuple[int, Row]

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
 from lakebed.kv import PredicateFailed
 from lakebed.ranges import CHANGES_SCHEMA, overlay
-from lakebed.versions.cells import changes_table
+from lakebed.versions.cells import REPEATED, changes_table, decode_cells
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
 from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
@@ -71,6 +71,8 @@ class Built:
     head: CommitId
     left: tuple[Sealed, ...]
     epoch: int
+    is_taken: bool = False
+    """Writers set staged cells again, because another commit sealed the first ones; it took the writes."""
 
     def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
         """Whether it may be published on this record as it is.
@@ -104,15 +106,15 @@ class Committer:
         Raises:
             BranchNotFound: there is none, or it was deleted meanwhile.
             InvalidNote: the date is out of bounds, or the words are too many.
-            NoChanges: what is staged changes nothing, and not `allow_empty`.
+            NoChanges: what is staged changes nothing, and not `allow_empty`. Facts: `is_taken`, as in `Built`.
             CommitOvertaken: another operation took what was sealed.
         """
         note = Note(message=message, committer=committer, metadata=metadata or {}, created_ms=created_ms)
         mine, seen = await self.seal(branch)
-        commit = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
-        if commit is None:
-            raise NoChanges("commit: no changes", branch=branch)
-        return commit
+        built = await self._publish_sealed(branch, mine, seen, note, allow_empty=allow_empty)
+        if built.commit is None:
+            raise NoChanges("commit: no changes", branch=branch, is_taken=built.is_taken)
+        return built.commit
 
     async def seal(self, branch: str) -> tuple[StagingToken, Seen]:
         """Step 1. Lost or failed: from the start; a seal whose answer was lost leaves an area that is ours to take."""
@@ -133,8 +135,8 @@ class Committer:
 
     async def _publish_sealed(
         self, branch: str, mine: StagingToken, seen: Seen, note: Note, *, allow_empty: bool
-    ) -> Commit | None:
-        """Steps 2 to 4; None where there was no change."""
+    ) -> Built:
+        """Steps 2 to 4."""
         operation = self._context.ports.ids.fresh()
         built: Built | None = None
         attempt, retry = 0, Retry()
@@ -163,10 +165,10 @@ class Committer:
             ):
                 return await self._done(built)
 
-    async def _done(self, built: Built) -> Commit | None:
+    async def _done(self, built: Built) -> Built:
         if built.commit is not None:
             await self._context.commits.note_published(built.commit_id, self.counted(built.commit))
-        return built.commit
+        return built
 
     def counted(self, commit: Commit) -> Commit:
         """As it is noted once a branch took it: if its committer slept over that, retention counts from now."""
@@ -185,9 +187,20 @@ class Committer:
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.
-            return Built(None, record.commit_id, record.commit_id, tuple(left), record.epoch)
+            is_taken = await self._are_repeats_among([sealed.token for sealed in left])
+            return Built(None, record.commit_id, record.commit_id, tuple(left), record.epoch, is_taken)
         commit = await self.new_commit(branch, metarange, (record.commit_id,), note)
         return Built(commit, await self._context.commits.write(commit), record.commit_id, tuple(left), record.epoch)
+
+    async def _are_repeats_among(self, tokens: Sequence[StagingToken]) -> bool:
+        """Look at the first page of each token's cells."""
+        for token in tokens:
+            page = await self._context.store.scan(
+                self._context.token_partition(token), b"", self._context.options.scan_page
+            )
+            if any(flags & REPEATED for flags, _ in decode_cells(page.values)):
+                return True
+        return False
 
     async def _changes(self, tokens: Sequence[StagingToken]) -> pa.Table:
         """The overlay of the tokens' cells (newest first), as columns. Each page becomes columns at once."""

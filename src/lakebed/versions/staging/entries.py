@@ -35,6 +35,7 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.versions.cells import (
     DOOMED,
     EXCLUSIVE,
+    REPEATED,
     TOMBSTONE,
     TOMBSTONE_ROW,
     decode_cell,
@@ -300,6 +301,7 @@ class Staging:
                     # Two cells will name the address: neither may claim it for itself.
                     await self._share_cell(seen.record.staging_token, key, row)
                     flags &= ~EXCLUSIVE
+                flags |= REPEATED
                 seen = again
         except AddressSpent as spent:
             spent.condition = condition
