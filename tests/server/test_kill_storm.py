@@ -157,7 +157,7 @@ async def check_nothing_leaks(versions: Versions, deleter: Deleter, found: dict[
 
     versions.context.options = replace(versions.context.options, claim_age_ms_max=0)
     await move_on_from_every_token(versions)
-    for _ in range(2):
+    for _ in range(3):
         await versions.cleanup.clean()
     assert [key async for key, _ in scan_prefix(versions.store, versions.partition, keys.CLAIM)] == []
     listed = {stat.key async for page in versions.objectstore.list("data/") for stat in page}

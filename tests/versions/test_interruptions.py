@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from lakebed.base import Entry, OutcomeUnknown, RunId, RunKind, RunState
 from lakebed.kv import StoreUnavailable
 from lakebed.versions import (
+    ClaimRecord,
     CommitExpired,
     CopyRecord,
     CopyState,
@@ -392,18 +393,51 @@ async def test_cells_of_a_committer_that_slept_longer_than_claims_are_kept_are_c
     [token] = (await repo.context.branches.fresh("main")).record.tokens()
 
     async def sleep() -> None:
-        clock.ms += repo.context.options.claim_age_ms_max
-        assert (await another().cleanup.clean()).claims == 0
+        for _ in range(2):
+            clock.ms += repo.context.options.claim_age_ms_max
+            assert (await another().cleanup.clean()).claims == 0
 
     async def sleep_before_publishing() -> None:
         store.before("set_if", b"branch/main", sleep)
 
     store.before("set", b"claim/", sleep_before_publishing)
     await repo.commits.commit("main", message="m", committer="c")
-    cleaned = await another().cleanup.clean()
+    first = await another().cleanup.clean()
+    clock.ms += repo.context.options.claim_age_ms_max
+    second = await another().cleanup.clean()
 
-    assert (cleaned.cells, cleaned.claims) == (1, 1)
+    assert (first.cells, first.claims, second.claims) == (1, 0, 1)
     assert not (await store.scan(repo.context.token_partition(token), b"", 1)).keys
+
+
+async def test_cells_set_after_a_sleeping_committer_published_are_cleaned(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, clock: TurnableClock
+) -> None:
+    """A writer and the committer wake together: the claim is old, and the token was retired this very moment."""
+    await repo.staging.upload("main", b"k", body(repo.objectstore))
+    [token] = (await repo.context.branches.fresh("main")).record.tokens()
+    committer = another()
+
+    async def sleep() -> None:
+        clock.ms += repo.context.options.claim_age_ms_max
+
+    async def sleep_before_publishing() -> None:
+        store.before("set_if", b"branch/main", sleep)
+
+    async def commit_and_clean() -> None:
+        store.before("set", b"claim/", sleep_before_publishing)
+        await committer.commits.commit("main", message="m", committer="c")
+        await another().cleanup.clean()
+        await another().cleanup.clean()
+
+    store.before("set_if", b"late", commit_and_clean)
+    await repo.staging.upload("main", b"late", body(repo.objectstore))
+    for _ in range(2):
+        clock.ms += repo.context.options.claim_age_ms_max
+        await another().cleanup.clean()
+
+    assert not (await store.scan(repo.context.token_partition(token), b"", 1)).keys
+    assert [key async for key, _ in repo.context.records(ClaimRecord, keys.CLAIM)] == []
 
 
 async def test_uploads_that_come_while_a_slice_is_opened_share_it(repo: Versions, store: HookedStore) -> None:

@@ -6,9 +6,10 @@ claimed before it leaves; so a token that is claimed and not held is retired, ho
 exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
 bumped, which makes a freeze that sleeps fail.
 
-A claim is kept while the branch holds one of its tokens, and until it is older than the branch cache and the longest
-request: a writer with an old record may still put a cell into a retired token. Its tokens are cleaned once more before
-it goes. That clock bounds garbage, never safety.
+A claim is kept until a cleaner saw all its tokens retired for longer than the branch cache and the longest request:
+a writer with an old record may still put a cell into a retired token. They are cleaned once more before it goes. The
+age of the claim itself proves nothing: its committer may have slept, and have published just now. That clock bounds
+garbage, never safety.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Cleanup:
         held: dict[str, frozenset[StagingToken]] = {}
         for branch in sorted({claim.branch for _, claim in claims}):
             held[branch] = await self._tokens_of(branch)
-        cells = dropped = 0
+        cells = 0
+        seen_retired: list[tuple[bytes, bytes]] = []
+        over: list[bytes] = []
         for key, claim in claims:
             is_old = now - claim.created_ms >= self._context.options.claim_age_ms_max
             retired = [token for token in claim.tokens if token not in held[claim.branch]]
@@ -101,10 +104,18 @@ class Cleanup:
                 cells += await self._wipe(token)
             # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
             # without the claim no cleaner would find its cells.
-            if is_old and len(retired) == len(claim.tokens):
-                await self._context.delete(key)
-                dropped += 1
-        return cells, dropped
+            if len(retired) < len(claim.tokens):
+                continue
+            if not claim.retired_ms:
+                seen_retired.append((key, encode_record(replace(claim, retired_ms=now))))
+            elif now - claim.retired_ms >= self._context.options.claim_age_ms_max:
+                over.append(key)
+        # Another cleaner may have removed such a claim since: then it comes back, and goes again later.
+        if seen_retired:
+            await self._context.store.set_many(self._context.partition, seen_retired)
+        if over:
+            await self._context.store.delete_many(self._context.partition, over)
+        return cells, len(over)
 
     async def _tokens_of(self, branch: str) -> frozenset[StagingToken]:
         held = await self._context.get(keys.BRANCH + branch.encode())

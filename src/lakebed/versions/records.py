@@ -175,11 +175,12 @@ class ClaimReason(StrEnum):
 
 
 class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt that may have taken these tokens from this branch; written before it, never overwritten.
+    """An attempt that may have taken these tokens from this branch; written before it, and noted by cleaners alone.
 
     `building`: the tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the
     branch was bumped, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
-    `why` of a record without one is a freeze, after which nothing of the tokens may be deleted.
+    `why` of a record without one is a freeze, after which nothing of the tokens may be deleted. `retired_ms`: a cleaner
+    saw that no branch holds any of the tokens.
     """
 
     branch: str
@@ -188,6 +189,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     building: bool = False
     created_ms: int
     why: ClaimReason = ClaimReason.FREEZE
+    retired_ms: int = 0
 
 
 class SliceState(StrEnum):
