@@ -62,7 +62,7 @@ def test_a_merge_is_drawn(shell: Shell, branched: str, put: Put) -> None:
     lines = shell.ok("log", f"{branched}/main", "--graph").out.splitlines()
 
     assert [line.partition("  ")[0] for line in lines] == ["*", "* |", "| *", "*", "*"]
-    assert lines[0].endswith("together")
+    assert lines[0].endswith("together  (main)")
 
 
 def test_a_merge_brings_what_the_source_changed(shell: Shell, branched: str) -> None:

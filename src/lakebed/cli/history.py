@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
-from lakebed.base import Conflict, human_size
+from lakebed.base import Conflict, count_of, human_size
 from lakebed.wire import Commit, Diff, MergeResult
 
 from .arguments import (
@@ -24,16 +27,18 @@ from .arguments import (
     parse_meta,
     same_repository,
 )
-from .completion import complete_ref
+from .completion import complete_object, complete_ref
 from .failures import Misuse
 from .output import fields, human_time, printable
 from .session import Session, command
 from .tree import noun
-from .uris import RefUri, parse_ref
+from .uris import RefUri, parse_prefix, parse_ref
 
 commit_app = noun("Commit what is uncommitted on a branch.")
 log_app = noun("Show the history of a ref.")
 diff_app = noun("Show what changed.")
+show_app = noun("Show a commit and what it changed.")
+blame_app = noun("Show the last commit of each path.")
 merge_app = noun("Merge one ref into a branch.")
 
 MARKS: Final = {
@@ -44,6 +49,9 @@ MARKS: Final = {
 }
 """For each type of difference its mark and colour; `prefix_changed` has the mark of `changed`."""
 CONFLICTS_SHOWN: Final = 10
+NAMES_MAX: Final = 1000
+
+StatOption = Annotated[bool, typer.Option("--stat", help="Only count the changes.")]
 
 
 class StrategyName(StrEnum):
@@ -111,15 +119,31 @@ def log(
     commits = session.client.history.log(
         ref.repository, ref.ref, limit=limit, first_parent=first_parent, objects=objects, prefixes=prefixes
     )
-    session.show_all(commits, graph_lines if graph else paragraphs)
+    names = {} if session.is_json else _names_of(session, ref.repository)
+    session.show_all(commits, partial(graph_lines if graph else paragraphs, names=names))
 
 
-def paragraphs(commits: Iterable[Commit]) -> Iterator[str]:
-    """Yield a paragraph for each commit."""
+def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
+    """Return the branches and tags of each commit that is a head, as far as the first thousand of each show."""
+    names: dict[str, list[str]] = {}
+    client = session.client
+    for branch in client.branches.list(repository, limit=NAMES_MAX):
+        names.setdefault(branch.commit_id, []).append(branch.id)
+    for tag in client.tags.list(repository, limit=NAMES_MAX):
+        names.setdefault(tag.commit_id, []).append(f"tag {tag.id}")
+    return names
+
+
+def _beside(names: Mapping[str, Sequence[str]], commit: Commit) -> str:
+    return typer.style(f"  ({', '.join(map(printable, names[commit.id]))})", fg="cyan") if commit.id in names else ""
+
+
+def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
+    """Yield a paragraph for each commit. `names`: what stands beside the id."""
     for number, commit in enumerate(commits):
         if number:
             yield ""
-        yield typer.style(f"commit {commit.id}", fg="yellow")
+        yield typer.style(f"commit {commit.id}", fg="yellow") + _beside(names, commit)
         parents = [("Merge", " ".join(parent[:12] for parent in commit.parents))] if len(commit.parents) > 1 else []
         committer = [("Author", commit.committer)] if commit.committer else []
         yield from fields([*parents, *committer, ("Date", human_time(commit.creation_date))])
@@ -129,7 +153,7 @@ def paragraphs(commits: Iterable[Commit]) -> Iterator[str]:
             yield f"    {printable(name)} = {printable(value)}"
 
 
-def graph_lines(commits: Iterable[Commit]) -> Iterator[str]:
+def graph_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
     """Yield a line for each commit; its mark stands in the lane of the child that led to it.
 
     A lane is a commit that is still to come: `*` marks the one that came, `|` those that wait. A merge opens a lane for
@@ -143,7 +167,7 @@ def graph_lines(commits: Iterable[Commit]) -> Iterator[str]:
         marks = " ".join("*" if lane == place else "|" for lane in range(len(lanes)))
         first_line = commit.message.partition("\n")[0]
         name = typer.style(commit.id[:12], fg="yellow")
-        yield f"{marks}  {name}  {human_time(commit.creation_date)}  {printable(first_line)}"
+        yield f"{marks}  {name}  {human_time(commit.creation_date)}  {printable(first_line)}{_beside(names, commit)}"
         came = [parent for parent in commit.parents[:1] if parent not in lanes]
         lanes[place : place + 1] = came
         lanes += [parent for parent in commit.parents[1:] if parent not in lanes]
@@ -163,6 +187,7 @@ def diff(
     prefix: PathsOption = "",
     delimiter: Annotated[str, typer.Option("--delimiter", help="Sum up paths that go on after this.")] = "",
     limit: LimitOption = None,
+    stat: StatOption = False,
 ) -> None:
     """Show what changed: + added, - removed, ~ changed, ! changed on both sides.
 
@@ -177,7 +202,103 @@ def diff(
         )
     else:
         found = history.uncommitted(left.repository, left.ref, prefix=prefix, delimiter=delimiter, limit=limit)
-    session.show_all(found, diff_lines)
+    _show_changes(session, found, stat=stat)
+
+
+def _show_changes(session: Session, found: Iterator[Diff], *, stat: bool) -> None:
+    if stat:
+        session.show(Summary.of(found), lambda summary: summary.lines())
+    else:
+        session.show_all(found, diff_lines)
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """How many paths changed in each way. `bytes_added` counts the new content of added and changed paths."""
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    conflict: int = 0
+    bytes_added: int = 0
+
+    @classmethod
+    def of(cls, differences: Iterable[Diff]) -> Summary:
+        summary = cls()
+        for one in differences:
+            kind = one.type if one.type in MARKS else "changed"
+            setattr(summary, kind, getattr(summary, kind) + 1)
+            if kind in {"added", "changed"}:
+                summary.bytes_added += one.size_bytes or 0
+        return summary
+
+    def lines(self) -> Iterator[str]:
+        for kind, (mark, colour) in MARKS.items():
+            if count := getattr(self, kind):
+                size = f"  ({human_size(self.bytes_added)} with those changed)" if kind == "added" else ""
+                yield typer.style(f"{mark} {count_of(count, 'path')} {kind}{size}", fg=colour)
+        if not (self.added or self.changed or self.removed or self.conflict):
+            yield "nothing changed"
+
+
+@show_app.command()
+@command
+def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
+    """Show a commit, and what it changed against its first parent."""
+    ref = parse_ref(uri)
+    history = session.client.history
+    commit = history.get(ref.repository, ref.ref)
+    changes = history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True) if commit.parents else iter(())
+    if session.is_json:
+        session.show(ShownCommit(commit=commit, changes=Summary.of(changes) if stat else list(changes)), str)
+        return
+    for line in paragraphs([commit], _names_of(session, ref.repository)):
+        session.say(line)
+    session.say("")
+    _show_changes(session, iter(changes), stat=stat)
+
+
+class ShownCommit(msgspec.Struct, kw_only=True):
+    commit: Commit
+    changes: list[Diff] | Summary
+
+
+@blame_app.command()
+@command
+def blame(
+    session: Session,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="lakefs://repository/ref/prefix", autocompletion=complete_object)
+    ],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many paths.")] = 100,
+) -> None:
+    """Show for each path below a prefix the last commit that changed it. Asks the server once for each path."""
+    place = parse_prefix(uri)
+    client = session.client
+
+    def lines() -> Iterator[Blamed]:
+        for one in client.objects.list(place.repository, place.ref, prefix=place.path, limit=limit):
+            found = client.history.log(place.repository, place.ref, objects=[one.path], limit=1)
+            yield Blamed(path=one.path, commit=next(found, None))
+
+    session.show_all(lines(), _blame_lines)
+
+
+class Blamed(msgspec.Struct, kw_only=True):
+    """`commit` None: the path is not committed yet."""
+
+    path: str
+    commit: Commit | None
+
+
+def _blame_lines(found: Iterable[Blamed]) -> Iterator[str]:
+    for one in found:
+        if one.commit is None:
+            yield f"{'(uncommitted)':<12}  {'':20}  {printable(one.path)}"
+            continue
+        message = one.commit.message.partition("\n")[0]
+        name = typer.style(one.commit.id[:12], fg="yellow")
+        author = f"{printable(one.commit.committer)}: " if one.commit.committer else ""
+        yield f"{name}  {human_time(one.commit.creation_date)}  {printable(one.path)}  {author}{printable(message)}"
 
 
 def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:

@@ -5,25 +5,40 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
-from lakebed.base import NotFound, count_of, human_size
+from lakebed.base import NotFound, Unavailable, count_of, human_size
 from lakebed.wire import ObjectStats
 
 from .arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
 from .completion import complete_object
 from .failures import Misuse, being_there
-from .output import human_time, printable
+from .output import columns_of, human_time, printable
 from .progress import bar
 from .session import Session, command
-from .transfers import Moved, SomeFailed, download_tree, folder_of, upload_tree
+from .transfers import Moved, SomeFailed, download_tree, folder_of, type_of, upload_tree
 from .tree import noun
 from .uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
 
 app = noun("Upload, download, list, show, copy and delete objects.")
+
+
+class FolderSize(msgspec.Struct, kw_only=True):
+    """What lies below a folder."""
+
+    path: str
+    objects: int
+    size_bytes: int
+
+
+class NotSigned(Unavailable):
+    """The server hands out no signed URLs."""
+
 
 STANDARD_STREAM: Final = "-"
 DELETE_BATCH: Final = 1000
@@ -35,7 +50,10 @@ PrefixArgument = Annotated[
 ]
 RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="Take everything below the path.")]
 ParallelOption = Annotated[int, typer.Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
-ContentTypeOption = Annotated[str, typer.Option("--content-type", help="The content type of the upload.")]
+ContentTypeOption = Annotated[
+    str,
+    typer.Option("--content-type", help="The content type of the upload; by default guessed from each file's name."),
+]
 
 
 @app.command("upload")
@@ -46,7 +64,7 @@ def upload(
     destination: PrefixArgument,
     recursive: RecursiveOption = False,
     parallel: ParallelOption = 8,
-    content_type: ContentTypeOption = "application/octet-stream",
+    content_type: ContentTypeOption = "",
     meta: MetaOption = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail where the path exists.")] = False,
 ) -> None:
@@ -83,7 +101,7 @@ def _upload_one(
             target.ref,
             path,
             sys.stdin.buffer,
-            content_type=content_type,
+            content_type=content_type or type_of(path),
             metadata=metadata,
             if_absent=if_absent,
         )
@@ -97,7 +115,7 @@ def _upload_one(
             target.ref,
             path,
             file,
-            content_type=content_type,
+            content_type=content_type or type_of(path),
             metadata=metadata,
             if_absent=if_absent,
             progress=shown.advance,
@@ -177,6 +195,65 @@ def stat(session: Session, uri: ObjectArgument) -> None:
         ("Address", one.physical_address),
     ]
     session.show_fields(one, [*facts, *metadata])
+
+
+@app.command("presign")
+@command
+def presign(session: Session, uri: ObjectArgument) -> None:
+    """Print a URL that reads an object without credentials, for a quarter of an hour."""
+    place = parse_object(uri)
+    one = session.client.objects.stat(place.repository, place.ref, place.path, presign=True)
+    if one.physical_address_expiry is None:
+        raise NotSigned(f"{place}: this server signs no URLs. Its objects lie in a folder, or LAKEBED_PRESIGN is 0")
+    session.show(one, lambda _: one.physical_address)
+
+
+@app.command("du")
+@command
+def du(
+    session: Session,
+    uri: PrefixArgument,
+    depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Show folders down to this level.")] = 1,
+) -> None:
+    """Show how many bytes and objects lie below a folder, and in each folder in it. The largest stands first."""
+    place = parse_prefix(uri)
+    prefix = folder_of(place.path)
+    below: dict[str, FolderSize] = {}
+    for one in session.client.objects.list(place.repository, place.ref, prefix=prefix):
+        folders = one.path[len(prefix) :].split("/")[:-1][:depth]
+        for count in range(len(folders) + 1):
+            name = prefix + "".join(f"{folder}/" for folder in folders[:count])
+            found = below.setdefault(name, FolderSize(path=name, objects=0, size_bytes=0))
+            found.objects += 1
+            found.size_bytes += one.size_bytes or 0
+    sizes = sorted(below.values(), key=lambda one: (-one.size_bytes, one.path))
+    session.show_all(
+        sizes or [FolderSize(path=prefix, objects=0, size_bytes=0)],
+        lambda found: columns_of(
+            found,
+            {
+                "FOLDER": lambda one: printable(one.path) or "(everything)",
+                "SIZE": lambda one: human_size(one.size_bytes),
+                "OBJECTS": lambda one: f"{one.objects:,}",
+            },
+        ),
+    )
+
+
+@app.command("find")
+@command
+def find(
+    session: Session,
+    uri: PrefixArgument,
+    name: Annotated[str, typer.Option("--name", help="Only paths that match this glob: * also matches slashes.")] = "*",
+    larger: Annotated[int, typer.Option("--larger", min=0, help="Only objects of more than this many bytes.")] = -1,
+    limit: LimitOption = None,
+) -> None:
+    """List every object below a prefix that matches."""
+    place = parse_prefix(uri)
+    found = session.client.objects.list(place.repository, place.ref, prefix=place.path)
+    matching = (one for one in found if fnmatchcase(one.path, name) and (one.size_bytes or 0) > larger)
+    session.show_all(itertools.islice(matching, limit), _ls_lines)
 
 
 @app.command("rm")

@@ -9,6 +9,7 @@ noted like any other failure. Nothing is ever written outside the target folder 
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from lakebed.base import Denied, Invalid, LakebedError, OutcomeUnknown, Unavailable, count_of, human_size
 
@@ -24,6 +26,18 @@ from .output import printable
 from .progress import Bar, bar
 from .session import Session
 from .uris import ObjectUri
+
+TYPE_UNKNOWN: Final = "application/octet-stream"
+EXTRA_TYPES: Final = {
+    ".parquet": "application/vnd.apache.parquet",
+    ".jsonl": "application/jsonl",
+    ".ndjson": "application/x-ndjson",
+    ".csv": "text/csv",
+    ".md": "text/markdown",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+}
+"""Types that Python takes from the machine's own tables, or does not know: the same file has one type everywhere."""
 
 
 class SomeFailed(LakebedError):
@@ -82,7 +96,7 @@ def upload_tree(
             target.ref,
             folder + name,
             file,
-            content_type=content_type,
+            content_type=content_type or type_of(name),
             metadata=metadata,
             if_absent=if_absent,
             progress=advance,
@@ -116,6 +130,11 @@ def download_tree(session: Session, source: ObjectUri, target: Path, *, parallel
         for found in client.objects.list(source.repository, source.ref, prefix=folder)
     )
     return _move_all(session, f"downloading {folder or source.ref}", tasks, parallel)
+
+
+def type_of(name: str) -> str:
+    """The content type that a file's name stands for."""
+    return EXTRA_TYPES.get(Path(name).suffix.lower()) or mimetypes.guess_type(name)[0] or TYPE_UNKNOWN
 
 
 def folder_of(path: str) -> str:

@@ -24,8 +24,10 @@ class Objects:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
-        return self._connection.do(objects.STAT_OBJECT, repository, ref, query={"path": path})
+    def stat(self, repository: str, ref: str, path: str, *, presign: bool = False) -> ObjectStats:
+        """Describe an object. `presign`: with a signed URL as its address, where the server signs any."""
+        query: Query = {"path": path, "presign": presign or None}
+        return self._connection.do(objects.STAT_OBJECT, repository, ref, query=query)
 
     def list(
         self,

@@ -1,0 +1,140 @@
+"""Commands that look: who and where one is, what changed and when, how much lies where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.cli.conftest import Shell
+
+Put = Callable[[str, str], None]
+
+
+def commit(shell: Shell, lake: str, message: str) -> str:
+    made: str = shell.ok("commit", f"{lake}/main", "-m", message, "-o", "json").json["id"]
+    return made
+
+
+def test_whoami_names_the_user_and_the_server(shell: Shell) -> None:
+    shown = shell.ok("whoami", "-o", "json").json
+
+    assert shown["user"] == "ann"
+    assert shown["endpoint"].startswith("http://127.0.0.1:")
+    assert "User:           ann" in shell.ok("whoami").out
+
+
+def test_doctor_passes_where_all_is_well_and_ends_at_the_first_failure(shell: Shell) -> None:
+    well = shell.ok("doctor").out
+    assert [line.split()[:2] for line in well.splitlines()] == [
+        ["ok", "server"],
+        ["ok", "credentials"],
+        ["ok", "storage"],
+    ]
+
+    wrong = shell("doctor", LAKEBED_SECRET_ACCESS_KEY="wrong")
+    assert wrong.code == 1
+    assert wrong.out.splitlines()[-1].startswith("FAIL  credentials")
+    assert "store a valid key pair" in wrong.err
+    away = shell("doctor", "--endpoint", "http://127.0.0.1:1")
+    assert [check["passed"] for check in shell("doctor", "--endpoint", "http://127.0.0.1:1", "-o", "json").json] == [
+        False
+    ]
+    assert "start a server with `lakebed serve`" in away.err
+
+
+def test_log_shows_branches_and_tags_beside_their_commits(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+    commit(shell, lake, "one")
+    shell.ok("tag", "create", f"{lake}/v1", f"{lake}/main")
+    put(f"{lake}/main/a", "2")
+    commit(shell, lake, "two")
+
+    graph = shell.ok("log", f"{lake}/main", "--graph").out.splitlines()
+    assert [line.partition("Z  ")[2] for line in graph] == ["two  (main)", "one  (tag v1)", "Repository created"]
+    assert "  (tag v1)\n" in shell.ok("log", f"{lake}/main").out
+
+
+def test_show_says_what_a_commit_changed(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+    put(f"{lake}/main/b", "1")
+    commit(shell, lake, "one")
+    put(f"{lake}/main/a", "22")
+    put(f"{lake}/main/c", "333")
+    shell.ok("object", "rm", f"{lake}/main/b", "--yes")
+    made = commit(shell, lake, "two")
+
+    shown = shell.ok("show", f"{lake}/main").out
+    assert f"commit {made}  (main)" in shown
+    assert shown.splitlines()[-3:] == ["~ a  (2 B)", "- b", "+ c  (3 B)"]
+    counted = shell.ok("show", f"{lake}/main", "--stat").out.splitlines()[-3:]
+    assert counted == ["+ 1 path added  (5 B with those changed)", "- 1 path removed", "~ 1 path changed"]
+    as_json = shell.ok("show", f"{lake}/main", "-o", "json").json
+    assert (as_json["commit"]["id"], len(as_json["changes"])) == (made, 3)
+    assert shell("show", f"{lake}/none").code == 3
+
+
+def test_diff_counts_what_changed(shell: Shell, lake: str, put: Put) -> None:
+    assert shell.ok("diff", f"{lake}/main", "--stat").out == "nothing changed\n"
+    put(f"{lake}/main/a", "1")
+    put(f"{lake}/main/b", "22")
+
+    assert shell.ok("diff", f"{lake}/main", "--stat").out == "+ 2 paths added  (3 B with those changed)\n"
+    assert shell.ok("diff", f"{lake}/main", "--stat", "-o", "json").json["added"] == 2
+
+
+def test_blame_names_the_last_commit_of_each_path(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+    put(f"{lake}/main/b", "1")
+    first = commit(shell, lake, "one")
+    put(f"{lake}/main/b", "2")
+    second = commit(shell, lake, "two")
+    put(f"{lake}/main/c", "3")
+
+    blamed = shell.ok("blame", f"{lake}/main", "-o", "json").json
+    assert [(one["path"], (one["commit"] or {}).get("id")) for one in blamed] == [
+        ("a", first),
+        ("b", second),
+        ("c", None),
+    ]
+    lines = shell.ok("blame", f"{lake}/main").out.splitlines()
+    assert lines[0].endswith("a  ann: one")
+    assert lines[2].startswith("(uncommitted)")
+
+
+def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> None:
+    for path, content in (("x/1.csv", "1"), ("x/y/2.csv", "22"), ("z.txt", "333333")):
+        put(f"{lake}/main/{path}", content)
+
+    sizes = shell.ok("object", "du", f"{lake}/main", "-o", "json").json
+    assert [(one["path"], one["objects"], one["size_bytes"]) for one in sizes] == [("", 3, 9), ("x/", 2, 3)]
+    assert [one["path"] for one in shell.ok("object", "du", f"{lake}/main", "-d", "2", "-o", "json").json] == [
+        "",
+        "x/",
+        "x/y/",
+    ]
+    assert "(everything)" in shell.ok("object", "du", f"{lake}/main").out
+    assert shell.ok("object", "du", f"{lake}/main/none", "-o", "json").json[0]["objects"] == 0
+    found = shell.ok("object", "find", f"{lake}/main/", "--name", "*.csv", "--larger", "1", "-o", "json").json
+    assert [one["path"] for one in found] == ["x/y/2.csv"]
+
+
+def test_presign_says_why_there_is_no_url(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "1")
+
+    refused = shell("object", "presign", f"{lake}/main/a")
+    assert (refused.code, "signs no URLs" in refused.err) == (5, True)
+    assert shell("object", "presign", f"{lake}/main/none").code == 3
+
+
+def test_an_upload_guesses_the_content_type_from_the_name(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/t.parquet", "1")
+    put(f"{lake}/main/t.json", "{}")
+    put(f"{lake}/main/t", "?")
+    shell.ok("object", "upload", "-", f"{lake}/main/own.json", "--content-type", "text/plain", stdin="{}")
+
+    types = {one["path"]: one["content_type"] for one in shell.ok("object", "ls", f"{lake}/main/", "-o", "json").json}
+    assert types == {
+        "own.json": "text/plain",
+        "t": "application/octet-stream",
+        "t.json": "application/json",
+        "t.parquet": "application/vnd.apache.parquet",
+    }
