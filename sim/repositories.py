@@ -6,7 +6,7 @@ after the deletion was is in the repository that has the name then, and in the e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from itertools import combinations
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ NAME: Final = "lake"
 OLD_MS: Final = 10_000_000
 """Every request has ended by then."""
 
-Act = Callable[[Catalog, str], Awaitable[Any]]
+Act = Callable[[Catalog, str], Coroutine[Any, Any, Any]]
 
 
 class Namespace(SimObjectStore):
@@ -39,7 +39,7 @@ class Namespace(SimObjectStore):
 
     def __init__(self, ports: SimPorts, uri: str) -> None:
         super().__init__(ports.clock, ports.objectstore.own)
-        self.uri = uri  # type: ignore[misc]  # of each, where the others have one
+        self.uri = uri
         self._folder = f"{uri}/"
 
     async def put_value(self, key: str, content: object, size_bytes: int, *, if_absent: bool = False) -> None:
