@@ -131,7 +131,7 @@ def test_a_conditional_write_happens_only_if_its_condition_holds(s3: Any, lake: 
     assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"3"
 
 
-@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", "SHA512"])
 def test_a_checksum_is_held_against_the_body_and_given_back(s3: Any, lake: str, algorithm: str) -> None:
     put = s3.put_object(Bucket=lake, Key="main/a", Body=b"hello", ChecksumAlgorithm=algorithm)
 

@@ -299,7 +299,7 @@ def declared_algorithm(request: S3Request, header: bytes) -> str | None:
         raise S3Error(
             "InvalidRequest",
             "Checksum algorithm provided is unsupported. Please try again with any of the valid types: [CRC32, CRC32C,"
-            " CRC64NVME, SHA1, SHA256]",
+            " CRC64NVME, MD5, SHA1, SHA256, SHA512, XXHASH128, XXHASH3, XXHASH64]",
         )
     return text.upper()
 

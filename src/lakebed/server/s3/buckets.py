@@ -149,7 +149,7 @@ class Buckets:
         marker = request.parameter("marker")
         page = await self._list(request, marker)
         root = page.root.text("Marker", page.spelled(marker))
-        if page.delimiter and page.has_more:
+        if page.has_more:
             root.text("NextMarker", page.spelled(page.last))
         return page.answer(is_with_owner=True)
 

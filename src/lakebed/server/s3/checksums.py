@@ -7,21 +7,43 @@ import binascii
 import hashlib
 import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-ALGORITHMS: Final = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
-SIZES: Final = {"CRC32": 4, "CRC32C": 4, "CRC64NVME": 8, "SHA1": 20, "SHA256": 32}
+SIZES: Final = {
+    "CRC32": 4,
+    "CRC32C": 4,
+    "CRC64NVME": 8,
+    "MD5": 16,
+    "SHA1": 20,
+    "SHA256": 32,
+    "SHA512": 64,
+    "XXHASH128": 16,
+    "XXHASH3": 8,
+    "XXHASH64": 8,
+}
+ALGORITHMS: Final = tuple(SIZES)
 HEADER: Final = "x-amz-checksum-"
 FULL_OBJECT: Final = "FULL_OBJECT"
 COMPOSITE: Final = "COMPOSITE"
 FULL_OBJECT_ALGORITHMS: Final = frozenset({"CRC32", "CRC32C", "CRC64NVME"})
-COMPOSITE_ALGORITHMS: Final = frozenset({"CRC32", "CRC32C", "SHA1", "SHA256"})
+COMPOSITE_ALGORITHMS: Final = frozenset(ALGORITHMS) - {"CRC64NVME"}
 
 
 class Checksum(Protocol):
     def update(self, data: bytes, /) -> None: ...
 
     def digest(self) -> bytes: ...
+
+
+class _XxHash:
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def update(self, data: bytes, /) -> None:
+        self._state.update(data)
+
+    def digest(self) -> bytes:
+        return bytes(self._state.finalize())
 
 
 class _Crc:
@@ -46,13 +68,25 @@ def new(algorithm: str) -> Checksum:
             return hashlib.sha1(usedforsecurity=False)
         case "SHA256":
             return hashlib.sha256()
-    # Loading it takes 20 ms, and most servers never meet these two.
+        case "SHA512":
+            return hashlib.sha512()
+        case "MD5":
+            return hashlib.md5(usedforsecurity=False)
+    # Loading it takes 20 ms, and most servers never meet these.
     from awscrt import checksums
 
-    if algorithm == "CRC32C":
-        return _Crc(checksums.crc32c, 4)
-    assert algorithm == "CRC64NVME", algorithm
-    return _Crc(checksums.crc64nvme, 8)
+    match algorithm:
+        case "CRC32C":
+            return _Crc(checksums.crc32c, 4)
+        case "CRC64NVME":
+            return _Crc(checksums.crc64nvme, 8)
+        case "XXHASH64":
+            return _XxHash(checksums.XXHash.new_xxhash64())
+        case "XXHASH3":
+            return _XxHash(checksums.XXHash.new_xxhash3_64())
+        case "XXHASH128":
+            return _XxHash(checksums.XXHash.new_xxhash3_128())
+    raise AssertionError(algorithm)
 
 
 def spell(digest: bytes) -> str:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 CODES: Final[dict[str, tuple[int, str]]] = {
     "AccessControlListNotSupported": (400, "The bucket does not allow ACLs"),
-    "AccessDenied": (403, "Access Denied"),
+    "AccessDenied": (403, "Access Denied."),
     "AuthorizationHeaderMalformed": (400, "The authorization header that you provided is not valid."),
     "AuthorizationQueryParametersError": (400, "Query-string authentication parameters are not valid."),
     "BadDigest": (400, "The Content-MD5 you specified did not match what we received."),
@@ -41,7 +41,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "InvalidBucketName": (400, "The specified bucket is not valid."),
     "InvalidBucketState": (409, "The request is not valid with the current state of the bucket."),
     "InvalidChunkSizeError": (403, "Only the last chunk is allowed to have a size less than 8192 bytes"),
-    "InvalidDigest": (400, "The Content-MD5 you specified is not valid."),
+    "InvalidDigest": (400, "The Content-Md5 you specified is not valid."),
     "InvalidObjectState": (403, "The data of this object is gone: a collection took the commit that named it."),
     "InvalidPart": (
         400,

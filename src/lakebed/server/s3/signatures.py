@@ -103,7 +103,7 @@ class Signed:
         made_s = _seconds(self.time)
         if self.expires_s is not None:
             if now_s > made_s + self.expires_s:
-                raise S3Error("AccessDenied", "Request has expired", ServerTime=_iso(now_s))
+                raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
             if made_s > now_s + SKEW_S_MAX:
                 raise S3Error("AccessDenied", "Request is not valid yet", ServerTime=_iso(now_s))
         elif abs(now_s - made_s) > SKEW_S_MAX:
@@ -138,7 +138,7 @@ class SignedV2:
 
     def check_time(self, now_s: int) -> None:
         if now_s > int(self.expires):
-            raise S3Error("AccessDenied", "Request has expired", ServerTime=_iso(now_s))
+            raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
 
     def is_of(self, secret: str, asked: Asked) -> bool:
         amz: dict[str, list[str]] = {}
