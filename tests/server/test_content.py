@@ -253,7 +253,7 @@ async def test_a_commit_that_a_run_gave_up_is_not_read_through_while_its_objects
     swept = encode_record(SweptRecord(run="06gvsk16dis1i19se31f"))
     await versions.store.set(versions.partition, keys.SWEPT + commit.encode(), swept)
 
-    told = f"the contents of commit {commit[:12]} were given up by collection run 06gvsk16dis1i19se31f"
+    told = f"the contents of commit {commit[:12]} were taken by collection run 06gvsk16dis1i19se31f"
     for what in ("objects?path=a", "objects?path=b", "objects/stat?path=a", "objects/ls", "diff/main"):
         for ref in (commit, commit[:12], "main~1"):
             answer = await client.get(f"{repo}/refs/{ref}/{what}")

@@ -90,8 +90,8 @@ class MultipartNotFound(NotFound):
 
 
 class CommitExpired(Conflict):
-    """A collection run gave up this commit's data, or is about to. Facts: `commit`, `run`."""
+    """A collection run took this commit's data, or is about to. Facts: `commit`, `run`."""
 
 
 class ContentsGone(CommitExpired):
-    """A read of a commit that a collection run gave up: its objects go at any moment. Facts: `commit`, `run`."""
+    """A read of a commit that a collection run took: its objects go at any moment. Facts: `commit`, `run`."""

@@ -2,7 +2,7 @@
 
 One partition a repository, named by its uid; one partition a staging token, because a token may hold as many cells as
 the repository has objects; one a collection run, for the commits it expires, for the same reason; and one for what
-collections of metadata gave up.
+collections of metadata retired.
 """
 
 from __future__ import annotations

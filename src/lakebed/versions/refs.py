@@ -182,7 +182,7 @@ class Refs:
 
         Raises:
             BranchExists, NameTaken: a branch or a tag has this name.
-            CommitExpired: a collection gave this commit up.
+            CommitExpired: a collection takes this commit.
         """
         check_branch(name)
         commit_id = await self.resolve_commit(source)
@@ -248,7 +248,7 @@ class Refs:
         """
         Raises:
             TagExists, NameTaken: a tag or a branch has this name.
-            CommitExpired: a collection gave this commit up.
+            CommitExpired: a collection takes this commit.
         """
         check_tag(name)
         commit_id = await self.resolve_commit(source)

@@ -69,7 +69,7 @@ class Retired:
         for commit, held in zip(commits, found, strict=True):
             if held is not None:
                 run = decode_record(SweptRecord, held.value).run
-                what = f"the contents of commit {commit[:12]} were given up by collection run {run}"
+                what = f"the contents of commit {commit[:12]} were taken by collection run {run}"
                 raise ContentsGone(what, commit=commit, run=run)
 
     async def retired_by(self, ids: Sequence[str]) -> list[str]:
@@ -87,7 +87,7 @@ class Retired:
         [run] = await self.retired_by([error.id]) if error.reason == MISSING else [""]
         if not run:
             return None
-        return CommitExpired(f"the contents of this commit were given up by collection run {run}", run=run)
+        return CommitExpired(f"the contents of this commit were taken by collection run {run}", run=run)
 
     # For collectors: ids that may no longer be written
 
@@ -208,4 +208,4 @@ def says_who_took(
 
 
 def _expired(commit: CommitId, run: str) -> CommitExpired:
-    return CommitExpired(f"commit {commit[:12]} was given up by collection run {run}", commit=commit, run=run)
+    return CommitExpired(f"commit {commit[:12]} was taken by collection run {run}", commit=commit, run=run)

@@ -394,7 +394,7 @@ async def test_a_commit_that_is_expiring_alone_is_read_through_and_one_that_was_
             reader.staging.list(story.a.id),
             reader.history.diff_refs(story.a.id, "main"),
         ):
-            with pytest.raises(ContentsGone, match="were given up by collection run"):
+            with pytest.raises(ContentsGone, match="were taken by collection run"):
                 await read
         found.extend(keys)
         return []

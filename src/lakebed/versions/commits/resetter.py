@@ -128,7 +128,7 @@ class Resetter:
         there the branch may leave that commit, and a collection take it.
 
         Raises:
-            CommitExpired: a collection gave that commit up.
+            CommitExpired: a collection takes that commit.
             UploadRefused: the copy took too long and was given up.
         """
         row = await self._context.trees.lookup(await self._context.commits.metarange(record.commit_id), key)
@@ -188,7 +188,7 @@ class Resetter:
 
         Raises:
             UncommittedChanges: something else is staged, and not `force`.
-            CommitExpired: a collection gave that commit up.
+            CommitExpired: a collection takes that commit.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         commit_id = await self._refs.resolve_commit(ref)

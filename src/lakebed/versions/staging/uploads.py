@@ -128,7 +128,7 @@ class Uploads:
         try:
             return await self._context.set_if(_upload_key(address), value, held.predicate)
         except PredicateFailed:
-            raise UploadRefused("somebody else used or gave up this address", address=address) from None
+            raise UploadRefused("another request used this address, or a cleaner revoked it", address=address) from None
         except OutcomeUnknown:
             now = await self._context.after_lost(self._context.get(_upload_key(address)))
             if now is None or now.value != value:
