@@ -39,8 +39,7 @@ from lakebed.gc.files import Lake
 from lakebed.gc.kinds.old_layout import HELD_MAX
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.packing import pack_numbered
-from lakebed.gc.parts import encode
-from lakebed.gc.tables import CANDIDATES
+from lakebed.gc.tables import CANDIDATES, encode
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.ranges import ENTRIES_SCHEMA, RangeInfo, encode_metarange, encode_range, metarange_key, range_key
 

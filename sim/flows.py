@@ -14,7 +14,7 @@ from typing import Final
 
 from lakebed.gc import flow
 from lakebed.gc.context import RunContext, list_plans
-from lakebed.gc.engines.local import LocalEngine
+from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.protocol import GC_PREFIX, INSTALLATION_PREFIX, Mode, Plan, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule

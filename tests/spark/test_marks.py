@@ -44,7 +44,6 @@ from lakebed.gc.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
 from lakebed.gc.mark import Live, Marked, mark_expired, mark_keys, mark_listed
 from lakebed.gc.named import Source, deal_keys, deal_live, from_tables, merge_live
 from lakebed.gc.packing import Cause, pack_foreign, pack_numbered
-from lakebed.gc.parts import decode, encode
 from lakebed.gc.protocol import BadInput, Pieces
 from lakebed.gc.ranges import deal_expired, effort_of_ends, from_ranges, read_ranges
 from lakebed.gc.rules import (
@@ -59,7 +58,7 @@ from lakebed.gc.rules import (
     garbage_addresses,
     judge_commits,
 )
-from lakebed.gc.tables import CANDIDATES, LIVE, Table
+from lakebed.gc.tables import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions
 from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
 from lakebed.runtime import live_ports

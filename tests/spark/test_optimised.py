@@ -19,7 +19,6 @@ from lakebed.gc.files import Files, Lake
 from lakebed.gc.kinds.saving import save
 from lakebed.gc.kinds.uncommitted import Choice, choose
 from lakebed.gc.packing import Cause, LiveSet, pack_foreign
-from lakebed.gc.parts import encode
 from lakebed.gc.protocol import (
     Pieces,
     Plan,
@@ -34,7 +33,7 @@ from lakebed.gc.protocol import (
 )
 from lakebed.gc.rules import DAY_MS, NOTHING_SAVED, Saved
 from lakebed.gc.service import CollectionService
-from lakebed.gc.tables import CANDIDATES, LIVE
+from lakebed.gc.tables import CANDIDATES, LIVE, encode
 from lakebed.versions import Options, Versions
 from tests.gc.specified import Specification
 from tests.spark.lakeside import URI, Lakeside

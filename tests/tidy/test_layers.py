@@ -59,7 +59,7 @@ COMPOSITION_ROOTS = {
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
 PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/protocol", "versions", "catalog", "auth", "gc/service"}
 # An engine opens it where a share of the sweep runs, and hands it to work of the sweep alone.
-MAY_DELETE_OBJECTS = {"gc/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "local", "spark"))}
+MAY_DELETE_OBJECTS = {"gc/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "spark"))}
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:

@@ -66,7 +66,6 @@ from .grace import grace_s_of
 from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
-from .parts import rows_of_parts
 from .preflight import RunNotReady, check_apply, check_planning
 from .resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
 from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
@@ -80,7 +79,7 @@ from .status import (
     reporting_where,
     run_status_of,
 )
-from .tables import GARBAGE, LEDGER
+from .tables import GARBAGE, LEDGER, rows_of_parts
 from .verdicts import read_rows
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from lakebed.gc.protocol import BadInput, Part
 from lakebed.objectstore import ObjectStore
 
 from .engines import Effort, Task
-from .parts import rows_of_parts
-from .tables import Table, check_whole
+from .tables import Table, check_whole, rows_of_parts
 
 BUCKETS: Final = 1024
 SEGMENTS: Final = 64

@@ -35,8 +35,7 @@ from lakebed.objectstore import ObjectStore
 from .engines import Engine
 from .files import find, read_all, sizes
 from .named import check_table
-from .parts import encode
-from .tables import Table
+from .tables import Table, encode
 
 A = TypeVar("A")
 T = TypeVar("T")

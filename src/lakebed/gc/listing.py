@@ -21,8 +21,7 @@ from lakebed.objectstore import ObjectStat, ObjectStore
 
 from .engines import Effort, Engine, Task, Work
 from .packing import Cause, pack_numbered
-from .parts import encode, parts_of, write_part
-from .tables import CANDIDATES, CLOSED, PARTS
+from .tables import CANDIDATES, CLOSED, PARTS, encode, parts_of, write_part
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20

@@ -29,9 +29,21 @@ from .engines import Effort, Engine, Task
 from .listing import SIZE_UNKNOWN
 from .named import read_live
 from .packing import Cause, Unpacked, named_by, unpack
-from .parts import check_numbered, decode, encode, parts_of, read_part, rows_by_key, write_part
 from .subtract import subtract, verdicts_of
-from .tables import CANDIDATES, LIVE, PARTS, VERDICTS, check_whole
+from .tables import (
+    CANDIDATES,
+    LIVE,
+    PARTS,
+    VERDICTS,
+    check_numbered,
+    check_whole,
+    decode,
+    encode,
+    parts_of,
+    read_part,
+    rows_by_key,
+    write_part,
+)
 from .verdicts import sum_parts, write_portions
 
 _KEPT: Final = msgspec.json.encode("kept")

@@ -26,9 +26,8 @@ from lakebed.objectstore import ObjectStore
 from .bucketed import HELD_MAX, NAMED, Bucketed, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from .engines import Effort, Engine, Task
 from .packing import Integers, LiveSet
-from .parts import decode, encode, parts_of, read_part, rows_by_key, write_part
 from .places import Namespace
-from .tables import LIVE, PARTS, check_whole
+from .tables import LIVE, PARTS, check_whole, decode, encode, parts_of, read_part, rows_by_key, write_part
 
 
 class Named(NamedTuple):

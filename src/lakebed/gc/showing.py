@@ -22,7 +22,7 @@ from .engines import Task, Work
 from .files import read_all
 from .history import expiring, judge
 from .named import check_table
-from .parts import rows_of_parts
+from .tables import rows_of_parts
 
 
 async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[GarbageObject]:

@@ -21,9 +21,8 @@ from lakebed.gc.rules.lifecycle import check_policy
 from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of, read_due
-from .parts import rows_of_parts
 from .protocol import PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
-from .tables import Table
+from .tables import Table, rows_of_parts
 from .verdicts import read_rows
 
 DAYS_MAX: Final = 3_660

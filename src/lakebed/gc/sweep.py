@@ -33,10 +33,9 @@ from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore
 from .engines import Effort, Engine, Task
 from .fencing import Fence
 from .kinds import Look, SweepRule
-from .parts import parts_of, read_part, rows_of_parts
 from .places import may_be_swept
 from .recording import Ledger, Outcomes, Swept, closed, count, failed, ledger_rows, only, recorded
-from .tables import PARTS
+from .tables import PARTS, parts_of, read_part, rows_of_parts
 
 BATCH_KEYS: Final = 1000
 """How many keys one call deletes: what S3 takes at once."""

@@ -18,9 +18,8 @@ from lakebed.gc.rules import DAY_MS
 from .bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from .engines import Effort, Engine, Task, Work
 from .packing import Cause, pack_foreign, pack_numbered
-from .parts import parts_of, read_part, rows_of_parts, write_part
 from .ranges import in_closed_slices
-from .tables import CANDIDATES, PARTS
+from .tables import CANDIDATES, PARTS, parts_of, read_part, rows_of_parts, write_part
 
 TOTALS_MAX: Final = 1000
 """How many branches, prefixes and slices a plan tells apart; the smallest beyond that are summed under `…`."""

@@ -26,10 +26,9 @@ import pyarrow.compute as pc
 
 from lakebed.base import RangeId, Row
 
-from .digest import digest_columns
 from .footer import FileCorrupt, Kind, fact_of, footer_bytes, open_footer, salt_facts, salted
 from .schema import ENTRIES_SCHEMA, chunk, rows_from_table
-from .sealed import SealedFile, write_sealed
+from .sealed import SealedFile, digest_columns, write_sealed
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 

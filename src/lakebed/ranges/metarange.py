@@ -15,10 +15,9 @@ import pyarrow as pa
 from lakebed.base import EMPTY_METARANGE, MetarangeId
 
 from .codec import RangeInfo
-from .digest import digest_columns
 from .footer import FileCorrupt, Kind, salt_facts, salted
 from .schema import values_of
-from .sealed import SealedFile, write_sealed
+from .sealed import SealedFile, digest_columns, write_sealed
 
 METARANGE_TITLE: Final = b"lakebed metarange 1\n"
 

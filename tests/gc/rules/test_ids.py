@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.gc.rules.ids import find_ids, repeated
+from lakebed.gc.rules.active import find_ids, repeated
 
 
 def long_id(number: int) -> str:

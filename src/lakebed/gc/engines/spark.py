@@ -19,9 +19,8 @@ from lakebed.gc.tables import Table
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
 
-from .engine import DeletingWork, Effort, Engine, Task, Work
+from .engine import DeletingWork, Effort, Engine, LocalEngine, Task, Work
 from .failures import marked, translated
-from .local import LocalEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,6 @@ from lakebed.gc.files import find
 from lakebed.gc.listing import UNREFERENCED
 from lakebed.gc.named import read_live
 from lakebed.gc.packing import LiveSet, pack_numbered
-from lakebed.gc.parts import check_numbered, decode, read_part
 from lakebed.gc.protocol import (
     DELETES_ALLOWED,
     BadInput,
@@ -40,7 +39,7 @@ from lakebed.gc.protocol import (
     saved_path,
 )
 from lakebed.gc.recording import failed, only
-from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table
+from lakebed.gc.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.objectstore import ObjectStore
 
 RUNS_LOOKED_AT: Final = 32

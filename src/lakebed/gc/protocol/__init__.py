@@ -20,14 +20,20 @@ from .manifests import (
     BadInput,
     Manifest,
     Part,
+    PartWriter,
+    arrow_schema,
     check_listing,
     check_manifest,
     check_part,
     check_rows,
     decode_manifest,
+    decode_part,
     encode_manifest,
+    encode_part,
+    join_parts,
     manifest_of,
     part_of,
+    read_part,
 )
 from .messages import (
     Adopting,
@@ -52,7 +58,6 @@ from .messages import (
     Sweep,
     UncommittedPage,
 )
-from .parquet import PartWriter, arrow_schema, decode_part, encode_part, join_parts, read_part
 from .paths import (
     CLOCK_KEY,
     DATA_PREFIX,

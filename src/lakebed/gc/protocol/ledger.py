@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakebed.gc.rules import DAY_MS
 
-from .parquet import decode_part, encode_part, group_rows_of
+from .manifests import decode_part, encode_part, group_rows_of
 from .paths import GC_PREFIX
 from .tables import LEDGER
 

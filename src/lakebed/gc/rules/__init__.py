@@ -1,6 +1,6 @@
 """The rules of forgetting in plain Python: the executable specification that the collectors must agree with. Pure."""
 
-from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, rows_of
+from .active import Lines, first_parent_indices, kept_indices, lines_of, places_of, repeated, rows_of
 from .bases import merge_bases
 from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, Duration, InvalidDuration, parse_duration
@@ -15,7 +15,6 @@ from .history import (
     kept_commits,
     main_ancestry,
 )
-from .ids import repeated
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, named_files, old_runs, unnamed_files
 from .optimised import NOTHING_SAVED, Saved, new_addresses, optimised_run

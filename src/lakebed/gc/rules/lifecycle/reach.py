@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed.gc.rules.active import find_ids
 from lakebed.gc.rules.history import BrokenHistory
-from lakebed.gc.rules.ids import find_ids
 
 from .due import NO_BRANCH
 from .policy import Policy
