@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-DATABASES = ("etcd", "postgres", "redis")
+DATABASES = ("etcd", "mysql", "postgres", "redis")
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
@@ -154,12 +154,28 @@ def etcd(*options: str) -> Iterator[Server]:
 
 
 @contextmanager
+def mariadb(*settings: str) -> Iterator[Server]:
+    """Start MariaDB, with settings such as `--sync-binlog=0`. Its user is `root`, without a password."""
+    install, server_file = (program(name, "mariadb-server") for name in ("mariadb-install-db", "mariadbd"))
+    with folder_for("mariadb") as folder:
+        data, port = f"--datadir={folder / 'data'}", free_port()
+        make = [install, "--no-defaults", data, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run(as_user(make), check=True, capture_output=True, cwd=folder)
+        options = [data, f"--socket={folder / 'socket'}", f"--port={port}", "--bind-address=127.0.0.1", *settings]
+        with running(Server([server_file, "--no-defaults", *options], folder, port)) as server:
+            yield server
+
+
+@contextmanager
 def database(name: str) -> Iterator[Callable[[str], str]]:
     """Start this database. Yields how the URI of a store in it is made, from the store's name."""
     match name:
         case "etcd":
             with etcd() as server:
                 yield lambda store: f"etcd://127.0.0.1:{server.port}?name={store}"
+        case "mysql":
+            with mariadb() as server:
+                yield lambda store: f"mysql://root@127.0.0.1:{server.port}/mysql?prefix={store}"
         case "postgres":
             with postgres() as server:
                 yield lambda store: f"postgres://lakebed@127.0.0.1:{server.port}/postgres?schema={store}"

@@ -27,6 +27,7 @@ _DRIVERS: dict[str, str] = {
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
     "mem": "lakebed.kv.drivers.memory",
+    "mysql": "lakebed.kv.drivers.mysql",
     "postgres": "lakebed.kv.drivers.postgres",
     "postgresql": "lakebed.kv.drivers.postgres",
     "redis": "lakebed.kv.drivers.redis",

@@ -1,0 +1,247 @@
+"""`mysql://user:password@host:3306/database`: a Store in MySQL or MariaDB, for servers on any number of machines.
+
+One InnoDB table has all pairs; its primary key is in byte order. Each operation is one statement and one transaction,
+at READ COMMITTED. Statements carry bytes as hexadecimal literals, so neither character sets nor SQL modes touch them.
+
+Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back counts as never
+having changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import aiomysql
+from pymysql import err
+from pymysql.constants import CLIENT, CR, ER
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+
+from .remote import WAIT_S, Passing, RemoteStore, open_database
+
+FORMAT: Final = 1
+CONNECTIONS: Final = 16
+PORT: Final = 3306
+
+GET: Final = "SELECT k, v FROM {kv} WHERE p = {} AND k IN ({})"
+SCAN: Final = "SELECT k, v FROM {kv} WHERE p = {} AND k >= {} ORDER BY k LIMIT {limit}"
+SET: Final = "REPLACE INTO {kv} (p, k, v) VALUES {rows}"
+CREATE: Final = "INSERT INTO {kv} (p, k, v) VALUES ({}, {}, {})"
+REPLACE: Final = "UPDATE {kv} SET v = {} WHERE p = {} AND k = {} AND v = {}"
+DELETE: Final = "DELETE FROM {kv} WHERE p = {} AND k IN ({})"
+DELETE_IF: Final = "DELETE FROM {kv} WHERE p = {} AND k = {} AND v = {}"
+MAKE_TABLES: Final = (
+    "SET sql_notes = 0",  # that they exist is no news
+    """
+    CREATE TABLE IF NOT EXISTS {kv} (
+        p VARBINARY(1024) NOT NULL, k VARBINARY(1024) NOT NULL, v LONGBLOB NOT NULL, PRIMARY KEY (p, k)
+    ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+    """,
+    "CREATE TABLE IF NOT EXISTS {format} (format INT NOT NULL PRIMARY KEY) ENGINE = InnoDB",
+    "INSERT IGNORE INTO {format} SELECT {number} FROM DUAL WHERE NOT EXISTS (SELECT * FROM {format})",
+)
+
+FORMAT_OF: Final = "SELECT MAX(format) FROM {format}"
+SESSION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+SAFE: Final = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
+"""Without these a crash of the database takes answered writes back, or the whole table."""
+
+_PASSING: Final = {
+    ER.LOCK_DEADLOCK,
+    ER.LOCK_WAIT_TIMEOUT,
+    ER.CON_COUNT_ERROR,
+    ER.OPTION_PREVENTS_STATEMENT,  # a primary that has just become a replica
+    1836,  # as above, in MySQL
+}
+_ENDED: Final = {
+    ER.SERVER_SHUTDOWN,
+    1927,  # an operator ended the connection
+    *(CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_COMMANDS_OUT_OF_SYNC, CR.CR_SERVER_LOST_EXTENDED),
+}
+_AWAY: Final = {CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR}
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`mysql://user:password@host:3306/database?prefix=lakebed&connections=16&wait_s=10&tls=no&ca_file=`."""
+    wait_s, prefix = uri.seconds("wait_s", WAIT_S), uri.text("prefix", "lakebed")
+    if not prefix.isascii() or not prefix.isidentifier() or len(prefix) > 48:
+        raise InvalidStoreUri(f"{uri.scheme}: prefix is letters, digits and _, not {prefix!r}", scheme=uri.scheme)
+    connections = uri.count("connections", CONNECTIONS)
+    tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
+    uri.check_all_taken()
+    try:
+        address = urlsplit(f"//{uri.authority}")
+        port = address.port or PORT
+    except ValueError as error:
+        raise InvalidStoreUri(f"{uri.scheme}: the port is no number", scheme=uri.scheme) from error
+    if not address.hostname or uri.path.count("/") != 1 or len(uri.path) < 2:
+        raise InvalidStoreUri(f"{uri.scheme}: an example: mysql://lakebed@127.0.0.1/lakebed", scheme=uri.scheme)
+    target = {
+        "host": address.hostname,
+        "port": port,
+        "user": unquote(address.username or ""),
+        "password": unquote(address.password or ""),
+        "db": uri.path[1:],
+        "ssl": ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None,
+    }
+    database = MysqlDatabase(target, prefix=prefix, connections=connections, timeout_s=max(wait_s, 1))
+    return open_database(uri, database, wait_s=wait_s)
+
+
+class MysqlDatabase:
+    """Statements over a pool of connections, which begins with the first operation."""
+
+    batch_keys_max = 1000
+    batch_bytes_max = 2 << 20  # twice as much as digits, and a packet may have 16 MiB
+    batches_at_once = 2
+
+    def __init__(self, target: dict[str, Any], *, prefix: str, connections: int, timeout_s: float) -> None:
+        self._target = target
+        self._names = {"kv": f"{prefix}_kv", "format": f"{prefix}_format"}
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._pool: aiomysql.Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        async with _nothing_sent():
+            connection = await aiomysql.connect(**self._options())
+        try:
+            _check_settings(dict(await self._ask(connection, "SHOW GLOBAL VARIABLES")))
+            for statement in MAKE_TABLES:
+                await self._ask(connection, statement.format(**self._names, number=FORMAT))
+            [(found,)] = await self._ask(connection, FORMAT_OF.format(**self._names))
+        finally:
+            connection.close()
+        if found != FORMAT:
+            raise StoreFormat(
+                f"mysql: written in format {found} by another release; this one reads format {FORMAT}", format=found
+            )
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        asked = ", ".join(map(_literal, keys))
+        rows = await self._run(GET.format(_literal(partition), asked, **self._names))
+        return {key: Held(value, value) for key, value in rows}
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        sql = SCAN.format(_literal(partition), _literal(start), limit=limit, **self._names)
+        return list(await self._run(sql))
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        head = _literal(partition)
+        rows = ", ".join(f"({head}, {_literal(key)}, {_literal(value)})" for key, value in items)
+        await self._run(SET.format(rows=rows, **self._names))
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        p, k, v = _literal(partition), _literal(key), _literal(value)
+        if expected is None:
+            return value if await self._run(CREATE.format(p, k, v, **self._names)) else None
+        assert isinstance(expected, bytes)
+        return value if await self._run(REPLACE.format(v, p, k, _literal(expected), **self._names)) else None
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        await self._run(DELETE.format(_literal(partition), ", ".join(map(_literal, keys)), **self._names))
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        if not isinstance(expected, bytes):
+            return False
+        sql = DELETE_IF.format(_literal(partition), _literal(key), _literal(expected), **self._names)
+        return bool(await self._run(sql))
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+            await pool.wait_closed()
+
+    async def _run(self, sql: str) -> Any:
+        """Run a statement. Returns its rows, or how many it found; 0 for a row that is there already."""
+        pool = self._pool or await self._open_pool()
+        async with _nothing_sent(), asyncio.timeout(self._timeout_s):
+            connection = await pool.acquire()
+        try:
+            return await self._ask(connection, sql)
+        finally:
+            await pool.release(connection)
+
+    async def _ask(self, connection: Any, sql: str) -> Any:
+        """Translate what fails while a statement runs. One that the database refuses is rolled back whole."""
+        try:
+            async with asyncio.timeout(self._timeout_s), connection.cursor() as cursor:
+                count = await cursor.execute(sql)
+                return count if cursor.description is None else await cursor.fetchall()
+        except err.IntegrityError as error:
+            if error.args[0] == ER.DUP_ENTRY:
+                return 0
+            raise StoreUnavailable(f"mysql: {_shown(error)}") from error
+        except (err.Error, RuntimeError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            code = _code(error)
+            if code in _PASSING:
+                raise Passing(f"mysql: {_shown(error)}") from error
+            connection.close()  # a late answer must not meet the next statement
+            if code in _ENDED or isinstance(error, err.InternalError | err.InterfaceError):
+                raise OutcomeUnknown(f"mysql: the answer was lost: {_shown(error)}") from error
+            raise StoreUnavailable(f"mysql: {_shown(error)}", code=code) from error
+
+    async def _open_pool(self) -> aiomysql.Pool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await aiomysql.create_pool(minsize=0, maxsize=self._connections, **self._options())
+            return self._pool
+
+    def _options(self) -> dict[str, Any]:
+        # Without FOUND_ROWS an update that changes nothing would count as one that found nothing.
+        return {
+            **self._target,
+            "autocommit": True,
+            "charset": "utf8mb4",
+            "client_flag": CLIENT.FOUND_ROWS,
+            "connect_timeout": self._timeout_s,
+            "init_command": SESSION,
+            "sql_mode": "STRICT_ALL_TABLES",
+        }
+
+
+def _literal(value: bytes) -> str:
+    return f"x'{value.hex()}'"
+
+
+def _check_settings(found: dict[str, str]) -> None:
+    safe = {**SAFE, "sync_binlog": "1"} if found.get("log_bin") == "ON" else SAFE
+    for name, wanted in safe.items():
+        if found.get(name, wanted) != wanted:
+            raise StoreUnavailable(
+                f"mysql: {name} is {found[name]}: a crash would take back answered writes. Set {name} = {wanted}",
+                setting=name,
+            )
+    if found.get("read_only", "OFF") != "OFF":
+        raise Passing("mysql: read_only is ON: this is a replica. Name the primary", setting="read_only")
+
+
+@asynccontextmanager
+async def _nothing_sent() -> AsyncIterator[None]:
+    """Translate what fails while a connection is made or awaited."""
+    try:
+        yield
+    except (err.Error, OSError, TimeoutError, asyncio.IncompleteReadError, RuntimeError) as error:
+        if _code(error) in _PASSING | _ENDED | _AWAY:
+            raise Passing(f"mysql: no connection: {_shown(error)}") from error
+        raise StoreUnavailable(f"mysql: no connection: {_shown(error)}") from error  # such as a wrong password
+
+
+def _code(error: Exception) -> int:
+    """Find the number of an error; that of a broken connection where it has none."""
+    return int(error.args[0]) if isinstance(error, err.Error) and error.args else CR.CR_SERVER_LOST
+
+
+def _shown(error: BaseException) -> str:
+    return str(error.args[-1]) if error.args else type(error).__name__

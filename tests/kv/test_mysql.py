@@ -1,0 +1,83 @@
+"""The driver of MySQL and MariaDB keeps the contract, on a real MariaDB."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import aiomysql
+import pytest
+
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
+from lakebed.testing.contracts import RemoteStoreContract
+from tests.kv.servers import Server, mariadb
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with mariadb("--log-bin=bin", "--sync-binlog=1") as server:
+        yield server
+
+
+def uri_of(port: int, *, prefix: str, wait_s: float = 10) -> str:
+    return f"mysql://root@127.0.0.1:{port}/mysql?prefix={prefix}&wait_s={wait_s}"
+
+
+class TestMariadb(RemoteStoreContract):
+    @pytest.fixture
+    def server_port(self, server: Server) -> int:
+        return server.port
+
+    @pytest.fixture
+    def uri_at(self) -> Callable[..., str]:
+        return partial(uri_of, prefix=f"test{next(_numbers)}")
+
+    @pytest.fixture
+    def restart(self, server: Server) -> Callable[[], None]:
+        return server.restart
+
+
+async def statement(server: Server, *sql: str) -> None:
+    connection = await aiomysql.connect(host="127.0.0.1", port=server.port, user="root", db="mysql", autocommit=True)
+    async with connection.cursor() as cursor:
+        for each in sql:
+            await cursor.execute(each)
+    connection.close()
+
+
+@pytest.mark.parametrize(("setting", "unsafe"), [("innodb_flush_log_at_trx_commit", 2), ("sync_binlog", 0)])
+async def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(
+    server: Server, setting: str, unsafe: int
+) -> None:
+    await statement(server, f"SET GLOBAL {setting} = {unsafe}")
+    try:
+        with pytest.raises(StoreUnavailable, match=f"{setting} is {unsafe}"):
+            open_store(uri_of(server.port, prefix="unsafe"))
+    finally:
+        await statement(server, f"SET GLOBAL {setting} = 1")
+
+
+async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_password(server: Server) -> None:
+    await open_store(uri_of(server.port, prefix="later")).close()
+    await statement(server, "UPDATE later_format SET format = 2", "SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(StoreUnavailable, match="read_only is ON"):
+            open_store(uri_of(server.port, prefix="fresh", wait_s=0))
+    finally:
+        await statement(server, "SET GLOBAL read_only = 0")
+
+    with pytest.raises(StoreFormat, match="written in format 2 by another release"):
+        open_store(uri_of(server.port, prefix="later"))
+    with pytest.raises(StoreUnavailable, match="Access denied"):
+        open_store(uri_of(server.port, prefix="fresh").replace("root@", "root:wrong@"))
+    with pytest.raises(StoreUnavailable, match="Unknown database"):
+        open_store(f"mysql://root@127.0.0.1:{server.port}/absent")
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for uri in ("mysql://", "mysql://h", "mysql://h:port/db", "mysql://h/db?prefix=a-b", "mysql://h/db?color=red"):
+        with pytest.raises(InvalidStoreUri):
+            open_store(uri)
