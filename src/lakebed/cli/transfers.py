@@ -167,7 +167,7 @@ def check_encodable(name: str) -> None:
 
 
 def file_below(target: Path, path: str) -> Path:
-    """Where below `target` the object at this path goes.
+    """Return where below `target` the object at this path goes.
 
     Raises:
         NotAFile: the path has an empty segment, `.` or `..`, or a zero byte.

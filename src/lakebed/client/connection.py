@@ -66,7 +66,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often to send a repeatable call, and how long to wait before the second and later times."""
+    """Set how often to send a repeatable call, and how long to wait before the second and later times."""
 
     attempts: int = 5
     first_wait_s: float = 0.2

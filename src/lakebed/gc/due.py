@@ -106,7 +106,7 @@ Periods = tuple[str, ...] | None
 
 
 class Terms(NamedTuple):
-    """What counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
+    """Say what counts for the rows of a range: by rule its periods, and the branch that keeps objects longest.
 
     `classes` reach the range. They are told only where a rule keeps versions, for these are counted by branch.
     """
@@ -269,7 +269,7 @@ _NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """What tasks need to judge rows. `until_ms`: judge as of then, and see candidates when they are due."""
+    """Give tasks what they need to judge rows. `until_ms`: judge as of then, and see candidates when they are due."""
 
     policy: Policy
     terms: Sequence[Terms]
@@ -312,7 +312,7 @@ _VERSIONS: Final = "versions/"
 
 
 class _Sides:
-    """What one task found: candidates, what stays, and rows whose versions are still to be counted."""
+    """Hold what one task found: candidates, what stays, and rows whose versions are still to be counted."""
 
     def __init__(self, judging: Judging, folder: str) -> None:
         self._judging = judging

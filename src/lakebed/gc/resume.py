@@ -234,8 +234,9 @@ async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan
 
 
 async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bool:
-    """Return whether no object can be in both plans. What one names that the plan did not know, as it came later, the
-    plan may hold.
+    """Return whether no object can be in both plans. That is so where one of them was made knowing the other. It is so,
+    too, where this plan knew all the commits that the other run expires, and expires none of them. What a commit names
+    that the plan did not know, as it came later, the plan may hold.
     """
     if other.run_id in plan.beside:
         return True

@@ -24,7 +24,7 @@ TYPE_DEFAULT: Final = "application/octet-stream"
 
 
 class Ref:
-    """What a branch, tag, commit id or expression such as `main~2` names. It is looked up anew by each call."""
+    """Stand for what a branch, tag, commit id or expression such as `main~2` names. Each call looks it up anew."""
 
     def __init__(self, client: Client, repository: str, name: str) -> None:
         self._client = client

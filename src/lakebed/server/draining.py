@@ -31,7 +31,7 @@ CUT_S: Final = 1.0
 
 @dataclass(slots=True)
 class Drain:
-    """How far the end of this process is. Probes, answers and metrics read it; only the server changes it."""
+    """Say how far the end of this process is. Probes, answers and metrics read it; only the server changes it."""
 
     is_draining: bool = False
     is_over: bool = False

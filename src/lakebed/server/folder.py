@@ -104,7 +104,9 @@ def _allocate(file: Path) -> None:
 
 
 def _check_empty(folder: Path) -> None:
-    """What a server that starts at the same time makes is ours, and `lost+found` is the file system's."""
+    """Refuse a folder that holds foreign things. A server that starts at the same time makes ours, and `lost+found` is
+    the file system's.
+    """
     for name in sorted(entry.name for entry in folder.iterdir()):
         if not name.startswith((MARKER_FILE, STORE_FILE)) and name not in {OBJECTS_FOLDER, "lost+found"}:
             raise NotADataFolder(

@@ -96,7 +96,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
 
     def _is_under_way(self) -> bool:
-        """Whether a part of a request came, and not yet its end."""
+        """Return whether a part of a request came, and not yet its end."""
         if self._is_in_head:
             return self._head_bytes > 0
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete

@@ -212,7 +212,7 @@ def run_in_loop(main: Awaitable[None]) -> None:
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How one process serves. `metrics_folder` is where the workers of one server show each other their figures."""
+    """Say how one process serves. `metrics_folder` is where the workers of one server show each other their figures."""
 
     drain_s: float
     log: LogOptions
@@ -309,7 +309,9 @@ def _signals(
 
 
 class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parent writes to a worker's standard input, as one line of JSON. Secrets do not go on command lines."""
+    """Carry what the parent writes to a worker's standard input, as one line of JSON. Secrets do not go on command
+    lines.
+    """
 
     options: ServerOptions
     listener_fds: tuple[int, ...]

@@ -68,7 +68,7 @@ def check_origin(request: RestRequest) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine answers to the name or address."""
+    """Return whether only this machine answers to the name or address."""
     if host == "localhost":
         return True
     try:

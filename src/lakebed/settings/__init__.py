@@ -81,7 +81,9 @@ def write_settings(path: Path, settings: Settings) -> None:
 
 
 def source_of(name: str, environment: Mapping[str, str]) -> str:
-    """Where a setting comes from that was not given as an option: a variable or the file; empty where it is not set."""
+    """Return where a setting comes from that was not given as an option: a variable or the file; empty where it is not
+    set.
+    """
     if environment.get(VARIABLES[name]):
         return VARIABLES[name]
     path = settings_path(environment)

@@ -79,7 +79,7 @@ def is_exclusive(flags: int) -> bool:
 
 
 def is_gone(flags: int) -> bool:
-    """Whether a reader takes the path for deleted."""
+    """Return whether a reader takes the path for deleted."""
     return bool(flags & (TOMBSTONE | DOOMED))
 
 

@@ -54,7 +54,7 @@ committers at work can explain, a freeze makes one of them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """How many of each a pass removed."""
+    """Count how many of each a pass removed."""
 
     cells: int = 0
     claims: int = 0

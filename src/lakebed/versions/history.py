@@ -161,8 +161,9 @@ class History:
         limit: int = 1000,
         three_dot: bool = True,
     ) -> tuple[list[Difference], bool]:
-        """What `right` has changed, and whether there is more: since the two parted (`three_dot`, as a merge of right
-        into left would bring; paths that both changed differently are `conflict`), or against left as it stands.
+        """Return what `right` has changed, and whether there is more. With `three_dot`: since the two parted, as a
+        merge of right into left would bring it; paths that both changed differently are `conflict`. Else: against left
+        as it stands.
         """
         left_id, right_id = await self._refs.resolve_commit(left), await self._refs.resolve_commit(right)
         left_tree, right_tree = (
@@ -203,7 +204,9 @@ class History:
     async def diff_branch(
         self, branch: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> tuple[list[Difference], bool]:
-        """What is staged on the branch against its commit, and whether there is more. One state of the branch."""
+        """Return what is staged on the branch against its commit, and whether there is more. One
+        state of the branch.
+        """
         start = resume(prefix, after, delimiter)
         return await self._context.branches.consistent(
             branch, lambda record: _page(self._staged_changes(record, prefix, start), prefix, delimiter, limit)

@@ -166,7 +166,9 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class ClaimReason(StrEnum):
-    """Why tokens leave a branch: after a reset their addresses are garbage, after a freeze another token names them."""
+    """Say why tokens leave a branch: after a reset their addresses are garbage, after a freeze another token names
+    them.
+    """
 
     COMMIT = "commit"
     FREEZE = "freeze"

@@ -163,7 +163,7 @@ class Refs:
         return Branch(BranchName(name), (await self._context.branches.fresh(name)).record.commit_id)
 
     async def is_committing(self, name: str) -> bool:
-        """Whether a commit of this branch is under way, or was when its committer died."""
+        """Return whether a commit of this branch is under way, or was when its committer died."""
         return bool((await self._context.branches.fresh(name)).record.sealed)
 
     async def list_branches(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Branch], bool]:

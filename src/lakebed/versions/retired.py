@@ -83,7 +83,7 @@ class Retired:
         return ["" if held is None else held.value.decode() for held in found]
 
     async def took(self, error: FileCorrupt) -> CommitExpired | None:
-        """Where a file of a tree is missing because a collection gave it up, that in so many words."""
+        """Return an error that names the collection which took a missing file of a tree; None where none did."""
         [run] = await self.retired_by([error.id]) if error.reason == MISSING else [""]
         if not run:
             return None

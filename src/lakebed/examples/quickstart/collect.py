@@ -51,7 +51,7 @@ class Collection:
         self._book = book
 
     def set_rules(self) -> None:
-        """How long history stays, for each branch."""
+        """Set how long history stays, for each branch."""
         self._client.repositories.set_retention_rules(self._repository, RULES)
         days = ", ".join(f"{rule.branch_id} {rule.retention_days} days" for rule in RULES.branches)
         self._teller.say(f"History stays {RULES.default_retention_days} days; {days}. Heads and tags always stay.")
@@ -161,7 +161,7 @@ class Collection:
 
 
 def namespace_of(repository: str) -> str:
-    """Where the repository's data lies."""
+    """Return where the repository's data lies."""
     return f"local://{repository}"
 
 

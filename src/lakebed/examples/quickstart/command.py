@@ -56,7 +56,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Folder:
-    """Where what lies."""
+    """Name the places inside the folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()

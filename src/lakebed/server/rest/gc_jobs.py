@@ -79,6 +79,6 @@ def routes(state: AppState) -> list[Route]:
 
 
 def _own_endpoint(request: RestRequest) -> str:
-    """Where this request arrived: a collector on this machine can go there too, whatever stands before us."""
+    """Return where this request arrived: a collector on this machine can go there too, whatever stands before us."""
     host, port = request.scope["server"]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -44,7 +44,7 @@ class Gateway:
         assert set(self._handlers) == set(operations.OPERATIONS)
 
     def is_asked(self, scope: Scope) -> bool:
-        """Whether a request is S3's: by the port that it came to, its signature or its host."""
+        """Return whether a request is S3's: by the port that it came to, its signature or its host."""
         options = self._options
         if options.ports and (scope.get("server") or ("", 0))[1] in options.ports:
             return True

@@ -49,7 +49,7 @@ class Place:
 
     @property
     def is_root(self) -> bool:
-        """Whether a key names a ref and nothing in it: `main` or `main/`."""
+        """Return whether a key names a ref and nothing in it: `main` or `main/`."""
         return not self.path
 
     @property
@@ -232,6 +232,6 @@ def _bucket_of_host(host: str, domains: Sequence[str]) -> str:
 
 
 def is_host_of(host: str, domains: Sequence[str]) -> bool:
-    """Whether a Host header names one of the gateway's domains, or a bucket in one."""
+    """Return whether a Host header names one of the gateway's domains, or a bucket in one."""
     name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host.lower()
     return any(name == domain or name.endswith("." + domain) for domain in domains)

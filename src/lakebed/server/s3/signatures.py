@@ -110,7 +110,7 @@ class Signed:
             raise S3Error("RequestTimeTooSkewed", RequestTime=self.time, ServerTime=_iso(now_s))
 
     def is_of(self, secret: str, asked: Asked) -> bool:
-        """Whether the holder of this secret signed this request."""
+        """Return whether the holder of this secret signed this request."""
         canonical = canonical_request(
             asked.method,
             canonical_path(asked.raw_path),
@@ -164,7 +164,7 @@ AnySigned: TypeAlias = Signed | SignedV2
 
 
 def is_signed(headers: Headers, raw_query: bytes) -> bool:
-    """Whether a request carries a signature of S3, good or bad. This tells S3 requests from all others."""
+    """Return whether a request carries a signature of S3, good or bad. This tells S3 requests from all others."""
     for name, value in headers:
         if name == b"authorization":
             return value.startswith((b"AWS4-", b"AWS "))

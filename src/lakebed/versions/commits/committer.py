@@ -40,7 +40,7 @@ NOTE_BYTES_MAX: Final = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a person says of a commit. `created_ms` None: now. Made before a flow does anything.
+    """Hold what a person says of a commit. `created_ms` None: now. Made before a flow does anything.
 
     Raises:
         InvalidNote: a date that no collector could write down, or more words than a record may have.
@@ -75,7 +75,7 @@ class Built:
     """Writers set staged cells again, because another commit sealed the first ones; it took the writes."""
 
     def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
-        """Whether it may be published on this record as it is.
+        """Return whether it may be published on this record as it is.
 
         Head *and* left: keeping the metarange and changing only the parent would lose what came between.
         """
@@ -265,7 +265,7 @@ def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:
 
 
 def find_mine(sealed: Sequence[Sealed], mine: StagingToken) -> int | None:
-    """Where my token is, or the frozen one that stands for it."""
+    """Return where my token is, or the frozen one that stands for it."""
     for place, item in enumerate(sealed):
         if mine == item.token or mine in item.stands_for:
             return place

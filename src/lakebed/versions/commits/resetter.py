@@ -87,7 +87,7 @@ class Resetter:
         return True
 
     async def reset_object(self, branch: str, key: bytes) -> None:
-        """What is staged at this path is given up; no error if nothing is.
+        """Drop what is staged at this path; no error if nothing is.
 
         Starts again when anything in the branch's record changed meanwhile: what it did rests on the whole of it.
 
@@ -151,7 +151,9 @@ class Resetter:
         await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
 
     async def _may_be_committing(self, record: BranchRecord, key: bytes, removed_from: Set[StagingToken]) -> bool:
-        """Whether a sealed token has this path, or had it until we took it away: its committer may have read it."""
+        """Return whether a sealed token has this path, or had it until we took it away: its
+        committer may have read it.
+        """
         sealed = [item.token for item in record.sealed]
         stood_for = {token for item in record.sealed for token in (item.token, *item.stands_for)}
         return not stood_for.isdisjoint(removed_from) or await self._layers.look_up_staged(sealed, key) is not None
@@ -281,6 +283,8 @@ class Resetter:
         return done
 
     async def _drop_intent(self, intent: bytes) -> None:
-        """Where that fails the cleaner does it: it is not to be taken for a failure of the reset."""
+        """Try to remove the intent. Where that fails the cleaner does it: it is not to be taken for a failure of the
+        reset.
+        """
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.delete(intent)

@@ -28,7 +28,7 @@ from .layers import View
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a read found an entry: in this cell of this token, or, without them, in the commit."""
+    """Say where a read found an entry: in this cell of this token, or, without them, in the commit."""
 
     row: Row
     view: View

@@ -55,7 +55,7 @@ from .slices import Place, Slices
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must be at the path for a write to go ahead: nothing, or an entry of this checksum.
+    """Say what must be at the path for a write to go ahead: nothing, or an entry of this checksum.
 
     `own`: the identity of what the write itself may have put there before it began again.
     """

@@ -29,7 +29,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a reader looks through: tokens, newest first, then a commit. A commit alone is a view without tokens."""
+    """Say what a reader looks through: tokens, newest first, then a commit. A commit alone is a view without tokens."""
 
     tokens: tuple[StagingToken, ...]
     commit_id: CommitId
@@ -108,7 +108,7 @@ class Layers:
 
 
 def resume(prefix: bytes, after: bytes, delimiter: bytes) -> bytes:
-    """Where a page begins: behind `after`, and where that is a common prefix, behind all that it stands for."""
+    """Return where a page begins: behind `after`, and where that is a common prefix, behind all that it stands for."""
     if delimiter and after.endswith(delimiter) and len(after) > len(prefix):
         return max(prefix, prefix_end(after) or after + b"\xff" * 1024)
     return max(prefix, after + b"\0" if after else b"")

@@ -89,7 +89,7 @@ class Trees:
         return (await self._files.view(tree.ranges[at])).get(key)
 
     async def lookup_many(self, metarange: MetarangeId, keys: Sequence[bytes]) -> list[Row | None]:
-        """Of each key its row. Keys may come in any order; each range is loaded once."""
+        """Return for each key its row. Keys may come in any order; each range is loaded once."""
         tree = await self._files.tree(metarange)
         rows: list[Row | None] = [None] * len(keys)
         info: RangeInfo | None = None
@@ -153,8 +153,9 @@ class Trees:
     async def diff(
         self, left: MetarangeId, right: MetarangeId, *, start: bytes = b"", prefix: bytes = b""
     ) -> AsyncIterator[list[DiffRow]]:
-        """What differs, in key order, in batches that are not empty: keys at or after `start` that begin with
-        `prefix`. Ranges that both trees have are never read; of the others the digests, and what differs."""
+        """Yield what differs, in key order, in batches that are not empty: keys at or after `start` that begin with
+        `prefix`. Ranges that both trees have are never read; of the others the digests, and what differs.
+        """
         if left == right:
             return
         trees = [await self._files.tree(id_) for id_ in (left, right)]
@@ -170,7 +171,7 @@ class Trees:
         strategy: Strategy,
         retired_by: RetiredBy = none_retired,
     ) -> Merged:
-        """What the source did since the base, done to the destination.
+        """Do to the destination what the source did since the base.
 
         Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it.
         Only ranges that both sides changed are read.

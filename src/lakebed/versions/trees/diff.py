@@ -63,7 +63,7 @@ def without_shared(left: Sequence[RangeInfo], right: Sequence[RangeInfo]) -> lis
 
 
 def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:
-    """What differs in one stretch of keys, in key order."""
+    """Yield what differs in one stretch of keys, in key order."""
     of_left, of_right = differing(left.digests(), right.digests())
     now = dict(right.rows(of_right))
     changed, rest = _replaced(left, right, of_left, dict(zip(of_right.tolist(), now, strict=True)))

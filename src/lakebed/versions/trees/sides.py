@@ -35,12 +35,14 @@ class Stretch(NamedTuple):
         return self.file.rows_at(rows + self.start) if len(rows) else []
 
     def keys(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
-        """Of rows counted likewise; a third of the cost of taking them."""
+        """Return the keys of rows counted likewise; a third of the cost of taking them."""
         keys: list[bytes] = self.file.take(rows + self.start, ["key"]).column("key").to_pylist() if len(rows) else []
         return keys
 
     def has_keys_of(self, other: Stretch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether the key of each row is known, without reading it, to be that of the other's row of this number."""
+        """Return whether the key of each row is known, without reading it, to be that of the other's row of this
+        number.
+        """
         if self.start == other.start and isinstance(self.file, RangeFile) and isinstance(other.file, RangeFile):
             return self.file.has_keys_of(other.file, rows + self.start)
         return np.zeros(len(rows), np.bool_)
@@ -70,11 +72,11 @@ class Side:
 
     @property
     def is_at_start(self) -> bool:
-        """Whether no row of the present range has been taken."""
+        """Return whether no row of the present range has been taken."""
         return not self._row
 
     def reaches(self, end: bytes) -> bool:
-        """Whether the next row's key is this one or before it."""
+        """Return whether the next row's key is this one or before it."""
         if not self._infos:
             return False
         next_key = self._file.keys[self._row] if self._row and self._file else self._infos[-1].min_key
