@@ -406,6 +406,20 @@ def test_a_completion_that_does_not_fit_changes_nothing(s3: Any, lake: str) -> N
     assert s3.head_object(Bucket=lake, Key="main/a")["ContentLength"] == len(PART) + 3
 
 
+def test_a_completion_that_is_sent_again_is_answered_again(s3: Any, lake: str) -> None:
+    """A client does so whose answer was lost. It must not fail, nor bring the object back over a later one."""
+    upload, parts = upload_in_parts(s3, lake, "main/a", PART, b"end")
+    done = finish(s3, lake, "main/a", upload, parts)
+    s3.put_object(Bucket=lake, Key="main/a", Body=b"later")
+
+    assert finish(s3, lake, "main/a", upload, parts)["ETag"] == done["ETag"]
+    assert s3.get_object(Bucket=lake, Key="main/a")["Body"].read() == b"later"
+    with refused("NoSuchUpload"):
+        finish(s3, lake, "main/a", upload, parts[:1])
+    with refused("NoSuchUpload"):
+        s3.upload_part(Bucket=lake, Key="main/a", UploadId=upload, PartNumber=3, Body=b"x")
+
+
 def test_an_upload_that_was_aborted_is_unknown(s3: Any, lake: str) -> None:
     upload, parts = upload_in_parts(s3, lake, "main/a", b"x")
     target = {"Bucket": lake, "Key": "main/a", "UploadId": upload}

@@ -7,10 +7,11 @@ Either way the cell is set by the flows that every upload takes. Parts are given
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 
 from lakebed.base import Entry, Invalid, Ports, key_to_path, path_to_key, to_row
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
-from lakebed.versions import MultipartRecord, PartRecord, Versions
+from lakebed.versions import MultipartNotFound, MultipartRecord, PartRecord, Versions
 
 from .guards import Guards
 from .objects import Objects, check_header_text
@@ -110,7 +111,7 @@ class Multipart:
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
-        """Make an object of the bytes of its parts (`stream`), and forget the upload.
+        """Make an object of the bytes of its parts (`stream`), and note that the upload is completed.
 
         `metadata` is read after the last byte.
 
@@ -130,7 +131,7 @@ class Multipart:
             if_none_match=if_none_match,
             if_match=if_match,
         )
-        await self._versions.parts.end(multipart_id)
+        await self._note_completed(multipart_id, checksum)
         return entry
 
     async def link_only_part(
@@ -143,7 +144,7 @@ class Multipart:
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
-        """Make the only part the object, without moving its bytes, and forget the upload.
+        """Make the only part the object, without moving its bytes, and note that the upload is completed.
 
         Raises:
             MultipartNotFound, UploadRefused, UploadMissing, PathExists, PreconditionFailed.
@@ -160,8 +161,13 @@ class Multipart:
             if_none_match=if_none_match,
             if_match=if_match,
         )
-        await self._versions.parts.end(multipart_id)
+        await self._note_completed(multipart_id, checksum)
         return entry
+
+    async def _note_completed(self, multipart_id: str, checksum: str) -> None:
+        # Where two requests completed it at once, the object is there, whichever of them was noted.
+        with suppress(MultipartNotFound):
+            await self._versions.parts.complete(multipart_id, checksum)
 
     async def abort(self, multipart_id: str) -> None:
         """Forget an upload and give up its parts.

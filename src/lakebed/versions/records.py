@@ -232,10 +232,11 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An upload in parts that was begun. `algorithm` is the checksum that its client chose; empty: none.
 
-    `branch_created_ms` tells the branch from a later one of the same name.
+    `branch_created_ms` tells the branch from a later one of the same name. `etag` is set when it was completed.
     """
 
     branch: str
+    etag: str = ""
     branch_created_ms: int = 0
     path: bytes
     created_ms: int

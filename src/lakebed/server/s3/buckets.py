@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -19,6 +20,7 @@ from lakebed.versions import RefNotFound
 
 from . import operations
 from .bodies import Payload
+from .checksums import COMPOSITE, FULL_OBJECT
 from .documents import Element, MalformedXml, document, escape_text, parse
 from .errors import NotImplementedByName, S3Error
 from .operations import S3Operation
@@ -29,6 +31,8 @@ KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
 REGION: Final = "us-east-1"
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
+_CHECKSUM: Final = re.compile(rb"::s3::checksum-([a-z0-9]+)")
+_WHOLE: Final = frozenset({b"crc64nvme"})
 _OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)
 
 
@@ -268,8 +272,18 @@ class _Page:
         return (
             f"<Contents><Key>{name}</Key><LastModified>{iso(row[6])}</LastModified>"
             f"<ETag>&quot;{escape_text(row[5])}&quot;</ETag><Size>{row[4]}</Size>{owner}"
-            "<StorageClass>STANDARD</StorageClass></Contents>"
+            f"{_shown_checksum(row)}<StorageClass>STANDARD</StorageClass></Contents>"
         )
+
+
+def _shown_checksum(row: Row) -> str:
+    """Show the algorithm of an object's checksum. Its metadata need not be decoded for that."""
+    found = _CHECKSUM.search(row[8])
+    if found is None:
+        return ""
+    kind = COMPOSITE if "-" in row[5] and found[1] not in _WHOLE else FULL_OBJECT
+    algorithm = found[1].decode().upper()
+    return f"<ChecksumAlgorithm>{algorithm}</ChecksumAlgorithm><ChecksumType>{kind}</ChecksumType>"
 
 
 async def _branch_names(repository: Repository, prefix: str) -> list[str]:

@@ -59,6 +59,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "InvalidRequest": (400, "Invalid Request"),
     "InvalidStorageClass": (400, "The storage class you specified is not valid"),
     "InvalidURI": (400, "The specified URI couldn't be parsed."),
+    "InvalidToken": (400, "The provided token is malformed or otherwise invalid."),
     "KeyTooLongError": (400, "Your key is too long."),
     "MalformedTrailerError": (400, "The request contained trailing data that was not well-formed."),
     "MalformedXML": (

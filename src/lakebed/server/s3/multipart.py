@@ -170,8 +170,11 @@ class MultipartUploads:
     # Ends
 
     async def complete(self, request: S3Request) -> Response:
-        begun = await self._find(request)
         if_none_match, if_match = write_conditions(request)
+        try:
+            begun = await self._find(request)
+        except MultipartNotFound:
+            return await self._completed(request)
         kind = request.header(b"x-amz-checksum-type")
         if kind is not None and begun.record.checksum_type not in {"", kind.upper()}:
             raise S3Error("InvalidRequest", "The upload was created with another x-amz-checksum-type")
@@ -187,6 +190,21 @@ class MultipartUploads:
         done, _ = await asyncio.wait([making], timeout=ANSWER_S)
         return making.result() if done else SlowAnswer(making)
 
+    async def _completed(self, request: S3Request) -> Response:
+        """Answer a completion that was answered before, as a client sends it again whose answer was lost.
+
+        Raises:
+            MultipartNotFound: there was no such completion.
+        """
+        place = request.place()
+        repository = await self._catalog.get(place.repository)
+        record = await repository.versions.parts.completed(request.parameter("uploadId"))
+        wanted = [node.value("ETag") or "" for node in await _read_completion(request)]
+        digests = [etag.strip().strip('"') for etag in wanted]
+        if (record.branch, record.path) != (place.ref, path_to_key(place.path)) or record.etag != _etag(digests):
+            raise S3Error("NoSuchUpload")
+        return xml(_result(request, record.etag))
+
     async def _make(
         self,
         request: S3Request,
@@ -197,8 +215,7 @@ class MultipartUploads:
         if_match: str | None,
     ) -> Response:
         record, multipart = begun.record, begun.repository.multipart
-        etag = hashlib.md5(b"".join([bytes.fromhex(part.md5) for part in parts]), usedforsecurity=False).hexdigest()
-        checksum, metadata = f"{etag}-{len(parts)}", dict(record.metadata)
+        checksum, metadata = _etag([part.md5 for part in parts]), dict(record.metadata)
         layout = spell_layout([part.size_bytes for part in parts])
         if len(layout) <= LAYOUT_CHARACTERS_MAX:
             metadata[SYSTEM + "parts"] = layout
@@ -233,9 +250,7 @@ class MultipartUploads:
                 if_none_match=if_none_match,
                 if_match=if_match,
             )
-        root = Element("CompleteMultipartUploadResult")
-        root.text("Location", f"{request.base_url}{request.resource.removeprefix('/')}").text("Bucket", request.bucket)
-        root.text("Key", request.key_name).text("ETag", f'"{entry.checksum}"')
+        root = _result(request, entry.checksum)
         for algorithm, value in found.items():
             root.text(f"Checksum{algorithm}", value)
         if found:
@@ -353,6 +368,20 @@ class SlowAnswer(Response):
             why = as_s3(error)
             body = document(Element("Error").text("Code", why.code).text("Message", str(why)))
         await send({"type": "http.response.body", "body": body.partition(b"\n")[2], "more_body": False})
+
+
+def _etag(digests: Sequence[str]) -> str:
+    """Return the ETag of an object in parts: the MD5 of their MD5s, and how many there are. Empty: one is no MD5."""
+    if not all(re.fullmatch(r"[0-9a-f]{32}", digest) for digest in digests):
+        return ""
+    whole = hashlib.md5(b"".join(map(bytes.fromhex, digests)), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(digests)}"
+
+
+def _result(request: S3Request, etag: str) -> Element:
+    root = Element("CompleteMultipartUploadResult")
+    root.text("Location", f"{request.base_url}{request.resource.removeprefix('/')}").text("Bucket", request.bucket)
+    return root.text("Key", request.key_name).text("ETag", f'"{etag}"')
 
 
 def spell_layout(sizes: Sequence[int]) -> str:
@@ -475,7 +504,7 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
     for node in wanted:
         try:
             number, etag = node.value("PartNumber") or "", (node.value("ETag") or "").strip().strip('"')
-            given = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
+            named = {name: node.value(f"Checksum{name}") for name in ALGORITHMS}
         except MalformedXml as error:
             raise S3Error("MalformedXML") from error
         if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not etag:
@@ -488,14 +517,30 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
         part = stored.get(last)
         if part is None or part.md5 != etag:
             raise S3Error("InvalidPart", PartNumber=last, ETag=etag)
-        for name, value in given.items():
-            if value is not None and name == algorithm and value != part.checksum:
-                raise S3Error("InvalidPart", PartNumber=last, ETag=etag)
+        _check_given({name: value for name, value in named.items() if value is not None}, part, last, algorithm)
         chosen.append(part)
     for part in chosen[:-1]:
         if part.size_bytes < PART_BYTES_MIN:
             raise S3Error("EntityTooSmall", ProposedSize=part.size_bytes, MinSizeAllowed=PART_BYTES_MIN)
     return chosen
+
+
+def _check_given(given: Mapping[str, str], part: PartRecord, number: int, algorithm: str) -> None:
+    """
+    Raises:
+        S3Error: the checksum that a completion has for a part is malformed, or another one.
+    """
+    if len(given) > 1:
+        raise S3Error("InvalidArgument", f"More than one checksum was given for part {number}")
+    for name, value in given.items():
+        if checksums.read(value, SIZES[name]) is None:
+            raise S3Error("InvalidArgument", f"The checksum of part {number} is malformed")
+        if algorithm and name != algorithm:
+            raise S3Error(
+                "BadDigest", f"The {name.lower()} you specified for part {number} did not match what we received."
+            )
+        if algorithm and value != part.checksum:
+            raise S3Error("InvalidPart", PartNumber=number, ETag=part.md5)
 
 
 def _check_object_size(request: S3Request, size_bytes: int) -> None:

@@ -21,7 +21,7 @@ from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.responses import StreamedResponse
 from lakebed.server.state import AppState
-from lakebed.versions import BranchNotFound, PathNotFound, RefNotFound
+from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
 from . import checksums, operations
 from .bodies import SMALL_BYTES_MAX, Payload
@@ -86,10 +86,10 @@ class Objects:
         return await self._answer(request, is_with_body=False)
 
     async def attributes(self, request: S3Request) -> Response:
-        _, entry = await self._find(request, request.place())
         wanted = [name.strip() for name in request.all_of_header(b"x-amz-object-attributes").split(",")]
         if not set(wanted) <= _ATTRIBUTES:
             raise S3Error("InvalidArgument", "Invalid attribute name specified.")
+        _, entry = await self._find(request, request.place())
         root = Element("GetObjectAttributesResponse")
         if "ETag" in wanted:
             root.text("ETag", entry.checksum)
@@ -111,6 +111,7 @@ class Objects:
         return response
 
     async def _answer(self, request: S3Request, *, is_with_body: bool) -> Response:
+        _check_part_number(request)
         repository, entry = await self._find(request, request.place())
         headers = self._headers(request, entry)
         is_modified = check_conditions(request, entry)
@@ -213,10 +214,6 @@ class Objects:
         """
         header, part = request.header(b"range"), request.parameter("partNumber")
         if request.has("partNumber"):
-            if header is not None:
-                raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
-            if not part.isdecimal() or not 1 <= int(part[:9]) <= 10_000:
-                raise S3Error("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
             sizes = part_sizes(entry)
             if sizes is None:
                 raise NotImplementedByName("partNumber of an object with this many parts")
@@ -564,6 +561,16 @@ def check_upload_headers(request: S3Request) -> None:
     refuse_acl(request)
     if request.header(b"x-amz-storage-class") not in {None, "STANDARD"}:
         raise S3Error("InvalidStorageClass")
+
+
+def _check_part_number(request: S3Request) -> None:
+    if not request.has("partNumber"):
+        return
+    if request.header(b"range") is not None:
+        raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+    part = request.parameter("partNumber")
+    if not part.isascii() or not part.isdigit() or not 1 <= int(part[:9]) <= PART_NUMBER_MAX:
+        raise S3Error("InvalidArgument", f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive")
 
 
 def check_version(version: str) -> None:

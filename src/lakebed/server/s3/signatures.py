@@ -103,7 +103,8 @@ class Signed:
         made_s = _seconds(self.time)
         if self.expires_s is not None:
             if now_s > made_s + self.expires_s:
-                raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
+                limits = {"X-Amz-Expires": self.expires_s, "Expires": _iso(made_s + self.expires_s)}
+                raise S3Error("AccessDenied", "Request has expired.", **limits, ServerTime=_iso(now_s))
             if made_s > now_s + SKEW_S_MAX:
                 raise S3Error("AccessDenied", "Request is not valid yet", ServerTime=_iso(now_s))
         elif abs(now_s - made_s) > SKEW_S_MAX:
@@ -181,6 +182,8 @@ def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
     Raises:
         S3Error: there is none, or it is malformed.
     """
+    if asked.header(b"x-amz-security-token") is not None or asked.parameter("X-Amz-Security-Token") is not None:
+        raise S3Error("InvalidToken")  # Key pairs of this server have none, so it is of other credentials.
     authorization = asked.header(b"authorization")
     if authorization is not None:
         if asked.parameter("X-Amz-Algorithm") is not None:
@@ -205,7 +208,7 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
             "InvalidArgument",
             "Unsupported Authorization Type",
             ArgumentName="Authorization",
-            ArgumentValue=authorization[:200],
+            ArgumentValue=algorithm[:200],
         )
     fields: dict[str, str] = {}
     for part in rest.split(","):

@@ -23,7 +23,7 @@ from .uploads import Uploads
 
 PART_NUMBER_MAX: Final = 10_000
 AGE_MS_MAX: Final = 7 * 24 * 3_600_000
-"""An upload that was begun this long ago is given up. Each of its parts expires by itself, and sooner."""
+"""An upload that was begun this long ago is forgotten. Each of its parts expires by itself, and sooner."""
 
 
 class Parts:
@@ -46,15 +46,30 @@ class Parts:
     async def get(self, multipart_id: str) -> MultipartRecord:
         """
         Raises:
-            MultipartNotFound: there is none of this id, or its branch is gone.
+            MultipartNotFound: there is none of this id, it was completed, or its branch is gone.
         """
+        record = await self._find(multipart_id)
+        if record is None or record.etag:
+            raise MultipartNotFound("the upload is unknown, or it was completed or aborted", id=multipart_id)
+        return record
+
+    async def completed(self, multipart_id: str) -> MultipartRecord:
+        """Return the record of an upload that was completed.
+
+        Raises:
+            MultipartNotFound: none of this id was, or it is longer ago than AGE_MS_MAX.
+        """
+        record = await self._find(multipart_id)
+        if record is None or not record.etag:
+            raise MultipartNotFound("the upload is unknown, or it was aborted", id=multipart_id)
+        return record
+
+    async def _find(self, multipart_id: str) -> MultipartRecord | None:
         # The id is a part of keys, so one with a slash must not lead to another kind of record.
         found = None
         if multipart_id.isalnum():
             found = await self._context.read(MultipartRecord, _upload_key(multipart_id))
-        if found is None or not await self._is_of_its_branch(found[0]):
-            raise MultipartNotFound("the upload is unknown, or it was completed or aborted", id=multipart_id)
-        return found[0]
+        return found[0] if found is not None and await self._is_of_its_branch(found[0]) else None
 
     async def _is_of_its_branch(self, record: MultipartRecord) -> bool:
         try:
@@ -101,18 +116,31 @@ class Parts:
         return [(int(key[len(prefix) :]), part) async for key, part in self._context.records(PartRecord, prefix)]
 
     async def begun(self) -> AsyncIterator[tuple[str, MultipartRecord]]:
-        """Yield every upload that was begun and has not ended, of branches that are gone too."""
+        """Yield every upload that has a record: those that were completed, and of branches that are gone, too."""
         async for key, record in self._context.records(MultipartRecord, keys.MULTIPART):
             yield key[len(keys.MULTIPART) :].decode(), record
 
     async def begun_on(self, branch: str) -> list[tuple[str, MultipartRecord]]:
         """Return the uploads of a branch that were begun and have not ended. Empty for all: those of every branch."""
-        found = [item async for item in self.begun() if branch in {"", item[1].branch}]
+        found = [item async for item in self.begun() if branch in {"", item[1].branch} and not item[1].etag]
         return [(name, record) for name, record in found if await self._is_of_its_branch(record)]
+
+    async def complete(self, multipart_id: str, etag: str) -> None:
+        """Note that an upload was completed, so that the same request may be sent again, and give up its parts.
+
+        Raises:
+            MultipartNotFound: it ended meanwhile.
+        """
+        record = await self.get(multipart_id)
+        await self._context.set(_upload_key(multipart_id), replace(record, etag=etag))
+        await self._give_up_parts(multipart_id)
 
     async def end(self, multipart_id: str) -> None:
         """Forget an upload and give up its parts. Does nothing where it has ended before."""
         await self._context.delete(_upload_key(multipart_id))
+        await self._give_up_parts(multipart_id)
+
+    async def _give_up_parts(self, multipart_id: str) -> None:
         for number, part in await self.every(multipart_id):
             await self.drop(part.address)
             await self._context.delete(_part_key(multipart_id, number))
