@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.cli.conftest import Shell
 
@@ -138,3 +139,24 @@ def test_an_upload_guesses_the_content_type_from_the_name(shell: Shell, lake: st
         "t.json": "application/json",
         "t.parquet": "application/vnd.apache.parquet",
     }
+
+
+def test_the_data_folder_of_the_settings_spares_the_option(shell: Shell, lake: str, data: Path) -> None:
+    missing = shell("gc", "list", lake, LAKEBED_DATA="")
+    named = shell("gc", "list", lake, LAKEBED_DATA=str(data))
+
+    assert (missing.code, named.code) == (2, 0)
+
+
+def test_a_profile_is_stored_shown_and_taken(shell: Shell, lake: str) -> None:
+    """For a second server; here it is the first one under another name."""
+    mine = shell.ok("config", "show", "-o", "json").json
+    assert shell("whoami", "--profile", "other").code == 2
+    shell.ok("config", "set", "--profile", "other", "--endpoint", mine["endpoint"], "--data", "/tmp/x")
+    unknown = shell("whoami", "--profile", "other")
+    assert (unknown.code, "no credentials" in unknown.err) == (1, True)
+
+    shown = shell.ok("config", "show", "--profile", "other")
+    assert "Profiles:           other" in shown.out
+    assert "Data folder:        /tmp/x" in shown.out
+    assert shell.ok("whoami", "-o", "json").json["user"] == "ann"

@@ -13,8 +13,10 @@ from lakebed.settings import (
     BadSettings,
     Settings,
     effective_settings,
+    profiles,
     read_settings,
     settings_path,
+    source_of,
     write_settings,
 )
 
@@ -90,3 +92,58 @@ def test_a_file_that_makes_no_sense_is_an_error_that_names_it(tmp_path: Path, co
 
     with pytest.raises(BadSettings, match=r"config\.toml"):
         read_settings(path)
+
+
+def test_a_profile_is_taken_whole_and_others_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    write_settings(path, STORED)
+    write_settings(path, Settings(endpoint="http://prod", data="/data"), "prod")
+    write_settings(path, Settings(endpoint="http://odd"), 'a "b" c')
+    environment = {"LAKEBED_CONFIG": str(path)}
+
+    assert effective_settings(environment) == STORED
+    assert effective_settings(environment, profile="prod") == Settings(endpoint="http://prod", data="/data")
+    assert effective_settings(environment | {"LAKEBED_PROFILE": 'a "b" c'}).endpoint == "http://odd"
+    write_settings(path, Settings(endpoint="http://other"))
+    assert effective_settings(environment, profile="prod").endpoint == "http://prod"
+    assert profiles(path) == ['a "b" c', "prod"]
+    with pytest.raises(BadSettings, match="has no profile 'none'"):
+        effective_settings(environment, profile="none")
+
+
+LAKECTL = """
+credentials:
+  access_key_id: AKIAQ
+  secret_access_key: secret
+server:
+  endpoint_url: http://lakefs:8000/api/v1
+experimental: {local: {posix_permissions: {enabled: true}}}
+"""
+
+
+def test_lakectl_counts_where_nothing_of_ours_is_set_and_only_then(tmp_path: Path) -> None:
+    (tmp_path / "lakectl.yaml").write_text(LAKECTL)
+    environment = {
+        "LAKEBED_CONFIG": str(tmp_path / "config.toml"),
+        "LAKECTL_CONFIG_FILE": str(tmp_path / "lakectl.yaml"),
+        "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": "newer",
+    }
+    found = effective_settings(environment)
+
+    assert found == Settings(endpoint="http://lakefs:8000/api/v1", access_key_id="AKIAQ", secret_access_key="newer")
+    assert source_of("access_key_id", environment) == str(tmp_path / "lakectl.yaml")
+    assert source_of("secret_access_key", environment) == "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"
+    # A key pair of another server goes nowhere that was named for us.
+    assert effective_settings(environment | {"LAKEBED_ENDPOINT": "http://ours"}) == Settings(endpoint="http://ours")
+    assert effective_settings(environment, endpoint="http://ours") == Settings(endpoint="http://ours")
+    write_settings(tmp_path / "config.toml", Settings(endpoint="http://ours"))
+    assert effective_settings(environment) == Settings(endpoint="http://ours")
+
+
+@pytest.mark.parametrize("content", ["a: [", "just text", "credentials: text"])
+def test_a_file_of_lakectl_that_makes_no_sense_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "lakectl.yaml"
+    path.write_text(content)
+
+    with pytest.raises(BadSettings, match=r"lakectl\.yaml is no configuration of lakectl"):
+        effective_settings({"LAKEBED_CONFIG": str(tmp_path / "none"), "LAKECTL_CONFIG_FILE": str(path)})

@@ -99,7 +99,11 @@ def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Cli
 def _quietly(context: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
     """Ask a client that gives up soon; answer nothing on any error."""
     try:
-        settings = effective_settings(context.find_root().obj or {}, endpoint=context.params.get("endpoint"))
+        settings = effective_settings(
+            context.find_root().obj or {},
+            endpoint=context.params.get("endpoint"),
+            profile=context.params.get("profile"),
+        )
         with connect(settings, attempts=1, timeout_s=_TIMEOUT_S) as client:
             return ask(client)
     except (LakebedError, OSError):

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import stat
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from lakebed.base import AlreadyExists
-from lakebed.settings import ENDPOINT_DEFAULT, VARIABLES, Settings, read_settings, settings_path, write_settings
+from lakebed.settings import (
+    ENDPOINT_DEFAULT,
+    LAKECTL_VARIABLES,
+    PROFILE_VARIABLE,
+    VARIABLES,
+    Settings,
+    profiles,
+    read_settings,
+    settings_path,
+    source_of,
+    write_settings,
+)
 
 from .failures import Misuse
-from .session import Session, command
+from .session import Session, command, connect
 from .tree import noun
 
 app = noun("Store and show the endpoint and the credentials.")
@@ -35,20 +47,28 @@ def set_config(
             help="The secret to store. - asks for it, or reads a line of standard input, so that no history holds it.",
         ),
     ] = "",
+    data: Annotated[
+        str, typer.Option("--data", metavar="DIR", help="The server's data folder, for `gc` on this machine.")
+    ] = "",
 ) -> None:
-    """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given."""
+    """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given.
+
+    With --profile NAME in that profile, which --profile NAME then takes in any command.
+    """
     path = settings_path(session.environment)
-    old = read_settings(path)
+    profile = session.environment.get(PROFILE_VARIABLE, "")
+    old = read_settings(path, profile)
     given = Settings(
         endpoint=_checked(session.endpoint_given),
         access_key_id=access_key_id,
         secret_access_key=_ask_secret() if secret_access_key == ASK else secret_access_key,
+        data=str(Path(data).absolute()) if data else "",
     )
     if given == Settings():
         given = _ask_all(old)
     kept = {name: value or getattr(old, name) for name, value in msgspec.to_builtins(given).items()}
-    write_settings(path, Settings(**kept))
-    session.done(f"stored in {path}", path=str(path))
+    write_settings(path, Settings(**kept), profile)
+    session.done(f"stored in {path}{f', profile {profile}' if profile else ''}", path=str(path))
 
 
 def _ask_all(old: Settings) -> Settings:
@@ -86,8 +106,11 @@ def show(session: Session) -> None:
     path = settings_path(session.environment)
     masked = "(set)" if session.settings.secret_access_key else ""
     shown = msgspec.to_builtins(msgspec.structs.replace(session.settings, secret_access_key=masked))
-    sources = [variable for variable in VARIABLES.values() if session.environment.get(variable)]
-    record = {**shown, "file": str(path), "file_exists": path.exists(), "environment": sources}
+    variables = [*VARIABLES.values(), PROFILE_VARIABLE, *LAKECTL_VARIABLES.values()]
+    sources = [variable for variable in variables if session.environment.get(variable)]
+    # Of lakectl's settings people may not know that they count.
+    key_from = source_of("access_key_id", session.environment)
+    record = {**shown, "file": str(path), "file_exists": path.exists(), "environment": sources, "key_from": key_from}
     if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         session.note(f"warning: others can read {path}: chmod 600 it")
     session.show_fields(
@@ -96,7 +119,10 @@ def show(session: Session) -> None:
             ("Endpoint", session.settings.endpoint),
             ("Access key id", session.settings.access_key_id or "(not set)"),
             ("Secret access key", masked or "(not set)"),
+            ("Key from", key_from or "nowhere"),
+            ("Data folder", session.settings.data or "(not set)"),
             ("File", f"{path}{'' if path.exists() else ' (does not exist)'}"),
+            ("Profiles", ", ".join(profiles(path)) or "none"),
             ("From environment", ", ".join(sources) or "nothing"),
         ],
     )
@@ -127,26 +153,31 @@ def setup(
 
     The credentials are stored and shown; the server shows the secret only once.
     """
+    path, profile = settings_path(session.environment), session.environment.get(PROFILE_VARIABLE, "")
+    is_new = profile and profile not in profiles(path)
+    endpoint = (session.endpoint_given or ENDPOINT_DEFAULT) if is_new else session.settings.endpoint
     try:
-        made = session.client.setup(user, secret=secret)
+        with connect(Settings(endpoint=endpoint)) as client:
+            made = client.setup(user, secret=secret)
     except AlreadyExists as error:
         raise HasUsers("the server is already initialized: store a user's credentials with `config set`") from error
-    path = settings_path(session.environment)
     if store:
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
         write_settings(
             path,
             Settings(
-                endpoint=session.settings.endpoint,
+                endpoint=endpoint,
                 access_key_id=made.access_key_id,
                 secret_access_key=made.secret_access_key,
+                data=read_settings(path, profile).data,
             ),
+            profile,
         )
         session.note(f"stored in {path}")
     session.show_fields(
         made,
         [
-            ("Endpoint", session.settings.endpoint),
+            ("Endpoint", endpoint),
             ("Access key id", made.access_key_id),
             ("Secret access key", made.secret_access_key),
         ],

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from lakebed.base import Denied, LakebedError, exit_code
-from lakebed.settings import Settings, effective_settings, source_of
+from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import FAILED, INTERRUPTED, PIPE_CLOSED, Declined, Misuse, describe
 from .output import columns_of, fields, json_array, json_record
@@ -62,13 +62,23 @@ class WrongCredentials(Denied):
 class Session:
     """One command being carried out."""
 
-    def __init__(self, environment: Mapping[str, str], *, endpoint: str | None, output: Format) -> None:
-        self.environment = environment
+    def __init__(
+        self, environment: Mapping[str, str], *, endpoint: str | None, output: Format, profile: str | None = None
+    ) -> None:
+        self.environment = {**environment, PROFILE_VARIABLE: profile} if profile else environment
         self.endpoint_given = endpoint or ""
         self.output = output
-        self.settings = effective_settings(environment, endpoint=endpoint)
         self.before_answer: Callable[[], None] = lambda: None
         """Called before each line of an answer: what shows progress at the terminal erases it there."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings in force.
+
+        Raises:
+            BadSettings: a file makes no sense, or has no such profile.
+        """
+        return effective_settings(self.environment, endpoint=self.endpoint_given)
 
     @cached_property
     def client(self) -> Client:
@@ -183,16 +193,26 @@ EndpointOption = Annotated[
     str | None,
     typer.Option("--endpoint", metavar="URL", help="The server. Default: from environment or configuration."),
 ]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="Take this profile of the configuration file.")
+]
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="For people, or for programs.")]
 
 
 def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
     """Make a function over a `Session` a Typer command; see the head of this file."""
 
-    def run(context: typer.Context, endpoint: str | None, output: Format, *args: P.args, **kwargs: P.kwargs) -> None:
+    def run(
+        context: typer.Context,
+        endpoint: str | None,
+        profile: str | None,
+        output: Format,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
         with ending_well([value for value in kwargs.values() if isinstance(value, str) and is_uri(value)]):
             _check_values(context, kwargs)
-            session = Session(context.obj or {}, endpoint=endpoint, output=output)
+            session = Session(context.obj or {}, endpoint=endpoint, profile=profile, output=output)
             try:
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
@@ -243,6 +263,7 @@ def _with_signature(run: Callable[..., None], function: Callable[..., None]) -> 
             for option in shared.get(one.name) or [one.replace(kind=keyword, annotation=hints[one.name])]
         ],
         inspect.Parameter("endpoint", keyword, annotation=EndpointOption, default=None),
+        inspect.Parameter("profile", keyword, annotation=ProfileOption, default=None),
         inspect.Parameter("output", keyword, annotation=OutputOption, default=Format.TEXT),
     ]
 

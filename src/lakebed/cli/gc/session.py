@@ -94,6 +94,8 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None) -> 
 
     repository = parse_repository(uri)
     objectstore = options_from_environment(session.environment)
+    if local_root is None and objectstore.local_root is None and session.settings.data:
+        local_root = Path(session.settings.data)
     if local_root is not None:
         objectstore = replace(objectstore, local_root=objects_in(local_root))
     return Collector(
