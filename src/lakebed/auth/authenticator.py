@@ -58,12 +58,13 @@ class Identity:
     """Name the caller. `user_id` becomes the committer of commits.
 
     With a `delegation` the caller is a process that does one job for that user. `session` is the id of the login, and
-    empty for a key pair.
+    empty for a key pair, which has an `access_key_id` instead.
     """
 
     user_id: str
     delegation: Delegation | None = None
     session: str = ""
+    access_key_id: str = ""
 
 
 class Authenticator:
@@ -129,7 +130,7 @@ class Authenticator:
         user = await self._accounts.find_user(record.user_id)
         if user is None or user.uid != record.user_uid:
             raise NotAuthenticated("the user is gone")
-        return Identity(user_id=user.id)
+        return Identity(user_id=user.id, access_key_id=access_key_id)
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
         """Return a token for the user of this key pair, and when it ends (Unix seconds).

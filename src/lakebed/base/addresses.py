@@ -12,6 +12,7 @@ Any other address is *foreign*: a full URI outside the namespace, or an old layo
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 SEQUENCE_MAX: Final = 99_999_999
@@ -38,6 +39,7 @@ def slice_opened_at_ms(slice_: int) -> int:
     return (1 << _TIME_BITS) - 1 - (slice_ >> _RANDOM_BITS)
 
 
+@lru_cache(maxsize=4096)  # Of millions of addresses that a process writes, few are in different slices.
 def slice_name(slice_: int) -> str:
     assert 0 <= slice_ < 1 << (_TIME_BITS + _RANDOM_BITS), slice_
     return "".join(_DIGITS[slice_ >> shift & 31] for shift in range(5 * (_NAME_LENGTH - 1), -1, -5))

@@ -8,6 +8,7 @@ routes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import secrets
@@ -340,14 +341,6 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
-        try:
-            await self._handle(scope, receive, send)
-        except asyncio.CancelledError:
-            # Cut off after the drain: the connection is gone, and the server has logged how many there were.
-            if not self._state.drain.is_over:
-                raise
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics, began_s = self._state.metrics, time.perf_counter()
         request = self._s3.request(scope, receive) if self._s3.is_asked(scope) else RestRequest(scope, receive)
         request_id = _request_id(request)
@@ -368,6 +361,10 @@ class App:
             await response(scope, receive, send)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:
+            # Cut off after the drain: the connection is gone, and the server has logged how many there were.
+            if not self._state.drain.is_over:
+                raise
         finally:
             metrics.in_progress -= 1
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
@@ -481,9 +478,14 @@ def _shown(request: RestRequest) -> str:
     return f"{request.scope['method']} {path!a} of user {user!a}, request {REQUEST_ID.get()}"
 
 
+_PROCESS: Final = secrets.token_hex(8)
+_NUMBERS: Final = itertools.count(1)
+"""Together a fresh id for each request of any process, without asking the system for random bytes each time."""
+
+
 def _request_id(request: RestRequest) -> str:
     """The caller's own, so that it finds itself in logs, or a fresh one."""
     given = request.header(b"x-request-id")
     if given is not None and given.isascii() and given.isprintable() and len(given) <= 128:
         return given
-    return secrets.token_hex(16)
+    return f"{_PROCESS}{next(_NUMBERS):016x}"

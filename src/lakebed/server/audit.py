@@ -83,6 +83,7 @@ class AuditLog:
     def __init__(self, data_dir: Path, mode: AuditMode = "changes", *, keep_days: int = 0) -> None:
         self._folder = data_dir / AUDIT_FOLDER
         self._mode = mode
+        self._is_reads_left_out = mode != "all"
         self._keep_days = keep_days
         self._day = ""
         self._descriptor = -1
@@ -95,6 +96,8 @@ class AuditLog:
 
     def note(self, request: RestRequest, request_id: str, status: int) -> None:
         """Write the request down, if it is one to be written."""
+        if self._is_reads_left_out and not request.refusal and request.scope["method"] in _READS:
+            return  # Most requests, as early as can be.
         if self._mode == "off" or not self._is_wanted(request):
             return
         operation, identity = request.operation, getattr(request, "identity", None)
@@ -285,6 +288,8 @@ def _through(request: RestRequest) -> str:
         return f"job {identity.delegation.job}"
     if identity is not None and identity.session:
         return f"login {identity.session}"
+    if identity is not None and identity.access_key_id:
+        return f"key {identity.access_key_id}"
     scheme, _, proof = (request.header(b"authorization") or "").partition(" ")
     if scheme.lower() != "basic":
         return ""

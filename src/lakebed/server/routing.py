@@ -80,7 +80,7 @@ class Router:
             MethodNotAllowed: something has, but not with this method.
         """
         segments = path.split(b"/")
-        found = _walk(self._root, segments, 0, ())
+        found = _walk_straight(self._root, segments) or _walk(self._root, segments, 0, ())
         if found is None:
             raise NoSuchEndpoint("invalid API endpoint")
         node, args = found
@@ -88,6 +88,20 @@ class Router:
         if route is None:
             raise MethodNotAllowed("method not allowed", allowed=", ".join(sorted(node.routes)))
         return route, [_decode(segment) for segment in args]
+
+
+def _walk_straight(root: _Node, segments: Sequence[bytes]) -> tuple[_Node, tuple[bytes, ...]] | None:
+    """Find what `_walk` finds, where it need not go back, which is nearly always: at half the cost."""
+    node, args = root, []
+    for segment in segments:
+        child = node.fixed.get(segment)
+        if child is None:
+            child = node.variable
+            if child is None or not segment:
+                return None
+            args.append(segment)
+        node = child
+    return (node, tuple(args)) if node.routes else None
 
 
 def _walk(
