@@ -1,9 +1,10 @@
-"""`lakebed kv`: how large the metadata of a data folder is, and giving its free space back (docs/guide/server.md)."""
+"""`lakebed kv`: the size of the metadata, its free space, and a copy in another database (docs/guide/databases.md)."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +12,10 @@ from .output import fields
 from .session import Session, command
 from .tree import noun
 
-app = noun("The metadata of a data folder: its size, and its free space.")
+if TYPE_CHECKING:
+    from lakebed.kv import Copied
+
+app = noun("The metadata: its size, its free space, and a copy in another database.")
 
 MetadataUri = Annotated[
     str | None,
@@ -61,3 +65,37 @@ def compact(session: Session, data: DataFolder, kv: MetadataUri = None) -> None:
     compact_store(uri)
     after = store_size(uri).size_bytes
     session.done(f"compacted: {before:,} bytes before, {after:,} after", bytes_before=before, bytes_after=after)
+
+
+@app.command()
+@command
+def copy(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The URI of the store to read.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The URI of an empty store, or of an unfinished copy.")],
+) -> None:
+    """Copy all metadata into another database, and compare both.
+
+    Stop every server first. An interrupted copy goes on when it is started again. The source stays as
+    it is: do not start a server on it again, or the two would go apart.
+    """
+    from lakebed.kv import CopyDiffers, copy_store, open_store, store_partitions
+
+    say = session.note if session.shows_progress else lambda _: None
+
+    async def run() -> Copied:
+        partitions = store_partitions(source)
+        reader, writer = open_store(source), open_store(target)
+        try:
+            if more := set(store_partitions(target)).difference(partitions):
+                raise CopyDiffers(f"the target has {len(more):,} partitions that the source lacks: name an empty one")
+            return await copy_store(reader, writer, partitions, say)
+        finally:
+            await reader.close()
+            await writer.close()
+
+    copied = asyncio.run(run())
+    session.show(
+        copied,
+        lambda _: [f"copied and compared: {copied.keys:,} keys in {copied.partitions:,} partitions"],
+    )

@@ -1,5 +1,6 @@
 """Mutable metadata: the narrow Store port, the drivers behind it, and how to open one."""
 
+from .copying import Copied, CopyDiffers, copy_store
 from .opening import (
     InvalidStoreUri,
     StoreUri,
@@ -8,6 +9,7 @@ from .opening import (
     register_driver,
     snapshot_store,
     sqlite_uri,
+    store_partitions,
     store_size,
 )
 from .store import (
@@ -28,6 +30,8 @@ from .store import (
 
 __all__ = [
     "SCAN_PAGE",
+    "Copied",
+    "CopyDiffers",
     "Held",
     "InvalidKey",
     "InvalidStoreUri",
@@ -41,11 +45,13 @@ __all__ = [
     "StoreUri",
     "check_key",
     "compact_store",
+    "copy_store",
     "open_store",
     "prefix_end",
     "register_driver",
     "scan_prefix",
     "snapshot_store",
     "sqlite_uri",
+    "store_partitions",
     "store_size",
 ]

@@ -1,8 +1,8 @@
 """From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
 
-A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps `snapshot_uri(uri, target)`,
-`size_uri(uri)` and `compact_uri(uri)`. It takes its options with `uri.choice` and friends and then calls
-`uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
+A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps `partitions_uri(uri)`,
+`snapshot_uri(uri, target)`, `size_uri(uri)` and `compact_uri(uri)`. It takes its options with `uri.choice` and friends
+and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
 Messages never repeat a URI: it may hold a password.
 """
 
@@ -143,6 +143,17 @@ def snapshot_store(uri: str, target: Path) -> None:
         StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
     """
     _offered(uri, "snapshot_uri", "makes no snapshots")(target)
+
+
+def store_partitions(uri: str) -> list[bytes]:
+    """List the partitions that the store of this URI has, ascending. Blocks.
+
+    Raises:
+        InvalidStoreUri: as `open_store`, and where the driver cannot tell.
+        StoreUnavailable, StoreFormat: as `open_store`.
+    """
+    found: list[bytes] = _offered(uri, "partitions_uri", "lists no partitions")()
+    return found
 
 
 def store_size(uri: str) -> StoreSize:

@@ -19,7 +19,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, run_apart
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, run_apart
 
 T = TypeVar("T")
 
@@ -92,6 +92,11 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 def size_uri(uri: StoreUri) -> StoreSize:
     """Ask for the size of the whole etcd database: it tells none of a part of it."""
     return run_apart(_from(uri, uri.seconds("wait_s", WAIT_S)).size)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
 
 
 def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
@@ -189,6 +194,20 @@ class EtcdDatabase:
         full = self._stem(partition) + key
         asked = {"compare": [_unchanged(full, expected)], "success": [{"request_delete_range": {"key": full}}]}
         return (await self._post("kv/txn", asked, _Done)).succeeded
+
+    async def partitions(self) -> list[bytes]:
+        found: list[bytes] = []
+        start, end = self._prefix + b"\0", self._prefix + b"\5"  # partitions are shorter than 0x0500, marks are text
+        while True:
+            asked = {"key": start, "range_end": end, "limit": 1, "keys_only": True}
+            pairs = (await self._post("kv/range", asked, _Found)).kvs
+            if not pairs:
+                return found
+            key = pairs[0].key[len(self._prefix) :]
+            found.append(key[2 : 2 + int.from_bytes(key[:2], "big")])
+            after = prefix_end(self._stem(found[-1]))
+            assert after is not None
+            start = after
 
     async def size(self) -> StoreSize:
         try:

@@ -24,7 +24,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
@@ -37,6 +37,7 @@ CREATE: Final = "INSERT INTO {kv} (p, k, v) VALUES ({}, {}, {})"
 REPLACE: Final = "UPDATE {kv} SET v = {} WHERE p = {} AND k = {} AND v = {}"
 DELETE: Final = "DELETE FROM {kv} WHERE p = {} AND k IN ({})"
 DELETE_IF: Final = "DELETE FROM {kv} WHERE p = {} AND k = {} AND v = {}"
+NEXT_PARTITION: Final = "SELECT p FROM {kv} WHERE p > {} ORDER BY p LIMIT 1"
 MAKE_TABLES: Final = (
     "SET sql_notes = 0",  # that they exist is no news
     """
@@ -70,7 +71,17 @@ _AWAY: Final = {CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR}
 
 def open_uri(uri: StoreUri) -> RemoteStore:
     """`mysql://user:password@host:3306/database?prefix=lakebed&connections=16&wait_s=10&tls=no&ca_file=`."""
-    wait_s, prefix = uri.seconds("wait_s", WAIT_S), uri.text("prefix", "lakebed")
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+
+
+def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
+    prefix = uri.text("prefix", "lakebed")
     if not prefix.isascii() or not prefix.isidentifier() or len(prefix) > 48:
         raise InvalidStoreUri(f"{uri.scheme}: prefix is letters, digits and _, not {prefix!r}", scheme=uri.scheme)
     connections = uri.count("connections", CONNECTIONS)
@@ -91,8 +102,7 @@ def open_uri(uri: StoreUri) -> RemoteStore:
         "db": uri.path[1:],
         "ssl": ssl.create_default_context(cafile=ca_file or None) if tls == "yes" else None,
     }
-    database = MysqlDatabase(target, prefix=prefix, connections=connections, timeout_s=max(wait_s, 1))
-    return open_database(uri, database, wait_s=wait_s)
+    return MysqlDatabase(target, prefix=prefix, connections=connections, timeout_s=max(wait_s, 1))
 
 
 class MysqlDatabase:
@@ -156,6 +166,12 @@ class MysqlDatabase:
             return False
         sql = DELETE_IF.format(_literal(partition), _literal(key), _literal(expected), **self._names)
         return bool(await self._run(sql))
+
+    async def partitions(self) -> list[bytes]:
+        found = [b""]
+        while rows := await self._run(NEXT_PARTITION.format(_literal(found[-1]), **self._names)):
+            found += rows[0]
+        return found[1:]
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -21,7 +21,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database, run_apart
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, run_apart
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
@@ -43,6 +43,7 @@ CREATE: Final = "INSERT INTO kv VALUES ($1, $2, $3) ON CONFLICT (partition, key)
 REPLACE: Final = "UPDATE kv SET value = $3 WHERE partition = $1 AND key = $2 AND value = $4"
 DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
+NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
 MAKE_TABLES: Final = """
     CREATE TABLE format (format integer NOT NULL);
     INSERT INTO format VALUES (1);
@@ -84,6 +85,11 @@ def size_uri(uri: StoreUri) -> StoreSize:
     """Ask for the size of the table with its index. What is free in it, only the database's own tools can tell."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
     return run_apart(database.size)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
 
 
 def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
@@ -157,6 +163,13 @@ class PostgresDatabase:
     async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
         async with self._connection() as connection:
             return _rows_of(await connection.execute(DELETE_IF, partition, key, expected)) == 1
+
+    async def partitions(self) -> list[bytes]:
+        found = [b""]
+        async with self._connection() as connection:
+            while (name := await connection.fetchval(NEXT_PARTITION, found[-1])) is not None:
+                found.append(name)
+        return found[1:]
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

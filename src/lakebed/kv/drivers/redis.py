@@ -10,6 +10,7 @@ having changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -24,7 +25,7 @@ from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
-from .remote import WAIT_S, Passing, RemoteStore, open_database
+from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 16
@@ -79,6 +80,15 @@ def open_uri(uri: StoreUri) -> RemoteStore:
     have it too.
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names."""
+    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+
+
+def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
     name = uri.text("name", "lakebed")
     if not name or not name.isascii() or not name.isprintable() or "{" in name:
         raise InvalidStoreUri(f"{uri.scheme}: name is printable, without braces, not {name!r}", scheme=uri.scheme)
@@ -88,10 +98,9 @@ def open_uri(uri: StoreUri) -> RemoteStore:
     passed = {key: value for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile") if (value := uri.text(key, ""))}
     uri.check_all_taken()
     address = f"{uri.scheme}://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
-    database = RedisDatabase(
+    return RedisDatabase(
         address, name=name, fsync=fsync, replicas=replicas, connections=connections, timeout_s=max(wait_s, 1)
     )
-    return open_database(uri, database, wait_s=wait_s)
 
 
 class RedisDatabase:
@@ -149,6 +158,15 @@ class RedisDatabase:
 
     async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
         return bool(await self._change(DELETE_IF, partition, key, expected))
+
+    async def partitions(self) -> list[bytes]:
+        head, tail, found, cursor = self._prefix + b":{", b"}:values", set[bytes](), b"0"
+        pattern = re.sub(rb"([*?[\]\\])", rb"\\\1", head) + b"*" + tail
+        while True:
+            cursor, names = await _ask(self._open_pool(), b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
+            found |= {bytes.fromhex(name[len(head) : -len(tail)].decode()) for name in names}
+            if cursor == b"0":
+                return list(found)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

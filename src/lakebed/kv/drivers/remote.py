@@ -77,6 +77,10 @@ class Database(Protocol):
         """Return False where the stored value is not the expected one."""
         ...
 
+    async def partitions(self) -> list[bytes]:
+        """Read the names of all partitions that have a key, in any order."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -91,6 +95,18 @@ def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> Remote
     deadline = time.monotonic() + wait_s
     run_apart(lambda: _repeated(_harmless(database.prepare), deadline))
     return RemoteStore(database, name=uri.scheme, wait_s=wait_s)
+
+
+def partitions_of(database: Database) -> list[bytes]:
+    """List the partitions of a database that no store has opened. Blocks."""
+
+    async def listed() -> list[bytes]:
+        try:
+            return sorted(await database.partitions())
+        finally:
+            await database.close()
+
+    return run_apart(listed)
 
 
 def run_apart(work: Callable[[], Awaitable[T]]) -> T:

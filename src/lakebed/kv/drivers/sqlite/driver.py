@@ -35,6 +35,7 @@ from .file import (
     connect_to_snapshot,
     copy_snapshot,
     is_busy,
+    partitions_in,
     prepare_file,
     size_of,
     translate,
@@ -73,6 +74,11 @@ def open_uri(uri: StoreUri) -> SqliteStore:
 def snapshot_uri(uri: StoreUri, target: Path) -> None:
     """Copy the file that this URI names. See `copy_snapshot`."""
     copy_snapshot(uri.file(), target)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the file that this URI names."""
+    return partitions_in(uri.file())
 
 
 def size_uri(uri: StoreUri) -> StoreSize:

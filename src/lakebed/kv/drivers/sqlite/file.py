@@ -146,6 +146,23 @@ def check_snapshot(path: Path) -> None:
         raise StoreFormat(f"{path}: the database is damaged: {found}", path=str(path))
 
 
+def partitions_in(path: Path) -> list[bytes]:
+    """
+    Raises:
+        StoreUnavailable, StoreFormat: there is no such file, or it is not one of ours.
+    """
+    found = [b""]
+    try:
+        with closing(_connect_to(path, "mode=rw")) as connection:
+            _check_ours(path, connection)
+            sql = "SELECT partition FROM kv WHERE partition > ? ORDER BY partition LIMIT 1"
+            while row := connection.execute(sql, (found[-1],)).fetchone():
+                found += row
+    except sqlite3.Error as error:
+        raise translate(path, error) from error
+    return found[1:]
+
+
 def size_of(path: Path) -> StoreSize:
     """
     Raises:

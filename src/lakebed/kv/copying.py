@@ -1,0 +1,78 @@
+"""Copy a whole store into another database, and prove that both hold the same.
+
+1. Compare each partition of the source with the target's, by a digest over its pairs.
+2. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
+3. Compare all partitions again. Where a server wrote to the source meanwhile, they differ, and the copy is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lakebed.base import Conflict
+
+from .store import SCAN_PAGE, Store
+
+
+class CopyDiffers(Conflict):
+    """The target does not hold what the source holds: something wrote to one of them, or the target had more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """The contents of both stores, and how many of the keys were the target's before."""
+
+    partitions: int
+    keys: int
+    keys_before: int
+
+
+async def copy_store(
+    source: Store, target: Store, partitions: Sequence[bytes], say: Callable[[str], None] = lambda _: None
+) -> Copied:
+    """Make the target hold these partitions of the source. Nothing may write to either meanwhile.
+
+    Raises:
+        CopyDiffers: afterwards they differ.
+    """
+    keys_before = 0
+    for number, partition in enumerate(partitions):
+        digest, keys = await _digest(source, partition)
+        if await _digest(target, partition) == (digest, keys):
+            keys_before += keys
+        else:
+            await _copy(source, target, partition)
+            say(f"copied {keys:,} keys: partition {number + 1:,} of {len(partitions):,}")
+    keys_in_all = 0
+    for partition in partitions:
+        found = await _digest(source, partition)
+        if found != await _digest(target, partition):
+            raise CopyDiffers(
+                "the copy differs from its source: stop every server, name an empty target, and copy again",
+                partition=partition,
+            )
+        keys_in_all += found[1]
+    return Copied(partitions=len(partitions), keys=keys_in_all, keys_before=keys_before)
+
+
+async def _copy(source: Store, target: Store, partition: bytes) -> None:
+    start: bytes | None = b""
+    while start is not None:
+        page = await source.scan(partition, start, SCAN_PAGE)
+        await target.set_many(partition, list(zip(page.keys, page.values, strict=True)))
+        start = page.next_start
+
+
+async def _digest(store: Store, partition: bytes) -> tuple[bytes, int]:
+    """Digest all pairs in their order, each with its lengths. Returns the digest and how many there are."""
+    digest, keys, start = hashlib.sha256(), 0, b""
+    while True:
+        page = await store.scan(partition, start, SCAN_PAGE)
+        for key, value in zip(page.keys, page.values, strict=True):
+            digest.update(b"%d %d " % (len(key), len(value)) + key + value)
+        keys += len(page.keys)
+        if page.next_start is None:
+            return digest.digest(), keys
+        start = page.next_start

@@ -1,0 +1,116 @@
+"""A store is copied into another database, whichever they are, and the copy is compared."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lakebed.kv import (
+    CopyDiffers,
+    InvalidStoreUri,
+    Store,
+    copy_store,
+    open_store,
+    sqlite_uri,
+    store_partitions,
+)
+from tests.cli.conftest import Shell
+from tests.kv.servers import DATABASES, database
+
+PARTITIONS = [b"a", b"a/b", b"*?[x]", b"\x00\xff", b"z" * 1024]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return sqlite_uri(tmp_path / "source.db")
+
+
+async def fill(uri: str) -> None:
+    rng, store = random.Random(1), open_store(uri)
+    for partition in PARTITIONS:
+        items = [(b"%d" % rng.randrange(10**6), rng.randbytes(rng.randrange(50))) for _ in range(1500)]
+        await store.set_many(partition, items)
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def round_trip() -> Iterator[list[str]]:
+    """A store of each database, to be copied from one to the next."""
+    with ExitStack() as servers:
+        yield [servers.enter_context(database(name))("copied") for name in DATABASES]
+
+
+def test_a_store_goes_through_every_database_and_comes_back_equal(
+    source: str, tmp_path: Path, round_trip: list[str]
+) -> None:
+    asyncio.run(fill(source))
+    stops = [source, *round_trip, sqlite_uri(tmp_path / "back.db")]
+    shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+
+    copies = [shell.ok("kv", "copy", a, b, "-o", "json").json for a, b in itertools.pairwise(stops)]
+
+    assert {(copy["partitions"], copy["keys_before"]) for copy in copies} == {(len(PARTITIONS), 0)}
+    for uri in stops:
+        assert store_partitions(uri) == sorted(PARTITIONS)
+    again = shell.ok("kv", "copy", source, stops[-1], "-o", "json").json
+    assert again["keys_before"] == again["keys"] == copies[0]["keys"]
+
+
+def test_a_target_that_holds_something_else_is_refused(source: str, tmp_path: Path) -> None:
+    asyncio.run(fill(source))
+    target = sqlite_uri(tmp_path / "target.db")
+    shell = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+
+    async def set_one(partition: bytes) -> None:
+        store = open_store(target)
+        await store.set(partition, b"theirs", b"")
+        await store.close()
+
+    asyncio.run(set_one(b"another partition"))
+    refused = shell("kv", "copy", source, target)
+    assert refused.code != 0
+    assert "1 partitions that the source lacks" in refused.err
+
+
+class Busy:
+    """A source that a server writes to after the first page."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.close = store.close
+
+    async def scan(self, *args: object) -> object:
+        page = await self._store.scan(*args)  # type: ignore[arg-type]  # as they came
+        await self._store.set(b"p", b"new", str(random.random()).encode())
+        return page
+
+
+async def test_a_source_that_is_written_meanwhile_is_noticed() -> None:
+    source, target = open_store("mem://"), open_store("mem://")
+    await source.set_many(b"p", [(b"%d" % number, b"") for number in range(10)])
+
+    with pytest.raises(CopyDiffers, match="stop every server"):
+        await copy_store(Busy(source), target, [b"p"])  # type: ignore[arg-type]  # what of it is used
+
+
+async def test_an_interrupted_copy_goes_on_where_it_was() -> None:
+    source, target = open_store("mem://"), open_store("mem://")
+    for partition in (b"a", b"b"):
+        await source.set_many(partition, [(b"%d" % number, b"value") for number in range(10)])
+    await copy_store(source, target, [b"a"])
+    await target.set_many(b"b", [(b"0", b"value")])
+
+    copied = await copy_store(source, target, [b"a", b"b"])
+
+    assert (copied.keys, copied.keys_before) == (20, 10)
+
+
+def test_a_store_of_this_process_lists_no_partitions() -> None:
+    with pytest.raises(InvalidStoreUri, match="lists no partitions"):
+        store_partitions("mem://")
