@@ -10,6 +10,7 @@ import pytest
 from lakebed.base import Unavailable
 from lakebed.catalog import Catalog
 from lakebed.gc.protocol import INSTALLATION_PREFIX
+from lakebed.gc.service import Installation
 from lakebed.server import AppState
 from lakebed.server.upkeep_loop import every_repository, run_upkeep, say_alive
 from lakebed.versions import keys
@@ -52,6 +53,20 @@ async def test_it_says_that_this_installation_lives(state: AppState, client: htt
     assert "lakebed gc adopt" in refused.json()["message"]
     assert (await client.post(repo + "/gc/adopting")).json()["adopted_by"] == "esti"
     assert (await client.post(repo + "/gc/runs", json={"kind": "uncommitted"})).status_code == 201
+
+
+async def test_a_server_that_starts_says_at_once_that_it_lives(state: AppState, repo: str) -> None:
+    """Else a copy of its store that was made since its last mark would collect here for hours."""
+    versions = (await state.catalog.get(repo.rpartition("/")[2])).versions
+    await say_alive(state)
+    upkeep = asyncio.create_task(run_upkeep(state, interval_s=3600))
+
+    async with asyncio.timeout(60):
+        while (await Installation(versions).read()).number < 2:  # noqa: ASYNC110  # nothing tells when it is 2
+            await asyncio.sleep(0.001)
+
+    upkeep.cancel()
+    await asyncio.gather(upkeep, return_exceptions=True)
 
 
 async def test_it_removes_what_commits_leave_behind(state: AppState, client: httpx.AsyncClient, repo: str) -> None:

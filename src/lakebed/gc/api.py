@@ -30,6 +30,7 @@ from lakebed.gc.protocol import (
     ExpiringCommit,
     GarbageObject,
     LedgerQuery,
+    MissingCommits,
     Plan,
     PlanDiff,
     PlanRequest,
@@ -504,6 +505,16 @@ class Collector:
     def adopt(self) -> Adopting:
         """Let this installation collect again after another one was seen in the namespace; that one then stops."""
         return finish(self._service().adopting())
+
+    def missing(self, *, marks: bool = False) -> MissingCommits:
+        """Find commits whose trees lack files, as after a restore of an older backup.
+
+        `marks`: mark those that no ref names as gone, so that plans go on without them.
+
+        Raises:
+            Conflict: another installation uses the namespace: adopt first.
+        """
+        return finish(self._service().missing(marks=marks))
 
     def _act(self, request: Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
         """Run a flow to its end, in this thread."""

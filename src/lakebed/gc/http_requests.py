@@ -27,6 +27,7 @@ from lakebed.gc.protocol import (
     Expire,
     LeftoversRetired,
     Mark,
+    MissingCommits,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -85,6 +86,12 @@ class HttpRequests:
 
     async def adopting(self) -> Adopting:
         return self._ask(collectors.CHOOSE_GC_INSTALLATION)
+
+    async def find_missing(self) -> MissingCommits:
+        return self._ask(collectors.FIND_GC_MISSING)
+
+    async def mark_missing(self) -> MissingCommits:
+        return self._ask(collectors.MARK_GC_MISSING)
 
     async def start(self, body: StartRun) -> StartedRun:
         return self._ask(collectors.START_GC_RUN, body=body)

@@ -148,6 +148,22 @@ CHOOSE_GC_INSTALLATION: Final = Operation(
     on(REPOSITORY, "gc:Adopt"),
     "Let this installation go on, where several share a namespace.",
 )
+FIND_GC_MISSING: Final = get(
+    "findGcMissing",
+    _GC + "/missing",
+    protocol.MissingCommits,
+    _READ_RUNS,
+    "Find commits whose trees lack files, as after a restore of an older backup.",
+)
+MARK_GC_MISSING: Final = Operation(
+    "markGcMissing",
+    "POST",
+    _GC + "/missing",
+    NOTHING,
+    protocol.MissingCommits,
+    on(REPOSITORY, "gc:Adopt"),
+    "Mark as gone the commits whose trees lack files, but for those that a ref names.",
+)
 APPLY_GC_RUN: Final = Operation(
     "applyGcRun",
     "POST",

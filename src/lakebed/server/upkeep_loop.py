@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
@@ -55,11 +56,11 @@ async def close_slices_for_runs(state: AppState) -> None:
         await CollectionService(repository.versions).close_slices_for_runs()
 
 
-async def say_alive(state: AppState) -> None:
+async def say_alive(state: AppState, *, at_start: bool = False) -> None:
     """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
     async for repository in every_repository(state):
         try:
-            await CollectionService(repository.versions).say_alive()
+            await CollectionService(repository.versions).say_alive(at_start=at_start)
         except (OtherInstallation, Unavailable) as error:
             logger.warning("upkeep: repository %s: %s", repository.id, error)
 
@@ -76,15 +77,20 @@ STEPS: Final[tuple[Step, ...]] = (
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
     """All steps, again and again, until cancelled. Processes do not march in step."""
+    await _take(partial(say_alive, at_start=True), state)
     while True:
         await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
         for step in STEPS:
-            try:
-                await step(state)
-            except LakebedError as error:
-                logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
-            except Exception:  # a bug in one step must not end the others, nor the server
-                logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
+            await _take(step, state)
+
+
+async def _take(step: Step, state: AppState) -> None:
+    try:
+        await step(state)
+    except LakebedError as error:
+        logger.warning("upkeep: %s: %s", getattr(step, "__name__", step), error)
+    except Exception:  # a bug in one step must not end the others, nor the server
+        logger.exception("upkeep: %s failed", getattr(step, "__name__", step))
 
 
 async def every_repository(state: AppState) -> AsyncIterator[Repository]:

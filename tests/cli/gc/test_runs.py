@@ -5,9 +5,21 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from lakebed.cli.gc.text import missing_text
 from lakebed.client import Client, Credentials, path_to
 from lakebed.gc import protocol
-from lakebed.gc.protocol import CommitCounts, Plan, RangeCounts, RunKind, Total, Totals, encode_plan, plan_path
+from lakebed.gc.protocol import (
+    CommitCounts,
+    MissingCommit,
+    MissingCommits,
+    Plan,
+    RangeCounts,
+    RunKind,
+    Total,
+    Totals,
+    encode_plan,
+    plan_path,
+)
 from lakebed.operations import collectors
 from lakebed.settings import read_settings
 from tests.cli.conftest import Shell
@@ -36,6 +48,29 @@ def test_where_another_installation_was_seen_one_is_adopted(shell: Shell, lake: 
     assert refused.code == 2
     assert adopted["adopted_by"]
     assert adopted["adopted_ms"] > 0
+
+
+def test_commits_whose_trees_lack_files_are_listed_and_marked_after_a_question(shell: Shell, lake: str) -> None:
+    refused = shell("gc", "missing", lake, "--mark")
+    found = shell.ok("gc", "missing", lake, "-o", "json").json
+    marked = shell.ok("gc", "missing", lake, "--mark", "--yes")
+
+    assert refused.code == 2
+    assert (found["count"], found["commits"]) == (0, [])
+    assert marked.out.strip() == "no commit lacks files of its tree"
+
+
+def test_the_words_for_missing_trees_say_what_to_do_next() -> None:
+    commits = (MissingCommit(id="c1", refs=("branch old",)), MissingCommit(id="c2"))
+
+    assert list(missing_text(MissingCommits(count=3, named=1, commits=commits, marked=2, run_id="r"))) == [
+        "marked as gone, by run r: 2 commits",
+        "3 commits without the files of the tree, 1 named by a ref",
+        "  c1  branch old",
+        "  c2",
+        "  and 1 more",
+        "reset or delete the refs named above: what they name cannot be read, and is never marked",
+    ]
 
 
 def test_a_run_that_was_left_behind_is_abandoned_once(shell: Shell, lake: str) -> None:

@@ -47,6 +47,7 @@ from .text import (
     commits_text,
     diff_text,
     expiring_text,
+    missing_text,
     objects_text,
     outcome,
     plan_text,
@@ -294,6 +295,22 @@ def adopt(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
         yes=yes,
     )
     session.show(collector_of(session, uri).adopt(), lambda adopted: [f"adopted by {adopted.adopted_by}"])
+
+
+@app.command("missing")
+@command
+def missing(
+    session: Session,
+    uri: RepositoryArgument,
+    mark: Annotated[bool, typer.Option("--mark", help="Mark those that no ref names as gone, for ever.")] = False,
+    yes: YesOption = False,
+) -> None:
+    """List commits whose trees lack files, as after a restore of an older backup; they stop every plan."""
+    if mark:
+        session.confirm(
+            f"Mark commits of {uri} whose trees lack files as gone? They can never be named again.", yes=yes
+        )
+    session.show(collector_of(session, uri).missing(marks=mark), missing_text)
 
 
 def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, has_html: bool) -> None:

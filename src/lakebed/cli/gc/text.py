@@ -11,7 +11,17 @@ from lakebed.cli.output import fields, human_time, printable, table, terminal_wi
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
-    from lakebed.gc.protocol import ExpiringCommit, GarbageObject, OnlyIn, Plan, PlanDiff, RunReport, RunView, Total
+    from lakebed.gc.protocol import (
+        ExpiringCommit,
+        GarbageObject,
+        MissingCommits,
+        OnlyIn,
+        Plan,
+        PlanDiff,
+        RunReport,
+        RunView,
+        Total,
+    )
 
 TOP: Final = 10
 """Name this many branches and folders, and sum up the others."""
@@ -226,6 +236,22 @@ def view_text(view: RunView) -> Iterator[str]:
     from lakebed.gc import run_status_by_record
 
     return run_status_text(run_status_by_record(view), "")
+
+
+def missing_text(missing: MissingCommits) -> Iterator[str]:
+    """Yield what lacks files, what names it, and what to do next."""
+    if missing.run_id:
+        yield f"marked as gone, by run {missing.run_id}: {count_of(missing.marked, 'commit')}"
+    if not missing.count:
+        yield "no other commit lacks files of its tree" if missing.run_id else "no commit lacks files of its tree"
+        return
+    yield f"{count_of(missing.count, 'commit')} without the files of the tree, {missing.named} named by a ref"
+    for commit in missing.commits:
+        yield f"  {commit.id}  {', '.join(commit.refs)}".rstrip()
+    if missing.count > len(missing.commits):
+        yield f"  and {missing.count - len(missing.commits)} more"
+    if missing.named:
+        yield "reset or delete the refs named above: what they name cannot be read, and is never marked"
 
 
 def unfinished_text(run: UnfinishedRun, command: str) -> str:

@@ -18,6 +18,8 @@ Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tel
     GET  runs                                        -> RunList             newest first
     GET  runs/{id}                                   -> RunView
     POST purging                   (empty)           -> Purging             before a purge deletes anything
+    GET  missing                                     -> MissingCommits      after a restore of an older backup
+    POST missing                   (empty)           -> MissingCommits      marks what no ref names
 """
 
 from __future__ import annotations
@@ -148,6 +150,26 @@ class Adopting(msgspec.Struct, frozen=True, kw_only=True):
 
     adopted_by: str
     adopted_ms: int
+
+
+class MissingCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit whose tree lacks files, and what names it directly, such as `branch main`."""
+
+    id: str
+    refs: tuple[str, ...] = ()
+
+
+class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """Commits whose trees lack files: `count`, of which refs name `named`; at most 1,000 are listed, these first.
+
+    Of a call that marks: `marked` went by the run `run_id`, and the others are those that are left.
+    """
+
+    count: int
+    named: int
+    commits: tuple[MissingCommit, ...]
+    marked: int = 0
+    run_id: str = ""
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from .messages import (
     Expire,
     LeftoversRetired,
     Mark,
+    MissingCommits,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -63,6 +64,8 @@ class Requests(Protocol):
     async def planning(self) -> Planning: ...
     async def purging(self) -> Purging: ...
     async def adopting(self) -> Adopting: ...
+    async def find_missing(self) -> MissingCommits: ...
+    async def mark_missing(self) -> MissingCommits: ...
     async def start(self, body: StartRun) -> StartedRun: ...
     async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage: ...
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
@@ -231,6 +234,10 @@ class Service:
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace."""
         return await self._requests.adopting()
+
+    async def missing(self, *, marks: bool) -> MissingCommits:
+        """Find the commits whose trees lack files; with `marks` mark those that no ref names as gone."""
+        return await (self._requests.mark_missing() if marks else self._requests.find_missing())
 
     async def restore(self, request: Restore) -> AsyncIterator[RestorePage]:
         """Restore page by page: each page is a request, and what it names is staged when it is yielded.

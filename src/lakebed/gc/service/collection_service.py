@@ -25,6 +25,7 @@ from lakebed.gc.protocol import (
     Expire,
     LeftoversRetired,
     Mark,
+    MissingCommits,
     Planning,
     PrepareCommits,
     PreparedCommits,
@@ -62,6 +63,7 @@ from .expiring import Expiring
 from .inputs import Inputs
 from .installation import Installation
 from .metadata import MetadataRuns
+from .missing import Missing
 from .options import ServiceOptions
 from .policies import PolicyBook
 from .reading import Cursor, Reading
@@ -105,6 +107,7 @@ class CollectionService:
         self._metadata = MetadataRuns(versions, self._runs, options)
         self._why = Why(versions, self.rules)
         self._installation = Installation(versions)
+        self._missing = Missing(versions, self._runs)
 
     # Beginning
 
@@ -344,18 +347,33 @@ class CollectionService:
         await self._installation.check()
         return Purging(namespace=self._versions.objectstore.uri)
 
-    async def say_alive(self) -> None:
+    async def say_alive(self, *, at_start: bool = False) -> None:
         """Now and then, for each repository, so that a copy of the key-value store notices: `Installation.step_if_due`.
+
+        A server that starts says so at once: it may be a copy, or may be ahead of one that was made while it was down.
 
         Raises:
             OtherInstallation: it is seen now.
         """
-        await self._installation.step_if_due()
+        await (self._installation.step() if at_start else self._installation.step_if_due())
 
     async def adopting(self) -> Adopting:
         """Choose this installation, of several in the namespace. See `Installation.adopt`."""
         adopted = await self._installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
+
+    async def find_missing(self) -> MissingCommits:
+        """See `Missing.find`."""
+        return await self._missing.find()
+
+    async def mark_missing(self) -> MissingCommits:
+        """See `Missing.mark`.
+
+        Raises:
+            OtherInstallation: adopt first; the other one may know what became of these commits.
+        """
+        await self._installation.check()
+        return await self._missing.mark()
 
     # Looking
 

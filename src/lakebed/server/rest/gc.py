@@ -122,6 +122,11 @@ class Runs:
         logger.warning("gc: %s chose this installation for repository %s", adopted.adopted_by, request.args[0])
         return adopted
 
+    async def mark_missing(self, request: RestRequest) -> protocol.MissingCommits:
+        marked = await (await self._service(request)).mark_missing()
+        logger.warning("gc: run %s marked %d commits of %s as gone", marked.run_id, marked.marked, request.args[0])
+        return marked
+
 
 def routes(state: AppState) -> list[Route]:
     contract, runs = Contract(state), Runs(state)
@@ -139,6 +144,8 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.CHECK_GC_PLANNING, runs.ask(CollectionService.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(CollectionService.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
+        Route(collectors.FIND_GC_MISSING, runs.ask(CollectionService.find_missing)),
+        Route(collectors.MARK_GC_MISSING, runs.mark_missing),
         Route(collectors.APPLY_GC_RUN, runs.step(CollectionService.apply)),
         Route(collectors.EXPIRE_GC_COMMITS, runs.step(CollectionService.expire)),
         Route(collectors.RETIRE_GC_IDS, runs.step(CollectionService.retire)),
