@@ -14,7 +14,6 @@ from lakebed.objectstore import (
     InvalidNamespace,
     ObjectStoreOptions,
     environment_of,
-    namespaces_overlap,
     normalise_namespace,
     open_objectstore,
     options_from_environment,
@@ -87,22 +86,6 @@ def test_what_is_no_namespace_is_refused_by_name(uri: str) -> None:
 def test_a_refusal_says_what_is_known(uri: str) -> None:
     with pytest.raises(InvalidNamespace, match="mem://name, local://bucket/path and s3://bucket/prefix"):
         normalise_namespace(uri)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "overlap"),
-    [
-        ("s3://bucket/a", "S3://bucket/a/", True),
-        ("s3://bucket/a", "s3://bucket/a/b", True),
-        ("s3://bucket/a/b", "s3://bucket", True),
-        ("s3://bucket/a", "s3://bucket/ab", False),
-        ("s3://bucket/a", "local://bucket/a", False),
-        ("local:///srv/a", "local:///srv", True),
-    ],
-)
-def test_namespaces_overlap_when_one_is_inside_the_other(one: str, other: str, overlap: bool) -> None:
-    assert namespaces_overlap(one, other) is overlap
-    assert namespaces_overlap(other, one) is overlap
 
 
 async def test_one_name_is_one_memory_in_the_whole_process() -> None:

@@ -15,7 +15,6 @@ from lakebed.ranges import (
     CHANGES_SCHEMA,
     ENTRIES_SCHEMA,
     apply_changes,
-    changes_from_entries,
     changes_from_rows,
     differing,
     overlay,
@@ -100,9 +99,3 @@ def test_nothing_over_nothing_is_nothing() -> None:
     assert changes_from_rows([], []).equals(CHANGES_SCHEMA.empty_table())
     assert rows_from_table(ENTRIES_SCHEMA.empty_table()) == []
     assert apply_changes(ENTRIES_SCHEMA.empty_table(), CHANGES_SCHEMA.empty_table()).is_none
-
-
-def test_entries_as_changes_put_themselves() -> None:
-    table = entries({b"a": 1, b"b": 2})
-
-    assert apply_changes(ENTRIES_SCHEMA.empty_table(), changes_from_entries(table)).entries.equals(table)

@@ -128,10 +128,6 @@ def show(session: Session) -> None:
     )
 
 
-class HasUsers(AlreadyExists):
-    """The server has users already; only a new one makes its first user without credentials."""
-
-
 @setup_app.command()
 @command
 def setup(
@@ -160,7 +156,8 @@ def setup(
         with connect(Settings(endpoint=endpoint)) as client:
             made = client.setup(user, secret=secret)
     except AlreadyExists as error:
-        raise HasUsers("the server is already initialized: store a user's credentials with `config set`") from error
+        message = "the server is already initialized: store a user's credentials with `config set`"
+        raise AlreadyExists(message) from error
     if store:
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
         write_settings(

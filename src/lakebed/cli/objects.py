@@ -36,10 +36,6 @@ class FolderSize(msgspec.Struct, kw_only=True):
     size_bytes: int
 
 
-class NotSigned(Unavailable):
-    """The server hands out no signed URLs."""
-
-
 STANDARD_STREAM: Final = "-"
 DELETE_BATCH: Final = 1000
 
@@ -204,7 +200,7 @@ def presign(session: Session, uri: ObjectArgument) -> None:
     place = parse_object(uri)
     one = session.client.objects.stat(place.repository, place.ref, place.path, presign=True)
     if one.physical_address_expiry is None:
-        raise NotSigned(f"{place}: this server signs no URLs. Its objects lie in a folder, or LAKEBED_PRESIGN is 0")
+        raise Unavailable(f"{place}: this server signs no URLs. Its objects lie in a folder, or LAKEBED_PRESIGN is 0")
     session.show(one, lambda _: one.physical_address)
 
 

@@ -51,14 +51,6 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class NoCredentials(Denied):
-    """The server needs credentials, and none are configured."""
-
-
-class WrongCredentials(Denied):
-    """The server does not know the key, or the secret is not that of the key."""
-
-
 class Session:
     """One command being carried out."""
 
@@ -93,15 +85,15 @@ class Session:
         """Explain why the server does not know the caller."""
         settings = self.settings
         if not (settings.access_key_id or settings.secret_access_key):
-            return NoCredentials(
+            return Denied(
                 "no credentials: `lakebed setup` makes those of a new server, `lakebed config set` stores others"
             )
         sources = [source_of(name, self.environment) for name in ("access_key_id", "secret_access_key")]
         if not (settings.access_key_id and settings.secret_access_key):
             which, has = ("secret", "key id") if settings.access_key_id else ("key id", "secret")
-            return NoCredentials(f"no credentials: there is a {has}, from {''.join(sources)}, but no {which}")
+            return Denied(f"no credentials: there is a {has}, from {''.join(sources)}, but no {which}")
         whence = f"from {sources[0]}" if len(set(sources)) == 1 else f"from {sources[0]}, its secret from {sources[1]}"
-        return WrongCredentials(
+        return Denied(
             f"{settings.endpoint} does not accept access key {settings.access_key_id} ({whence}): "
             "it does not know it, or the secret is another one's"
         )

@@ -3,7 +3,7 @@
 from .clock import store_clock_ms
 from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .keys import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key
-from .opening import namespaces_overlap, normalise_namespace, open_deleter, open_objectstore
+from .opening import normalise_namespace, open_deleter, open_objectstore
 from .options import ObjectStoreOptions, environment_of, options_from_environment
 from .store import (
     CHUNK_BYTES,
@@ -54,7 +54,6 @@ __all__ = [
     "check_object_key",
     "environment_of",
     "is_object_key",
-    "namespaces_overlap",
     "normalise_namespace",
     "open_deleter",
     "open_objectstore",

@@ -80,16 +80,6 @@ def normalise_namespace(uri: str) -> str:
     return _format(*_parse(uri))
 
 
-def namespaces_overlap(one: str, other: str) -> bool:
-    """Return whether both are the same place or one lies inside the other. Then only one repository may have them.
-
-    Raises:
-        InvalidNamespace: one of them is malformed.
-    """
-    one, other = normalise_namespace(one) + "/", normalise_namespace(other) + "/"
-    return one.startswith(other) or other.startswith(one)
-
-
 def _parse(uri: str) -> tuple[str, str, str]:
     scheme, separator, rest = uri.partition("://")
     scheme = scheme.lower()

@@ -65,12 +65,6 @@ def changes_from_columns(
     return pa.Table.from_arrays(_arrays([keys, *columns, tombstones], CHANGES_SCHEMA), schema=CHANGES_SCHEMA)
 
 
-def changes_from_entries(entries: pa.Table) -> pa.Table:
-    """Make the changes that put every one of these entries."""
-    false = pa.array(np.zeros(entries.num_rows, dtype=np.bool_))
-    return entries.append_column(CHANGES_SCHEMA.field("tombstone"), false)
-
-
 def rows_from_table(table: pa.Table) -> list[tuple[bytes, Row]]:
     """Return (key, row) of every entry, in order, without further columns.
 

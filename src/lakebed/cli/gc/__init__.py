@@ -87,10 +87,6 @@ RowsOption = Annotated[
 ]
 
 
-class NothingToAbandon(Conflict):
-    """No apply of this plan has begun, or its deletes are deferred: there is nothing to end."""
-
-
 @app.command("plan")
 @command
 def plan(
@@ -274,10 +270,10 @@ def abandon(session: Session, uri: RepositoryArgument, run: RunArgument, yes: Ye
     view = collector.status(run)
     if view is None:
         if is_plan(session, collector, run):
-            raise NothingToAbandon(f"{run} is a plan that was not applied: there is nothing to abandon", run_id=run)
+            raise Conflict(f"{run} is a plan that was not applied: there is nothing to abandon", run_id=run)
         raise no_such_run(collector, run)
     if view.until_ms is not None and not view.is_purging:
-        raise NothingToAbandon(
+        raise Conflict(
             f"run {run} is deferred until {human_time(view.until_ms // 1000)}: `gc restore` takes its objects back",
             run_id=run,
         )

@@ -55,10 +55,6 @@ RootOption = Annotated[
 ]
 
 
-class NoSuchRun(NotFound):
-    """The repository has no run of this id."""
-
-
 def checked_collector(session: Session, uri: str, local_root: Path | None) -> Collector:
     """Make a collector for what reads or writes the namespace, and find out whether that is within reach.
 
@@ -158,7 +154,7 @@ def _known_runs(collector: Collector) -> dict[str, _Known]:
 def read_run(collector: Collector, run: str) -> Plan:
     """
     Raises:
-        NoSuchRun: neither has this repository a plan of this name, nor does the server know such a run.
+        NotFound: neither has this repository a plan of this name, nor does the server know such a run.
         PlanMissing: a run without a finished plan.
     """
     from lakebed.gc import PlanMissing
@@ -175,7 +171,7 @@ def read_run_status(collector: Collector, run: str) -> RunStatus:
     """Return how far a run has come; by its record alone where the namespace is not within reach.
 
     Raises:
-        NoSuchRun: there is neither a run nor a plan of this name.
+        NotFound: there is neither a run nor a plan of this name.
     """
     from lakebed.gc import PlanMissing, run_status_by_record
     from lakebed.objectstore import InvalidNamespace
@@ -205,7 +201,7 @@ def warn_of_unfinished(session: Session, collector: Collector) -> None:
 def check_run(collector: Collector, run: str) -> None:
     """
     Raises:
-        NoSuchRun: there is neither a run nor a plan of this name.
+        NotFound: there is neither a run nor a plan of this name.
     """
     if collector.status(run) is None:
         read_run(collector, run)
@@ -222,8 +218,8 @@ def is_plan(session: Session, collector: Collector, run: str) -> bool:
     return True
 
 
-def no_such_run(collector: Collector, run: str) -> NoSuchRun:
-    return NoSuchRun(f"lakefs://{collector.repository} has no run {run}", run_id=run)
+def no_such_run(collector: Collector, run: str) -> NotFound:
+    return NotFound(f"lakefs://{collector.repository} has no run {run}", run_id=run)
 
 
 def objects_in(folder: Path) -> Path:
