@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.gc import protocol
 from lakebed.gc.history import check_live, judge, metaranges_of_all, newly_kept
-from lakebed.gc.rules import DAY_MS, BrokenHistory, EmptyLiveSet, days_rules
+from lakebed.gc.rules import DAY_MS, BrokenHistory, EmptyLiveSet, Rules, days_rules
 
 NOW_MS = 1_790_000_000_000
 
@@ -106,6 +106,16 @@ def test_a_tag_or_a_hold_keeps_its_commit(kind: str) -> None:
     judged = judge(HISTORY, refs((kind, "v1", "d")), days_rules(1), now_ms=NOW_MS)
 
     assert said(judged.metaranges)["m-d"][0] is True
+
+
+@pytest.mark.parametrize(("state", "stays"), [("active", False), ("creating", True)])
+def test_where_tags_do_not_pin_one_that_is_being_made_keeps_its_commit_all_the_same(state: str, stays: bool) -> None:
+    tag = {"kind": "tag", "name": "v1", "commit_id": "d", "state": state}
+    found = pa.Table.from_pylist([tag], protocol.arrow_schema(protocol.REFS))
+
+    judged = judge(HISTORY, found, Rules(default="1d", tags_pin=False), now_ms=NOW_MS)
+
+    assert said(judged.metaranges)["m-d"][0] is stays
 
 
 def test_a_ref_to_a_commit_without_record_stops_the_run() -> None:

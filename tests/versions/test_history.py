@@ -134,6 +134,12 @@ async def test_a_listing_folds_by_delimiter_and_resumes_after_a_prefix(repo: Ver
     assert found == [b"a/", b"b", b"c/", b"d/"]
 
 
+async def test_a_key_that_begins_with_the_delimiter_lies_in_a_folder_without_a_name(repo: Versions) -> None:
+    await write(repo, "main", "/a", "/b", "c")
+
+    assert await paths(repo, "main", delimiter="/") == ["/", "c"]
+
+
 async def test_every_page_size_gives_the_same_listing(repo: Versions) -> None:
     names = [f"p{n % 7}/{n:03d}" for n in range(60)]
     await write(repo, "main", *names[:40])

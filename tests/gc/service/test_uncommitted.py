@@ -503,6 +503,19 @@ async def test_a_page_that_was_written_again_with_another_end_stops_the_reading(
         assert set(kept).isdisjoint(await run.finish())
 
 
+async def test_a_page_that_is_missing_stops_the_reading(lake: Lake) -> None:
+    for path in "abc":
+        await lake.put("main", path)
+    run = Meanwhile(lake, ServiceOptions(scan_page=2, page_rows=2))
+    await run.start()
+    await run.read_page()
+    written = [stat.key async for page in lake.objectstore.list("_lakefs/retention/") for stat in page]
+    await lake.deleter.delete([key for key in written if key.endswith("uncommitted.page-00000.json")])
+
+    with pytest.raises(BadInput, match="is missing"):
+        await run.finish()
+
+
 async def test_what_another_server_holds_open_is_judged_by_the_run_after_the_one_that_asked(lake: Lake) -> None:
     other = lake.server()
     garbage = await lake.put("main", "a", server=other)
