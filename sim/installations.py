@@ -24,10 +24,12 @@ from .trees import SimTrees
 
 COPIES: Final = "two copies of one store"
 CHOSEN: Final = "two copies of one store, one is adopted"
+PAGED: Final = "two copies of one store, marks in pages"
 ONE: Final = "two processes of one store"
 
 
-def _installation(ports: SimPorts, partition: str) -> Installation:
+def _installation(ports: SimPorts, partition: str, *, list_page: int = 1000) -> Installation:
+    ports.objectstore.list_page = list_page
     trees = SimTrees(ports.objectstore)
     here = Versions(
         uid=RepositoryUid(partition), store=ports.store, objectstore=ports.objectstore, trees=trees, ports=ports.ports
@@ -35,15 +37,17 @@ def _installation(ports: SimPorts, partition: str) -> Installation:
     return Installation(here)
 
 
-def _stepping(name: str, partition: str) -> Program:
+def _stepping(name: str, partition: str, *, list_page: int = 1000) -> Program:
     async def program(ports: SimPorts) -> None:
-        await ports.operations.run(Operation(name, "step", partition), _installation(ports, partition).step())
+        here = _installation(ports, partition, list_page=list_page)
+        await ports.operations.run(Operation(name, "step", partition), here.step())
 
     return program
 
 
-def _process(name: str, partition: str) -> Actor:
-    return Actor(name, _stepping(name, partition), _stepping(f"{name}, again", partition))
+def _process(name: str, partition: str, *, list_page: int = 1000) -> Actor:
+    program, again = (_stepping(one, partition, list_page=list_page) for one in (name, f"{name}, again"))
+    return Actor(name, program, again)
 
 
 def _adopting(name: str, partition: str) -> Program:
@@ -104,6 +108,13 @@ def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         checks=(only_one_goes_on,),
         tidy_checks=(both_stop,),
     )
+    paged = Scene(
+        name=PAGED,
+        actors=(_process("a", "one", list_page=1), _process("b", "copy", list_page=1)),
+        tidy=_tidy("one", "copy"),
+        checks=(only_one_goes_on,),
+        tidy_checks=(both_stop,),
+    )
     chosen = Scene(
         name=CHOSEN,
         actors=(Actor("a", _adopting("a", "one")), _process("b", "copy")),
@@ -117,6 +128,6 @@ def installation_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         checks=(nobody_is_another,),
         tidy_checks=(nobody_is_another,),
     )
-    for scene in (copies, chosen, one):
+    for scene in (copies, paged, chosen, one):
         for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
             yield scene, budget, True

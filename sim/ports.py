@@ -295,15 +295,16 @@ def _refuse() -> NoReturn:
 
 
 class SimObjectStore:
-    """A put is durable at one step; its body is drawn before that."""
+    """A put is durable at one step; its body is drawn before that. A listing shows `list_page` keys a step."""
 
-    __slots__ = ("_clock", "own")
+    __slots__ = ("_clock", "list_page", "own")
 
     uri = "sim://namespace"
 
     def __init__(self, clock: SimClock, own: Private) -> None:
         self._clock = clock
         self.own = own
+        self.list_page = 1000
 
     async def _ask(self, key: str, what: Effect) -> Any:
         return _objectstore(await self.own.ask(key, what))
@@ -342,8 +343,8 @@ class SimObjectStore:
         if prefix == "_lakefs/" and REPORTS in self.own.keys:
             return
         page = None
-        while page is None or len(page) == _LIST_PAGE:
-            page = await self._ask(prefix, ("list", prefix, start_after, _LIST_PAGE))
+        while page is None or len(page) == self.list_page:
+            page = await self._ask(prefix, ("list", prefix, start_after, self.list_page))
             if page:
                 yield [ObjectStat(key=key, size_bytes=size, modified_ms=modified) for key, size, modified in page]
                 start_after = page[-1][0]
@@ -385,9 +386,6 @@ class SimDeleter:
 
     async def close(self) -> None:
         return
-
-
-_LIST_PAGE = 1000
 
 
 def _objectstore(raw: Any) -> Any:

@@ -35,6 +35,7 @@ from .hazards import hazard_scenes
 from .installations import installation_worlds
 from .metadata import run_beside
 from .optimised import optimised_scenes
+from .processes import process_worlds
 from .repositories import repository_worlds
 from .scenes import (
     FAR_FUTURE_MS,
@@ -83,7 +84,7 @@ def small_worlds() -> Iterator[World]:
     for one in flow_scenes():
         for budget in (WHOLE, A_CRASH, A_LOSS, LATE):
             yield World(one, budget, budget is WHOLE and one.name not in LARGE)
-    for one, budget, is_quick in (*metadata_worlds(), *installation_worlds(), *repository_worlds()):
+    for one, budget, is_quick in (*metadata_worlds(), *installation_worlds(), *repository_worlds(), *process_worlds()):
         yield World(one, budget, is_quick)
 
 

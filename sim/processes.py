@@ -1,0 +1,65 @@
+"""Server processes of several clients each, beside one another; and listings that come in pages, with writes between.
+
+The clients of one process share its caches and its slices. Another process has its own, so what one of them
+acknowledged must reach the readers of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lakebed.gc.protocol import RunKind
+from lakebed.versions import Versions
+
+from .actors import Scene
+from .deeds import clean_records, close, issue, link_issued, run
+from .exploring import NO_BUDGET, Budget
+from .flows import PRIVATE, collect
+from .scenes import Do, client, commit, delete, read, scene, server, upload, write
+
+CRASH, LOSS, LATE = Budget(crashes=1), Budget(losses=1), Budget(late=1)
+
+
+def process_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+    """With its budget, and whether the tests walk it."""
+    yield from _with(_one_closes(), quick=(True, True, True, True))
+    yield from _with(_two_servers(), quick=(True, False, False, False))
+    yield from _with(_listing_in_pages(), quick=(False, False, False, False))
+
+
+def _with(one: Scene, *, quick: tuple[bool, bool, bool, bool]) -> Iterator[tuple[Scene, Budget, bool]]:
+    for budget, is_quick in zip((NO_BUDGET, CRASH, LOSS, LATE), quick, strict=True):
+        yield one, budget, is_quick
+
+
+def _one_closes() -> Scene:
+    """The process ends its slice while another client of it has an upload under way there."""
+    closing = server("u", [upload("w2", "a", "2")], [close("x2")])
+    return scene("server of an uploader and one who closes, run", closing, client("r", run("r1")))
+
+
+def _two_servers() -> Scene:
+    one = server("g", [write("w2", "a", "2")], [read("r1", "a")])
+    other = server("h", [write("w3", "a", "3")], [read("r2", "a")])
+    return scene("two servers, each of a writer and a reader", one, other, staged=[write("w1", "a", "1")])
+
+
+def _listing_in_pages() -> Scene:
+    """Of a slice from which addresses were handed out: a link sets its cell while the listing is between two pages."""
+    late = client("l", link_issued("w3", "a", "3"))
+    cleaner = client("k", clean_records("k1"))
+    run_in_pages = client("r", in_pages(collect("r1", RunKind.UNCOMMITTED)))
+    past = [issue("i0"), upload("w1", "b", "1"), delete("d1", "b"), upload("w2", "c", "2"), commit("p1")]
+    made = scene("linker, record cleaner, run that lists in pages", late, cleaner, run_in_pages, before=past)
+    return replace(made, private=PRIVATE)
+
+
+def in_pages(do: Do) -> Do:
+    """The same by a process whose listings show one key a step."""
+
+    async def act(repo: Versions) -> str | None:
+        repo.objectstore.list_page = 1  # type: ignore[attr-defined]  # a SimObjectStore, as in every scene
+        return await do.act(repo)
+
+    return Do(do.operation, act)
