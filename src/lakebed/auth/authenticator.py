@@ -29,7 +29,7 @@ from lakebed.base import Denied, Ports
 from .accounts import Accounts, SessionNotFound
 from .delegation import Delegation
 from .keys import ServerKeys
-from .records import UserRecord
+from .records import CredentialsRecord, UserRecord
 
 SESSION_COOKIE: Final = "internal_auth_session"
 TOKEN_LIFETIME_S: Final = 7 * 24 * 3600
@@ -74,6 +74,7 @@ class Authenticator:
         self._ports = ports
         self._slowdown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
+        self._owners: dict[str, tuple[CredentialsRecord, Identity | None, int]] = {}
         self._forgotten = 0
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
@@ -120,17 +121,37 @@ class Authenticator:
             UnknownAccessKey: there is no such key.
             NotAuthenticated: another secret made it, or its user was deleted.
         """
-        record = await self._accounts.find_credentials(access_key_id)
-        if record is None:
-            raise UnknownAccessKey("unknown access key")
+        record, identity = await self._owner_of(access_key_id)
         if not is_of(self._keys.unseal(record.secret, access_key_id=access_key_id)):
             failures = await self._slowdown.wait(access_key_id)
             raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)
         self._slowdown.forget(access_key_id)
-        user = await self._accounts.find_user(record.user_id)
-        if user is None or user.uid != record.user_uid:
+        if identity is None:
             raise NotAuthenticated("the user is gone")
-        return Identity(user_id=user.id, access_key_id=access_key_id)
+        return identity
+
+    async def _owner_of(self, access_key_id: str) -> tuple[CredentialsRecord, Identity | None]:
+        """Return the credentials, sealed, and their user; None where that one is gone. Remembered as a proof is.
+
+        Raises:
+            UnknownAccessKey: there is no such key.
+        """
+        now_ms = self._ports.clock.now_ms()
+        known = self._owners.get(access_key_id)
+        if known is not None and now_ms < known[2]:
+            return known[0], known[1]
+        forgotten = self._forgotten
+        record = await self._accounts.find_credentials(access_key_id)
+        if record is None:
+            raise UnknownAccessKey("unknown access key")
+        user = await self._accounts.find_user(record.user_id)
+        is_there = user is not None and user.uid == record.user_uid
+        identity = Identity(user_id=record.user_id, access_key_id=access_key_id) if is_there else None
+        if self._forgotten == forgotten:
+            if len(self._owners) >= CACHE_ENTRIES_MAX:
+                self._owners.clear()
+            self._owners[access_key_id] = (record, identity, now_ms + CACHE_MS)
+        return record, identity
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
         """Return a token for the user of this key pair, and when it ends (Unix seconds).
@@ -172,6 +193,7 @@ class Authenticator:
         """Forget every remembered proof, because credentials or a user were deleted."""
         self._forgotten += 1
         self._known.clear()
+        self._owners.clear()
 
     async def _from_header(self, header: bytes) -> Identity:
         scheme, _, rest = header.partition(b" ")

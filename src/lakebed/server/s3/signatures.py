@@ -11,6 +11,7 @@ header. A header that was added on the way is refused. The body is signed by its
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
@@ -384,6 +385,7 @@ def string_to_sign(time: str, scope: str, canonical: bytes) -> str:
     return f"{ALGORITHM}\n{time}\n{scope}\n{hashlib.sha256(canonical).hexdigest()}"
 
 
+@functools.lru_cache(maxsize=1024)
 def signing_key(secret: str, date: str, region: str, service: str) -> bytes:
     key = ("AWS4" + secret).encode()
     for part in (date, region, service, "aws4_request"):
@@ -407,6 +409,7 @@ def _is_time(text: str) -> bool:
     return _TIME.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=64)
 def _seconds(time: str) -> int:
     return int(datetime.strptime(time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp())
 
