@@ -22,6 +22,7 @@ NAMES = (
     "commits",
     "contention",
     "diff",
+    "gateway",
     "imports",
     "incremental",
     "list",

@@ -13,8 +13,10 @@ import json
 import os
 import sqlite3
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import msgspec
 import pyarrow as pa
@@ -125,12 +127,36 @@ class Bare:
         finally:
             os.close(folder)
 
+    async def read(self, _: Request) -> Response:
+        """The first file that was uploaded."""
+        return Response((self.folder / "00000000").read_bytes(), media_type="application/octet-stream")
+
+    async def list_xml(self, _: Request) -> Response:
+        """The first page as S3's XML."""
+        assert self.database is not None
+        found = self.database.execute(
+            "SELECT key, value FROM kv WHERE partition = ? ORDER BY key LIMIT ?", (self.partition, PAGE)
+        ).fetchall()
+        joined = b"".join([value for _, value in found])
+        cells = _cells.decode(b"\xdd" + len(found).to_bytes(4, "big") + joined)
+        rows = [
+            f"<Contents><Key>{escape(key.decode())}</Key>"
+            f"<LastModified>{datetime.fromtimestamp(cell[8] / 1000, UTC):%Y-%m-%dT%H:%M:%S}.000Z</LastModified>"
+            f"<ETag>&quot;{escape(cell[7])}&quot;</ETag><Size>{cell[6]}</Size>"
+            "<StorageClass>STANDARD</StorageClass></Contents>"
+            for (key, _), cell in zip(found, cells, strict=True)
+        ]
+        text = f"<ListBucketResult><Name>bench</Name>{''.join(rows)}</ListBucketResult>"
+        return Response(text, media_type="application/xml")
+
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/stat", self.stat),
                 Route("/list-staged", self.list_staged),
                 Route("/list-committed", self.list_committed),
+                Route("/read", self.read),
+                Route("/list-xml", self.list_xml),
                 Route("/upload", self.upload, methods=["POST"]),
             ]
         )
