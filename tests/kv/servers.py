@@ -9,8 +9,10 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-DATABASES = ("etcd", "mysql", "postgres", "redis")
+DATABASES = ("dynamodb", "etcd", "mysql", "postgres", "redis")
 START_S = 60
 USER = 65534
 """The user `nobody`: some servers refuse to run as root."""
@@ -33,11 +35,17 @@ class Server:
     port: int
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    as_root: bool = False
 
     def start(self) -> None:
+        environment = {**os.environ, **self.environment}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                as_user(self.command), stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **self.environment}
+                as_user(self.command, as_root=self.as_root),
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=environment,
             )
         deadline = time.monotonic() + START_S
         while not is_listening(self.port):
@@ -56,9 +64,9 @@ class Server:
         self.process.wait()
 
 
-def as_user(command: Sequence[str]) -> list[str]:
+def as_user(command: Sequence[str], *, as_root: bool = False) -> list[str]:
     """Run as an ordinary user, and end with us however we end."""
-    identity = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if os.geteuid() == 0 else []
+    identity = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if os.geteuid() == 0 and not as_root else []
     return ["setpriv", *identity, "--pdeathsig=KILL", *command]
 
 
@@ -83,9 +91,9 @@ def program(name: str, package: str, *folders: str) -> str:
 
 
 @contextmanager
-def folder_for(name: str) -> Iterator[Path]:
+def folder_for(name: str, *, place: str | None = None) -> Iterator[Path]:
     """Make a folder that the user of the servers may use. pytest's own are closed to it."""
-    with tempfile.TemporaryDirectory(prefix=f"lakebed-{name}-", ignore_cleanup_errors=True) as text:
+    with tempfile.TemporaryDirectory(prefix=f"lakebed-{name}-", dir=place, ignore_cleanup_errors=True) as text:
         folder = Path(text)
         if os.geteuid() == 0:
             os.chown(folder, USER, USER)
@@ -140,6 +148,38 @@ def redis(*settings: str) -> Iterator[Server]:
 
 
 @contextmanager
+def dynamodb() -> Iterator[Server]:
+    """Start DynamoDB Local, which listens on every interface: in a network namespace of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("DynamoDB Local needs a network namespace, which only root makes")
+    java, libraries = program("java", "default-jre-headless"), jars_of_dynamodb()
+    # In memory: it syncs each write for some 50 ms, and the real one is not this program.
+    with folder_for("dynamodb", place="/dev/shm") as folder:
+        port = free_port()
+        main = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
+        inner = [java, "-Xmx512m", f"-Djava.library.path={libraries}", "-cp", f"{libraries}/*", main]
+        inner += ["-port", "8000", "-sharedDb", "-dbPath", str(folder), "-disableTelemetry"]
+        script = str(Path(__file__).with_name("enclosed.py"))
+        command = [sys.executable, script, str(port), "8000", *inner]
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+def jars_of_dynamodb() -> Path:
+    """Load DynamoDB Local with Maven, once, or skip."""
+    pom = Path(__file__).with_name("dynamodb.xml")
+    kept = Path.home() / ".cache" / "lakebed-tests" / f"dynamodb-{zlib.crc32(pom.read_bytes()):08x}"
+    if not kept.exists():
+        load = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+        done = subprocess.run([*load, f"-DoutputDirectory={draft}"], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"DynamoDB Local could not be loaded: {done.stdout[-300:]}")
+        draft.rename(kept)
+    return kept
+
+
+@contextmanager
 def etcd(*options: str) -> Iterator[Server]:
     """Start one member of etcd, with options such as `--quota-backend-bytes=…`."""
     program_file = program("etcd", "etcd-server")
@@ -170,6 +210,13 @@ def mariadb(*settings: str) -> Iterator[Server]:
 def database(name: str) -> Iterator[Callable[[str], str]]:
     """Start this database. Yields how the URI of a store in it is made, from the store's name."""
     match name:
+        case "dynamodb":
+            with dynamodb() as server, pytest.MonkeyPatch.context() as patch:
+                # The emulator takes any. The processes that a test starts inherit them.
+                patch.setenv("AWS_ACCESS_KEY_ID", "any")
+                patch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+                endpoint = f"http://127.0.0.1:{server.port}"
+                yield lambda store: f"dynamodb://eu-central-1/{store}?endpoint={endpoint}&wait_s=30"
         case "etcd":
             with etcd() as server:
                 yield lambda store: f"etcd://127.0.0.1:{server.port}?name={store}"

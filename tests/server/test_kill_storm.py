@@ -30,7 +30,7 @@ from tests.gc.shipped import Collector
 from tests.kv.servers import DATABASES, database
 
 ROUNDS = 50
-ROUNDS_OF_OTHERS = 4
+ROUNDS_OF_OTHERS = 3
 """On other databases than SQLite. Each round starts a server, and tests of their drivers lose many more answers."""
 WRITERS = 6
 REPOSITORY = "stormy"

@@ -24,6 +24,7 @@ from .store import Store, StoreSize
 T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
+    "dynamodb": "lakebed.kv.drivers.dynamodb",
     "etcd": "lakebed.kv.drivers.etcd",
     "etcds": "lakebed.kv.drivers.etcd",
     "mem": "lakebed.kv.drivers.memory",

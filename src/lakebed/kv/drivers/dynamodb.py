@@ -1,0 +1,280 @@
+"""`dynamodb://REGION/TABLE`: a Store in Amazon DynamoDB, over its HTTP API, with the credentials of AWS's own chain.
+
+An item's partition key is the store's partition, its sort key the store's key, both binary: so Query reads in byte
+order. All reads are consistent. Conditions are on a random version that every write makes anew. So a value that was put
+back is noticed (no A-B-A), and a condition carries no value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, Final, TypeAlias
+
+import httpx
+import msgspec
+from awscrt import auth, http
+from awscrt.exceptions import AwsCrtError
+
+from lakebed.base import OutcomeUnknown
+from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
+
+from .remote import PAUSE_S, PAUSE_S_MAX, WAIT_S, Passing, RemoteStore, open_database, partitions_of
+
+FORMAT: Final = b"1"
+CONNECTIONS: Final = 32
+_Key: TypeAlias = dict[str, dict[str, bytes]]
+MARK: Final[_Key] = {"p": {"B": bytes(1025)}, "k": {"B": b"format"}}
+"""The format. No partition of a store is as long as this one."""
+
+SCHEMA: Final = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]
+ATTRIBUTES: Final = "AttributeDefinitions"
+TYPES: Final = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": "k", "AttributeType": "B"}]
+
+ABSENT: Final[dict[str, object]] = {"ConditionExpression": "attribute_not_exists(p)"}
+
+_PASSING: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "LimitExceededException",
+        "ResourceInUseException",  # another process makes the table
+    }
+)
+
+
+def open_uri(uri: StoreUri) -> RemoteStore:
+    """`dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. The table is made where there is none."""
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
+
+
+def partitions_uri(uri: StoreUri) -> list[bytes]:
+    """List the partitions of the store that this URI names. Reads the whole table."""
+    return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+
+
+def _from(uri: StoreUri, wait_s: float) -> DynamoDatabase:
+    region, table = uri.authority, uri.path.strip("/")
+    endpoint = uri.text("endpoint", f"https://dynamodb.{region}.amazonaws.com")
+    connections = uri.count("connections", CONNECTIONS)
+    uri.check_all_taken()
+    if not region or not 3 <= len(table) <= 255 or "/" in table:
+        raise InvalidStoreUri("dynamodb: an example: dynamodb://eu-central-1/lakebed", scheme=uri.scheme)
+    return DynamoDatabase(region, table, endpoint=endpoint, connections=connections, timeout_s=max(wait_s, 1))
+
+
+class _NotAsExpected(Exception):
+    """A condition does not hold."""
+
+
+class _NoTable(StoreUnavailable):
+    """There is no such table."""
+
+
+class DynamoDatabase:
+    """Requests to one table."""
+
+    batch_keys_max = 25
+    batch_bytes_max = 8 << 20
+    batches_at_once = 8
+
+    def __init__(self, region: str, table: str, *, endpoint: str, connections: int, timeout_s: float) -> None:
+        self._region = region
+        self._table = table
+        self._endpoint = httpx.URL(endpoint)
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+        self._credentials = auth.AwsCredentialsProvider.new_default_chain()
+
+    async def prepare(self) -> None:
+        try:
+            described = await self._describe()
+            if (
+                described["KeySchema"] != SCHEMA
+                or {"AttributeName": "k", "AttributeType": "B"} not in described[ATTRIBUTES]
+            ):
+                raise StoreFormat(f"dynamodb: the table {self._table} has other keys: it is of another program")
+            if described["TableStatus"] not in {"ACTIVE", "UPDATING"}:
+                raise Passing(f"dynamodb: the table is {described['TableStatus']}")
+            await self._put(MARK, FORMAT, ABSENT)
+            found = (await self._post("GetItem", {"Key": MARK, "ConsistentRead": True}))["Item"]["v"]
+        finally:
+            await self.close()
+        if found != {"B": base64.b64encode(FORMAT).decode()}:
+            raise StoreFormat("dynamodb: the table was written in another format, by another release")
+
+    async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        found: dict[bytes, Held] = {}
+        asked: object = {self._table: {"Keys": [_key(partition, key) for key in keys], "ConsistentRead": True}}
+        while asked:
+            answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False)
+            for item in answer["Responses"].get(self._table, []):
+                found[_bytes(item["k"])] = Held(_bytes(item["v"]), item["n"]["B"])
+            asked = answer.get("UnprocessedKeys")
+        return found
+
+    async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        # A key condition takes no empty value.
+        values = {":p": {"B": partition}} | ({":k": {"B": start}} if start else {})
+        condition = "p = :p AND k >= :k" if start else "p = :p"
+        query = {"KeyConditionExpression": condition, "ExpressionAttributeValues": values, "ConsistentRead": True}
+        rows: list[tuple[bytes, bytes]] = []
+        while len(rows) < limit:
+            answer = await self._post("Query", {**query, "Limit": limit - len(rows)})
+            rows += [(_bytes(item["k"]), _bytes(item["v"])) for item in answer["Items"]]
+            if "LastEvaluatedKey" not in answer:
+                break
+            query["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        return rows
+
+    async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        if len(items) == 1:
+            await self._put(_key(partition, items[0][0]), items[0][1], {})
+        else:
+            await self._write_batch(
+                [{"PutRequest": {"Item": _item(_key(partition, key), value)}} for key, value in items]
+            )
+
+    async def write_if(
+        self, partition: bytes, key: bytes, value: bytes, expected: Predicate | None
+    ) -> Predicate | None:
+        return await self._put(_key(partition, key), value, ABSENT if expected is None else _equal(expected))
+
+    async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        if len(keys) == 1:
+            await self._post("DeleteItem", {"Key": _key(partition, keys[0])})
+        else:
+            await self._write_batch([{"DeleteRequest": {"Key": _key(partition, key)}} for key in keys])
+
+    async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
+        try:
+            await self._post("DeleteItem", {"Key": _key(partition, key), **_equal(expected)})
+        except _NotAsExpected:
+            return False
+        return True
+
+    async def partitions(self) -> list[bytes]:
+        found, query = set[bytes](), {"ProjectionExpression": "p", "ConsistentRead": True}
+        while True:
+            answer = await self._post("Scan", query)
+            found |= {_bytes(item["p"]) for item in answer["Items"]}
+            if "LastEvaluatedKey" not in answer:
+                return list(found - {MARK["p"]["B"]})
+            query["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _describe(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = (await self._post("DescribeTable", {}))["Table"]
+        except _NoTable:
+            made = {"KeySchema": SCHEMA, ATTRIBUTES: TYPES, "BillingMode": "PAY_PER_REQUEST"}
+            await self._post("CreateTable", made)
+            raise Passing("dynamodb: the table is being made") from None
+        return found
+
+    async def _put(self, key: _Key, value: bytes, condition: dict[str, object]) -> Predicate | None:
+        item = _item(key, value)
+        try:
+            await self._post("PutItem", {"Item": item, **condition})
+        except _NotAsExpected:
+            return None
+        return base64.b64encode(item["n"]["B"]).decode()
+
+    async def _write_batch(self, requests: list[Any]) -> None:
+        """Send them until all are taken. DynamoDB hands back those that are too many for it just now."""
+        asked: Any = {self._table: requests}
+        pause_s = PAUSE_S
+        while asked:
+            try:
+                answer = await self._post("BatchWriteItem", {"RequestItems": asked}, names_table=False)
+            except StoreUnavailable as error:
+                if len(asked[self._table]) == len(requests):
+                    raise
+                raise OutcomeUnknown(f"dynamodb: a part of the batch was taken: {error}") from error
+            asked = answer.get("UnprocessedItems")
+            if asked:
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                await asyncio.sleep(pause_s)
+
+    async def _post(self, action: str, body: dict[str, Any], *, names_table: bool = True) -> Any:
+        content = msgspec.json.encode({"TableName": self._table, **body} if names_table else body)
+        headers = await self._signed(f"DynamoDB_20120810.{action}", content)
+        try:
+            response = await self._open().post(self._endpoint, content=content, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Passing(f"dynamodb: no connection: {error}") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"dynamodb: the answer was lost: {str(error) or type(error).__name__}") from error
+        if response.status_code != 200:
+            raise _refusal(response)
+        return msgspec.json.decode(response.content)
+
+    async def _signed(self, target: str, content: bytes) -> list[tuple[str, str]]:
+        """Make the headers of a request, with a signature of the credentials that hold now."""
+        headers = http.HttpHeaders([("host", self._endpoint.netloc.decode()), ("x-amz-target", target)])
+        headers.add("content-type", "application/x-amz-json-1.0")
+        request = http.HttpRequest("POST", "/", headers, BytesIO(content))
+        signing = auth.AwsSigningConfig(
+            algorithm=auth.AwsSigningAlgorithm.V4,
+            credentials_provider=self._credentials,
+            region=self._region,
+            service="dynamodb",
+        )
+        try:
+            await asyncio.wrap_future(auth.aws_sign_request(request, signing))
+        except AwsCrtError as error:
+            raise Passing(f"dynamodb: no credentials: {error.message}") from error
+        return list(headers)
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
+            self._client = httpx.AsyncClient(timeout=self._timeout_s, limits=limits, trust_env=False)
+        return self._client
+
+
+def _key(partition: bytes, key: bytes) -> _Key:
+    return {"p": {"B": partition}, "k": {"B": key}}
+
+
+def _item(key: _Key, value: bytes) -> _Key:
+    return {**key, "v": {"B": value}, "n": {"B": os.urandom(12)}}
+
+
+def _bytes(attribute: dict[str, str]) -> bytes:
+    return base64.b64decode(attribute["B"])
+
+
+def _equal(version: Predicate) -> dict[str, object]:
+    return {"ConditionExpression": "n = :n", "ExpressionAttributeValues": {":n": {"B": version}}}
+
+
+def _refusal(response: httpx.Response) -> Exception:
+    """Translate a refusal. After those of status 500 and above, the write may still be done."""
+    try:
+        answer = msgspec.json.decode(response.content, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        answer = {}
+    kind = str(answer.get("__type", "")).rpartition("#")[2]
+    message = f"dynamodb: {kind or response.status_code}: {answer.get('message') or answer.get('Message') or ''}"
+    if kind == "ConditionalCheckFailedException":
+        return _NotAsExpected(message)
+    if kind == "ResourceNotFoundException":
+        return _NoTable(message)
+    if kind in _PASSING:
+        return Passing(message)
+    if response.status_code >= 500:
+        return OutcomeUnknown(message)
+    return StoreUnavailable(message, kind=kind)
