@@ -1,9 +1,9 @@
-"""Lock freedom: whoever goes on while all others have stopped for ever gets to his end, and soon (invariant 4).
+"""Lock freedom: an actor that goes on while all others have stopped for ever reaches its end, and soon (invariant 4).
 
 What an actor does alone follows from the disk and from where it stands. So each pair of these that any state has is
 tried once: the actor runs alone to its end, in at most `steps_max` steps of its own. Of its conditional writes one may
 fail for what those who stopped had done, or two where it has several things to do: from then on it has seen everything.
-Nobody who waits for another's claim, or tries again until another is through, passes.
+An actor that waits for another's claim, or tries again until another is through, fails.
 """
 
 from __future__ import annotations

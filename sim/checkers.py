@@ -82,7 +82,7 @@ def chain(ending: Ending) -> None:
 
 
 def overtaken_means_absent(ending: Ending) -> None:
-    """A commit that was told it was overtaken, or had nothing to commit, is not in the history."""
+    """A commit that failed as overtaken, or for want of changes, is not in the history."""
     view = View(ending.disk)
     for record in ending.of("commit"):
         if record.ended is not None and record.ended.error in (CommitOvertaken, NoChanges):
@@ -100,9 +100,9 @@ def idle_branch_does_not_grow(ending: Ending) -> None:
     if any(not record.is_acknowledged for kind in SEALERS for record in ending.of(kind)):
         return
     for name, branch in View(ending.disk).branches().items():
-        # What a freeze left stays sealed, one token for each branch, until somebody commits.
+        # What a freeze left stays sealed, one token for each branch, until the next commit.
         if len(branch.sealed) > any(item.stands_for for item in branch.sealed):
-            raise Violation(f"branch {name} keeps {len(branch.sealed)} sealed tokens and nobody commits")
+            raise Violation(f"branch {name} keeps {len(branch.sealed)} sealed tokens and no commit is under way")
 
 
 def resets_hold(ending: Ending) -> None:
@@ -169,7 +169,7 @@ def reads_see_what_was_acknowledged(ending: Ending) -> None:
 def reads_see_merges(ending: Ending) -> None:
     """Invariant 7, for merges: a read that began after a merge was acknowledged does not show what was there before.
 
-    Asked only of paths that nobody writes to on the branch, or resets: else an older value may be a newer one.
+    Asked only of paths that no actor writes to on the branch, or resets: else an older value may be a newer one.
     """
     view = View(ending.disk)
     for merge in ending.acknowledged("merge"):
@@ -194,7 +194,7 @@ def _tree(view: View, commit_id: CommitId) -> Mapping[bytes, str]:
 
 
 def refs_stay(ending: Ending) -> None:
-    """A branch or tag whose making was acknowledged is there, unless somebody may have deleted it since."""
+    """A branch or tag whose making was acknowledged is there, unless an actor may have deleted it since."""
     view = View(ending.disk)
     for record in (*ending.acknowledged("create_branch"), *ending.acknowledged("create_tag")):
         name = record.operation.branch
@@ -208,7 +208,7 @@ def no_leak(ending: Ending) -> None:
     view = View(ending.disk)
     owned = {f"{UID}/{token}".encode() for branch in view.branches().values() for token in branch.tokens()}
     if leaked := sorted(view.token_partitions() - owned):
-        raise Violation(f"nobody will ever clean {leaked}")
+        raise Violation(f"no cleaner will ever remove {leaked}")
     # A claim of a commit that failed, or sleeps, stays while its branch holds one of the tokens.
     held = {token for branch in view.branches().values() for token in branch.tokens()}
     if claims := [claim for claim in view.claims() if held.isdisjoint(claim.tokens)]:
@@ -218,7 +218,7 @@ def no_leak(ending: Ending) -> None:
 
 
 def lists_have_a_run(ending: Ending) -> None:
-    """Invariant 8: whoever dies over a list of what a run expires leaves a record by which it is found."""
+    """Invariant 8: an actor that dies over a list of what a run expires leaves a record by which it is found."""
     if orphans := sorted(name for name, run in View(ending.disk).lists().items() if run is None):
         raise Violation(f"lists of what is expiring without a run: {orphans}")
 

@@ -1,15 +1,15 @@
 """Effects: what simulated ports ask for, as plain tuples, and what becomes of them.
 
 A port method yields one tuple and is resumed with the raw outcome; it does nothing by itself. So an effect is *data*:
-it can be carried out on any copy of a disk, compared, counted, and kept in a trace that nobody formats until it is
+it can be carried out on any copy of a disk, compared, counted, and kept in a trace that is not formatted until it is
 read. The first item names the operation. Store and block operations work on the disk that all actors share; the others
 (LOCAL) are moments at which one actor's own clock, event or breathing space is due. One operation has to wait: `until`
 some keys are gone; while they are there its outcome is NOT_YET, which means that it cannot be carried out now.
 
 A fate is what the network and the machine add: `DONE`; `LOST` (done, but the answer is an OutcomeUnknown); `VAIN`
-(not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and said so); `LATE` (a
+(not done, with the same answer: the caller cannot tell the two apart); `REFUSED` (not done, and answered so); `LATE` (a
 wait that timed out); `CRASHED` (the actor's memory is gone; nothing of the effect was done); `LATE_WRITE` (the same,
-but the write is under way and will be done at some later moment, when its sender may long be somebody else); `ECHO`
+but the write is under way and will be done at some later moment, when its sender may long be another life); `ECHO`
 (a delete of objects that was sent twice: done, and done once more at some later moment).
 """
 

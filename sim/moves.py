@@ -3,7 +3,8 @@
 A commit changes only paths that the tokens it takes name. Tokens leave a branch only from the old end of the sealed
 list, and with a claim that names exactly them; a head moves only to a commit whose first parent it is, unless by hand:
 then an intent names the commit.
-So the history of a branch is a chain in every state, not just at the end, and whoever dies anywhere leaves a claim.
+So the history of a branch is a chain in every state, not just at the end, and an actor that dies anywhere leaves a
+claim.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def branch_moves_are_legal_beside_removals(
 
 
 def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """Whoever takes tokens off a branch has written a claim that names exactly them, so that a cleaner finds them.
+    """An actor that takes tokens off a branch has written a claim that names exactly them, so that a cleaner finds
+    them.
 
     Raises:
         Violation: there is no such claim.
@@ -62,7 +64,7 @@ def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: byt
         return
     before = decode_record(BranchRecord, old)
     if before.state is RefState.CREATING:
-        return  # Nobody can have written to it yet.
+        return  # No actor can have written to it yet.
     left = () if new is None else decode_record(BranchRecord, new).tokens()
     frozen = () if new is None else decode_record(BranchRecord, new).sealed
     stood_for = {token for item in frozen for token in item.stands_for}
@@ -106,7 +108,7 @@ def _is_freeze(before: BranchRecord, after: BranchRecord) -> bool:
 
 
 def _check_changes(view: View, before: BranchRecord, after: BranchRecord, dropped: Sequence[StagingToken]) -> None:
-    """The commit changes only paths that have a cell in the tokens it takes: nobody may have cleaned these yet."""
+    """The commit changes only paths that have a cell in the tokens it takes: no cleaner may have removed these yet."""
     old = view.contents(view.commit(before.commit_id).metarange_id)
     new = view.contents(view.commit(after.commit_id).metarange_id)
     named = {key for token in dropped for key in view.cells(token)}

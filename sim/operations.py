@@ -1,4 +1,4 @@
-"""What clients of a simulation asked for, and what they were told: all that checkers may know besides the disk.
+"""Record what clients of a simulation asked for and were answered: all that checkers may know besides the disk.
 
 An operation *begins* at the first effect carried out for its actor after it was called, and *ends* when the call
 returns. `before` holds the operations that had ended when it began: the order that users can rely on. One that never
@@ -16,7 +16,7 @@ from lakebed.base import LakebedError
 T = TypeVar("T")
 
 UNORDERED: Final = frozenset({"run", "clean", "fence", "expire", "close", "issue", "rules"})
-"""Kinds that nobody waits for: when they began and ended is not kept, which saves the explorer states."""
+"""Kinds that no client waits for: when they began and ended is not kept, which saves the explorer states."""
 
 
 @dataclass(frozen=True, slots=True)
