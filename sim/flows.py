@@ -73,7 +73,7 @@ def collect(name: str, kind: RunKind, *, fences: bool = False) -> Do:
         collecting = Collecting(repo, FENCING if fences else OPTIONS)
         await collecting.apply((await collecting.plan(kind)).run_id)
 
-    return Do(Operation(name, "run"), _later(act) if kind is RunKind.COMMITTED else act)
+    return Do(Operation(name, "run"), _later(act) if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else act)
 
 
 def plan_only(name: str, kind: RunKind) -> Do:

@@ -10,7 +10,8 @@ at as it is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from lakebed.base import CommitId, Row, RunState, from_row
@@ -48,6 +49,17 @@ def nothing_reachable_is_deleted(ending: Ending) -> None:
     } - ending.disk.objectstore.keys()
     if missing:
         raise Violation(f"deleted although reachable: {sorted(missing)}")
+
+
+def nothing_undue_is_deleted(*due: bytes) -> Callable[[Ending], None]:
+    """Invariant 5 beside a lifecycle run: what commits have at the paths that are due may go, and nothing else."""
+
+    def check(ending: Ending) -> None:
+        kept = {address for address in reachable(ending.disk, due=frozenset(due)) if address.startswith("data/")}
+        if missing := kept - ending.disk.objectstore.keys():
+            raise Violation(f"deleted although something that is not due names it: {sorted(missing)}")
+
+    return check
 
 
 def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
@@ -156,8 +168,8 @@ def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
     return {address for run in waiting for address in run.plan.partition("|")[2].split()}
 
 
-def reachable(disk: Disk) -> set[str]:
-    """Addresses that cells of held tokens and commits in histories name."""
+def reachable(disk: Disk, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
+    """Addresses that cells of held tokens and commits in histories name; commits but for paths that are due."""
     view = View(disk)
     found: set[str] = set()
     branches = view.branches()
@@ -167,11 +179,11 @@ def reachable(disk: Disk) -> set[str]:
                 flags, row = decode_cell(value)
                 if not is_gone(flags):
                     found.add(from_row(row).address)
-    return found | _committed(disk, view)
+    return found | _committed(disk, view, due=due)
 
 
-def _committed(disk: Disk, view: View) -> set[str]:
-    """Addresses that commits in histories name."""
+def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
+    """Addresses that commits in histories name, but for these paths."""
     found: set[str] = set()
     branches = view.branches()
     held = disk.cells.get(PARTITION, {})
@@ -179,16 +191,16 @@ def _committed(disk: Disk, view: View) -> set[str]:
     refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
     for commit_id in _histories(view, {ref.commit_id for ref in refs}):
         if keys.SWEPT + commit_id.encode() not in held:
-            found |= _addresses(disk, view, commit_id)
+            found |= _addresses(disk, view, commit_id, due=due)
     for ref in refs:
         # Its own commit counts whatever was swept: naming one that was is what must not happen.
         if ref.state is RefState.ACTIVE:
-            found |= _addresses(disk, view, ref.commit_id)
+            found |= _addresses(disk, view, ref.commit_id, due=due)
     return found
 
 
-def _addresses(disk: Disk, view: View, commit_id: CommitId) -> set[str]:
-    return {from_row(row).address for _, row in _rows(disk, view, commit_id)}
+def _addresses(disk: Disk, view: View, commit_id: CommitId, *, due: AbstractSet[bytes]) -> set[str]:
+    return {from_row(row).address for path, row in _rows(disk, view, commit_id) if path not in due}
 
 
 def _rows(disk: Disk, view: View, commit_id: CommitId) -> list[tuple[bytes, Row]]:

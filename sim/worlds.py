@@ -52,6 +52,7 @@ from .scenes import (
     upload,
     write,
 )
+from .worlds_lifecycle import lifecycle_scenes
 from .worlds_metadata import metadata_worlds
 
 A_CRASH: Final = Budget(crashes=1)
@@ -81,7 +82,7 @@ def small_worlds() -> Iterator[World]:
     for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
-    for one in flow_scenes():
+    for one in (*flow_scenes(), *lifecycle_scenes()):
         for budget in (WHOLE, A_CRASH, A_LOSS, LATE):
             yield World(one, budget, budget is WHOLE and one.name not in LARGE)
     for one, budget, is_quick in (*metadata_worlds(), *installation_worlds(), *repository_worlds(), *process_worlds()):

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakebed.base import Conflict, Invalid
+from lakebed.base import Conflict
+from lakebed.gc import BadWindow, OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
-from lakebed.gc.protocol import RunKind
+from lakebed.gc.protocol import RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
+from lakebed.versions import PathNotFound
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -115,15 +117,156 @@ def test_nothing_is_planned_without_a_policy(spark: SparkSession | None, lake: L
         lake.collector.on(spark).simulate(days=1)
 
 
-def test_a_lifecycle_plan_cannot_be_applied(spark: SparkSession | None, lake: Lakeside) -> None:
+def test_an_apply_deletes_what_the_plan_has_and_nothing_else(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    old, before = address_of(lake, "logs/old"), lake.addresses()
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+
+    report = lake.collector.apply(spark, plan.run_id)
+
+    assert lake.addresses() == before - {old}
+    assert (report.state, report.objects_deleted, report.objects_failed) == (RunState.ENDED, 1, 0)
+    (row,) = lake.ledger()
+    assert (row["address"], row["path"], row["reason"], row["rule"]) == (
+        old,
+        "logs/old",
+        "lifecycle",
+        "logs: logs/ 10d, dev 2d",
+    )
+    assert lake.collector.apply(spark, plan.run_id).objects_deleted == 1
+
+
+def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
+    assert lake.collector.plan(spark, RunKind.LIFECYCLE).totals.all.objects == 0
+
+    lake.clock.ms += 6 * DAY_MS
+
+    assert lake.collector.taken(lake.collector.plan(spark, RunKind.LIFECYCLE).run_id) == {
+        address_of(lake, "logs/young")
+    }
+
+
+def test_what_came_to_be_named_after_the_plan_stays(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, {"logs": {"prefix": "logs/", "days": 2}, "tmp": {"prefix": "tmp/", "days": 2}})
+    staged, committed, forked = (upload(lake, f"tmp/{name}", days=9) for name in ("staged", "committed", "forked"))
+    lake.commit()
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    assert {staged, committed, forked} <= lake.collector.taken(plan.run_id)
+    lake.copy("main", "tmp/committed", "data/committed")
+    lake.commit()
+    lake.copy("main", "tmp/staged", "data/staged")
+
+    report = lake.collector.apply(spark, plan.run_id)
+
+    assert {staged, committed} <= lake.addresses()
+    assert forked not in lake.addresses()
+    assert report.state is RunState.ENDED
+
+
+def test_a_branch_made_after_the_plan_keeps_by_its_own_period(spark: SparkSession | None, lake: Lakeside) -> None:
+    policy = {"rules": {"logs": {"prefix": "logs/", "period": "10d", "branches": {"audit": "forever"}}}}
+    lake.branch("audit")
+    set_policy(lake, policy)
+    lake.wait(lake.versions.refs.delete_branch("audit"))
+    old = address_of(lake, "logs/old")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    assert lake.collector.taken(plan.run_id) == {old}
+    lake.branch("audit", "dev")
+
+    report = lake.collector.apply(spark, plan.run_id)
+
+    assert old in lake.addresses()
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 0)
+
+
+def test_a_policy_that_changed_stops_the_apply(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    before = lake.addresses()
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    set_policy(lake, {"logs": {"prefix": "logs/", "days": 100}})
+
+    with pytest.raises(Conflict, match="lifecycle policy changed"):
+        lake.collector.apply(spark, plan.run_id)
+
+    assert lake.addresses() == before
+
+
+def test_a_policy_that_changes_while_the_run_looks_again_ends_it(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    before = lake.addresses()
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.before["expire"] = lambda: set_policy(lake, {"logs": {"prefix": "logs/", "days": 100}})
+
+    with pytest.raises(Conflict, match="lifecycle policy changed"):
+        lake.collector.apply(spark, plan.run_id)
+
+    assert lake.addresses() == before
+
+
+def test_lifecycle_deletes_are_never_deferred(spark: SparkSession | None, lake: Lakeside) -> None:
     set_policy(lake, LOGS)
     before = lake.addresses()
     plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
 
-    with pytest.raises((Conflict, Invalid), match="cannot apply"):
-        lake.collector.apply(spark, plan.run_id)
+    with pytest.raises(BadWindow):
+        lake.collector.apply(spark, plan.run_id, window="7d")
 
     assert lake.addresses() == before
+
+
+def test_a_copy_during_the_run_copies_the_bytes(spark: SparkSession | None, lake: Lakeside) -> None:
+    """The run has read what is staged already, so it would not see the name."""
+    set_policy(lake, LOGS)
+    old = address_of(lake, "logs/old")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.before["sweeping"] = lambda: lake.copy("main", "logs/old", "data/copy")
+
+    lake.collector.apply(spark, plan.run_id)
+
+    copy = address_of(lake, "data/copy")
+    assert old not in lake.addresses()
+    assert copy != old
+    assert lake.content("data/copy") == b"data"
+
+
+def test_a_copy_of_what_went_is_refused(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
+
+    with pytest.raises(PathNotFound, match="data is gone"):
+        lake.copy("main", "logs/old", "data/copy")
+
+
+def test_what_a_deferred_run_keeps_is_in_no_lifecycle_plan(spark: SparkSession | None, lake: Lakeside) -> None:
+    """Its objects can be restored until the window is over."""
+    set_policy(lake, LOGS)
+    lake.rules(1)
+    lake.collector.on(spark)
+    old = address_of(lake, "logs/old")
+    lake.delete("logs/old")
+    lake.delete("logs/old", branch="dev")
+    lake.clock.ms += 3 * DAY_MS
+    for branch in ("main", "dev"):
+        lake.commit(branch=branch)
+        lake.upload("data/next", branch=branch)
+        lake.clock.ms += 3 * DAY_MS
+        lake.commit(branch=branch)
+    lake.clock.ms += 3 * DAY_MS
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    committed = lake.collector.plan(spark, RunKind.COMMITTED)
+    assert old in lake.collector.taken(plan.run_id) & lake.collector.taken(committed.run_id)
+    lake.collector.apply(spark, committed.run_id, window="7d")
+
+    with pytest.raises(OtherUnfinished):
+        lake.collector.apply(spark, plan.run_id)
+
+    assert old in lake.addresses()
+    again = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    assert old not in lake.collector.taken(again.run_id)
+    assert lake.collector.apply(spark, again.run_id).state is RunState.ENDED
+    assert old in lake.addresses()
 
 
 def test_runs_of_all_kinds_leave_lifecycle_out(spark: SparkSession | None, lake: Lakeside) -> None:

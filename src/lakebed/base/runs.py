@@ -7,7 +7,7 @@ conditional write, so exactly one of two racing parties makes it; the loser thro
     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
                   planning ──► abandoned
     metadata:     as committed
-    lifecycle:    as committed; only planned today
+    lifecycle:    as committed
 
 A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
 its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
@@ -36,6 +36,15 @@ class RunKind(enum.StrEnum):
     def takes_objects(self) -> bool:
         """Its plans name users' objects: readers get a grace, and a window can keep what goes."""
         return self is not RunKind.METADATA
+
+    @property
+    def can_wait(self) -> bool:
+        """Its deletes may be deferred until the end of a window."""
+        return self in {RunKind.UNCOMMITTED, RunKind.COMMITTED}
+
+    def may_share(self, other: RunKind) -> bool:
+        """Runs of these two kinds may hold the same object."""
+        return self is other or {self, other} == {RunKind.COMMITTED, RunKind.LIFECYCLE}
 
 
 class RunState(enum.StrEnum):

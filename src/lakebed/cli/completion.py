@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -20,7 +20,7 @@ from lakebed.base import LakebedError
 from lakebed.settings import effective_settings
 
 from .session import connect
-from .uris import SCHEME
+from .uris import SCHEME, parse_repository
 
 if TYPE_CHECKING:
     from lakebed.client import Client
@@ -67,6 +67,17 @@ def complete_object(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, _objects)
 
 
+def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a run that the server knows, in the repository that the command names."""
+
+    def runs(client: Client) -> list[str]:
+        repository = parse_repository(str(context.params.get("uri")))
+        found: Any = client.call("GET", f"/api/v1/repositories/{repository}/gc/runs")
+        return [run["run_id"] for run in found["runs"] if run["run_id"].startswith(incomplete)]
+
+    return _quietly(context, runs)
+
+
 def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]) -> list[str]:
     """Return candidates without what stands before the word that the shell replaces."""
     head = (context.find_root().obj or {}).get(_HEAD, "")
@@ -82,10 +93,10 @@ def _complete(context: typer.Context, incomplete: str, candidates: Callable[[Cli
             found = list(itertools.islice(candidates(client, found[0]), _SHOWN_MAX)) or found
         return [(SCHEME + candidate).removeprefix(head) for candidate in found]
 
-    return complete_quietly(context, uris)
+    return _quietly(context, uris)
 
 
-def complete_quietly(context: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
+def _quietly(context: typer.Context, ask: Callable[[Client], list[str]]) -> list[str]:
     """Ask a client that gives up soon; answer nothing on any error."""
     try:
         settings = effective_settings(

@@ -64,7 +64,7 @@ from .context import Progress, RunContext, list_plans, read_input, read_plan
 from .engines.spark import frame, open_engine
 from .files import Files, Lake, find
 from .grace import grace_s_of
-from .http_requests import Caller, HttpRequests, Waiting, finish, message_of
+from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
 from .kinds import kind_to_plan
 from .kinds.committed import NoRules
 from .preflight import RunNotReady, check_apply, check_planning
@@ -526,7 +526,7 @@ class Collector:
             )
             context = RunContext(
                 repository=self.repository,
-                service=Service(HttpRequests(self.client, self.repository, Waiting(progress=self.progress))),
+                service=Service(HttpRequests(RetryingCaller(self.client, self.progress), self.repository)),
                 engine=engine,
                 store=store,
                 ports=live_ports(),

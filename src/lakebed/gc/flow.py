@@ -36,6 +36,7 @@ from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count
 from lakebed.gc.protocol import (
     COMMITS,
     BadInput,
+    BadWindow,
     Deferred,
     Manifest,
     Plan,
@@ -135,6 +136,8 @@ async def apply(
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
         return await _report_of_ended(context, plan)
+    if window is not None and plan.kind.takes_objects and not plan.kind.can_wait:
+        raise BadWindow(f"deletes of {plan.kind.value} runs cannot be deferred: apply without a window", window=window)
     asked = window if plan.kind.takes_objects else None
     rules_version = await may_apply(context.service, plan, state)
     if view is not None and asked is None and _waits(view, context.ports.clock.now_ms()):

@@ -3,16 +3,15 @@
 A call blocks: a collection asks one thing at a time, and nothing else of it could run meanwhile. So no method of
 `HttpRequests` ever suspends, and `finish` runs a coroutine that awaits nothing else without an event loop.
 
-An apply may take hours, and asks the server at its beginning and at its end. So `Waiting` repeats, for two minutes, a
-call that found no server or whose answer was lost: a repeated step of a run does what a second apply would do. The
-start of a run is not repeated, for a second one would be another run.
+An apply may take hours, and asks the server at its beginning and at its end. So `RetryingCaller` repeats, for two
+minutes, a call that found no server or whose answer was lost: a repeated step of a run does what a second apply would
+do. The start of a run is not repeated, for a second one would be another run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -55,6 +54,7 @@ from lakebed.operations import Operation, collectors, history, repositories
 RETRY_FOR_S: Final = 120.0
 _NAP_MIN_S: Final = 0.5
 _NAP_MAX_S: Final = 5.0
+_STARTS: Final = "/gc/runs"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -70,14 +70,13 @@ class Caller(Protocol):
 class HttpRequests:
     """One repository's collection routes. Every method may raise the client's errors and UnknownAnswer."""
 
-    def __init__(self, client: Caller, repository: str, waiting: Waiting | None = None) -> None:
+    def __init__(self, client: Caller, repository: str) -> None:
         self._client = client
         self._repository = repository
-        self._waiting = waiting
 
     async def namespace(self) -> str:
         path = path_to(repositories.GET_REPOSITORY, self._repository)
-        return convert(self._call("GET", path), _Repository).storage_namespace
+        return convert(self._client.call("GET", path), _Repository).storage_namespace
 
     async def planning(self) -> Planning:
         return self._ask(collectors.CHECK_GC_PLANNING)
@@ -146,48 +145,56 @@ class HttpRequests:
         asked = {**question._asdict(), "continuation_token": token}
         query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
         path = path_to(collectors.WHY_GC_OBJECT, self._repository)
-        return convert(self._call("GET", f"{path}?{query}"), WhyPage)
+        return convert(self._client.call("GET", f"{path}?{query}"), WhyPage)
 
     def _ask(self, operation: Operation[B, A], *arguments: str, body: B | None = None) -> A:
         path = path_to(operation, self._repository, *arguments)
-        is_repeatable = operation is not collectors.START_GC_RUN
-        return convert(self._call(operation.method, path, json=body, is_repeatable=is_repeatable), operation.answer)
-
-    def _call(self, method: str, path: str, *, json: object = None, is_repeatable: bool = True) -> object:
-        if self._waiting is None:
-            return self._client.call(method, path, json=json)
-        return self._waiting.repeat(lambda: self._client.call(method, path, json=json), is_repeatable=is_repeatable)
+        return convert(self._client.call(operation.method, path, json=body), operation.answer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class RetryingCaller:
     """Repeat calls while the server is away. `sleep` and `clock` (both in seconds) are for tests."""
 
-    progress: Callable[[str], None]
-    for_s: float = RETRY_FOR_S
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
+    def __init__(
+        self,
+        caller: Caller,
+        progress: Callable[[str], None],
+        *,
+        retry_for_s: float = RETRY_FOR_S,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._caller = caller
+        self._progress = progress
+        self._patience_s = retry_for_s
+        self._sleep = sleep
+        self._clock = clock
 
-    def repeat(self, call: Callable[[], T], *, is_repeatable: bool) -> T:
-        """Call, and call again while the server is away. Unless `is_repeatable`, a lost answer ends it.
+    def call(self, method: str, path: str, *, json: object = None) -> object:
+        """Call, and call again while the server is away.
 
         Raises:
-            Unavailable, OutcomeUnknown: the server did not answer for `for_s`.
+            Unavailable, OutcomeUnknown: the server did not answer for `retry_for_s`.
         """
-        began_s, nap_s = self.clock(), 0.0
+        began_s, nap_s = self._clock(), 0.0
         while True:
             try:
-                return call()
+                return self._caller.call(method, path, json=json)
             except (Unavailable, OutcomeUnknown) as error:
-                left_s = began_s + self.for_s - self.clock()
-                # A server that answers with an error of its own is there.
-                is_lost = isinstance(error, OutcomeUnknown) and ("status" in error.facts or not is_repeatable)
-                if left_s <= 0 or is_lost:
+                left_s = began_s + self._patience_s - self._clock()
+                if left_s <= 0 or not _may_repeat(error, method, path):
                     raise
                 if not nap_s:
-                    self.progress(f"the server does not answer ({error}): waiting for it, up to {left_s:.0f} s")
+                    self._progress(f"the server does not answer ({error}): waiting for it, up to {left_s:.0f} s")
             nap_s = min(max(_NAP_MIN_S, 2 * nap_s), _NAP_MAX_S, left_s)
-            self.sleep(nap_s)
+            self._sleep(nap_s)
+
+
+def _may_repeat(error: Unavailable | OutcomeUnknown, method: str, path: str) -> bool:
+    if isinstance(error, Unavailable):
+        return True
+    # A server that answers with an error of its own is there.
+    return "status" not in error.facts and (method == "GET" or not path.endswith(_STARTS))
 
 
 def message_of(client: Caller, repository: str, commit: str) -> str:

@@ -221,7 +221,7 @@ async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan
         return
     before = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
     wanted = window or (before.window if before else "")
-    same = [view for view in views if view.kind is plan.kind and view.run_id != plan.run_id]
+    same = [view for view in views if view.kind.may_share(plan.kind) and view.run_id != plan.run_id]
     for run in await holding_runs(context.store, context.ports.tasks, same):
         # Where neither has a window both delete now: deleting twice is deleting once.
         if (wanted or run.window) and not await _is_apart(context, plan, run):

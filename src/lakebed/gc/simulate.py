@@ -79,7 +79,7 @@ async def _simulate(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, *, days: int, policy: str
 ) -> Simulation:
     checked = check_policy(policy.encode()) if policy else policy_of(prepared)
-    ranges, _ = await read_due(context, prepared, checked)
+    ranges, _ = await read_due(context, prepared.commits, prepared.refs, checked)
     until_ms = run.now_ms + days * DAY_MS
     garbage, totals = await mark_due(context, run, checked, ranges, until_ms=until_ms)
     objects = count_of(totals.all.objects, "object")

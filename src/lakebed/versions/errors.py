@@ -93,5 +93,9 @@ class CommitExpired(Conflict):
     """A collection run took this commit's data, or is about to. Facts: `commit`, `run`."""
 
 
+class ObjectsExpiring(Conflict):
+    """A lifecycle run may be deleting the object. Ask again once it has ended."""
+
+
 class ContentsGone(CommitExpired):
     """A read of a commit that a collection run took: its objects go at any moment. Facts: `commit`, `run`."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState
+from lakebed.base import CommitId, OutcomeUnknown, RunId, RunKind, RunState
 from lakebed.kv import Held, PredicateFailed
 from lakebed.ranges import FileCorrupt
 
@@ -57,6 +57,14 @@ class Retired:
         for commit, held in zip(wanted, swept, strict=True):
             if held is not None:
                 raise _expired(commit, RunId(decode_record(SweptRecord, held.value).run))
+
+    async def lifecycle_states(self) -> frozenset[RunState]:
+        """Return the states of the lifecycle runs: those in TAKING may be deleting objects that commits name.
+
+        To be asked after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it.
+        Costs a scan of the runs.
+        """
+        return frozenset(record.state for _, record in await self.runs() if record.kind is RunKind.LIFECYCLE)
 
     async def check_contents(self, commits: Sequence[CommitId]) -> None:
         """To be asked after the contents were read: what was read before the run gave them up is readable for the grace

@@ -1,7 +1,7 @@
 """`lakebed lifecycle`: objects go by path, branch and age although commits still name them.
 
 `policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` and `simulate` say
-what goes by it, now and on each coming day; they delete nothing.
+what goes by it, now and on each coming day; they delete nothing. `apply` is that of `lakebed gc`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import parse_repository
 
+from . import apply
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, with_spark
 from .text import plan_texts
@@ -36,6 +37,7 @@ BAR = 40
 app = noun("Which objects go by path, branch and age although commits still name them.")
 policies = noun("The lifecycle policy, and its former versions.")
 app.add_typer(policies, name="policy")
+app.command("apply")(apply)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as `get` shows it.")]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from lakebed.base import NotFound, count_of
-from lakebed.cli.completion import complete_quietly
+from lakebed.cli.completion import complete_run
 from lakebed.cli.failures import Misuse, describe
 from lakebed.cli.output import human_duration
 from lakebed.cli.progress import CLEAR, Line
@@ -28,7 +28,6 @@ from .text import unfinished_text
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
-    from lakebed.client import Client
     from lakebed.gc import Collector, LocalSession, RunStatus
     from lakebed.gc.protocol import Plan, Request
     from lakebed.gc.rules import Rules
@@ -40,20 +39,6 @@ LISTED_MAX: Final = 10_000
 """Look for names of runs among this many of the newest."""
 RUN_ID_LENGTH: Final = 20
 WATCH_S: Final = 0.5
-
-
-def complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a run that the server knows, in the repository that the command names."""
-
-    def runs(client: Client) -> list[str]:
-        from lakebed.operations import collectors
-
-        found = client.do(collectors.LIST_GC_RUNS, parse_repository(str(context.params.get("uri"))))
-        return [run.run_id for run in found.runs if run.run_id.startswith(incomplete)]
-
-    return complete_quietly(context, runs)
-
-
 RunArgument = Annotated[
     str,
     typer.Argument(

@@ -40,7 +40,7 @@ def plan_texts(plans: Iterable[Plan]) -> Iterator[str]:
         if place:
             yield ""
         yield from plan_text(found)
-        if found.totals.all.objects and not found.what_if and not found.policy:
+        if found.totals.all.objects and not found.what_if:
             yield ""
             yield f"to carry it out: lakebed gc apply lakefs://{found.repository} {found.run_id}"
 

@@ -173,10 +173,14 @@ class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page."""
+    """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page.
+
+    A lifecycle run expires no commits; `rules_version` is that of its policy.
+    """
 
     commits: Manifest
     rules_version: int
+    kind: RunKind = RunKind.COMMITTED
     continuation_token: str | None = None
 
 

@@ -58,7 +58,7 @@ from lakebed.versions import RunRecord, Versions
 from .commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
 from .continuing import Continuations, Reader
 from .deferring import Deferring
-from .errors import RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
+from .errors import PolicyNotFound, RulesChanged, RulesNotFound, RunMoved, RunNotFound, StalePlan, WrongKind
 from .expiring import Expiring
 from .inputs import Inputs
 from .installation import Installation
@@ -244,17 +244,16 @@ class CollectionService:
             RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
         """
         id_ = check_run_id(run_id)
-        if body.kind is RunKind.LIFECYCLE:
-            raise WrongKind("a lifecycle plan shows what would go; this release cannot apply it", run_id=run_id)
         await self._installation.check()
         record = await self._runs.read_to_apply(id_, body)
-        if body.kind is RunKind.COMMITTED and record.state is not RunState.SWEEPING:
-            now = await self._require_rules(id_)
+        if body.kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} and record.state is not RunState.SWEEPING:
+            now = await self._require_rules(id_, body.kind)
             if record.rules_version not in ("", str(now)):
-                await self._abandon_unswept(id_)
+                await self._abandon_unswept(id_, body.kind)
             if body.rules_version != now:
+                what = "retention rules" if body.kind is RunKind.COMMITTED else "lifecycle policy"
                 raise RulesChanged(
-                    "the retention rules changed since this run was planned; plan again",
+                    f"the {what} changed since this run was planned; plan again",
                     run_id=run_id,
                     planned_by=body.rules_version,
                     now=now,
@@ -271,20 +270,26 @@ class CollectionService:
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
-        await self._require_rules(id_)
+        await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
 
-    async def _require_rules(self, run_id: RunId) -> int:
-        """The version of those in force."""
+    async def _require_rules(self, run_id: RunId, kind: RunKind) -> int:
+        """The version of the rules in force, or of the lifecycle policy."""
+        if kind is RunKind.LIFECYCLE:
+            policy = await PolicyBook(self._versions).read()
+            if policy.policy is None:
+                await self._abandon_unswept(run_id, kind)
+                raise PolicyNotFound("no lifecycle policy is set for this repository")
+            return policy.version
         current = await self.rules.read()
         if current.rules is None:
-            await self._abandon_unswept(run_id)
+            await self._abandon_unswept(run_id, kind)
             raise RulesNotFound("no retention rules are set for this repository")
         return current.version
 
-    async def _abandon_unswept(self, run_id: RunId) -> None:
+    async def _abandon_unswept(self, run_id: RunId, kind: RunKind) -> None:
         with suppress(RunNotFound, WrongKind, RunMoved):
-            await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.EXPIRING)
+            await self._runs.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING)
             await self._finish(run_id, RunState.ABANDONED)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:

@@ -12,6 +12,9 @@ publishes first and looks then, in this order and no other:
     sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
     ended     only once the record says that each of these is written
 
+A lifecycle run goes the same way and expires no commits: it takes addresses. While it is expiring or sweeping, a copy
+of an entry in a commit copies the bytes (`Retired.lifecycle_states`).
+
 Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
 is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
 commit that cannot be named for a moment longer does no harm, one that is let go too early would.
@@ -20,6 +23,7 @@ commit that cannot be named for a moment longer does no harm, one that is let go
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +50,7 @@ from .commits import Snapshot, read_snapshot, read_swept
 from .continuing import Continuations, Reader, fresh_secret
 from .errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan
 from .inputs import Inputs
+from .policies import PolicyBook
 from .reading import Cursor, Reading
 from .rules import RuleBook
 from .runs import RunBook
@@ -59,6 +64,7 @@ class Expiring:
         self._runs = runs
         self._rules = rules
         self._reading = reading
+        self._policies = PolicyBook(versions)
 
     async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
         """One page: the first publishes and bumps, all read staging, the last looks again and says what is left.
@@ -69,11 +75,11 @@ class Expiring:
             BadInput: the list of commits is not what its manifest says, or names what is no commit.
             BadContinuation: the token is of another attempt, or none of ours.
         """
-        inputs = Inputs(self._versions.objectstore, RunKind.COMMITTED, run_id)
+        inputs = Inputs(self._versions.objectstore, body.kind, run_id)
         if body.continuation_token is None:
             record, cursor = await self._publish(run_id, inputs, body)
         else:
-            record, _ = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
+            record, _ = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
             if record.listed != body.commits.digest():
                 raise BadContinuation("this token is of another list of commits", run_id=run_id)
@@ -82,7 +88,7 @@ class Expiring:
             token = Continuations(run_id, record, Reader.COLLECTOR).token(page.cursor)
             return RecheckInputs(run_id=run_id, continuation_token=token)
         assert page.whole is not None
-        return await self._recheck(run_id, inputs, record.attempt, body.commits, page.whole)
+        return await self._recheck(run_id, inputs, record.attempt, body, page.whole)
 
     async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> tuple[RunRecord, Cursor]:
         """Steps 2 and 3."""
@@ -103,7 +109,7 @@ class Expiring:
     async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
-            kind=RunKind.COMMITTED,
+            kind=body.kind,
             state=RunState.PLANNING,
             started_ms=now_ms,
             attempt=attempt,
@@ -112,7 +118,7 @@ class Expiring:
             secret=fresh_secret(self._versions.ports.ids),
         )
         try:
-            before, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.PLANNING, RunState.EXPIRING)
+            before, held = await self._runs.read_as(run_id, body.kind, RunState.PLANNING, RunState.EXPIRING)
         except RunNotFound:
             held = await self._runs.write(run_id, record, None)
             await self._runs.check_not_retired(run_id)
@@ -143,14 +149,14 @@ class Expiring:
         return sorted(branches - {""})
 
     async def _recheck(
-        self, run_id: RunId, inputs: Inputs, attempt: str, listed: Manifest, uncommitted: Manifest
+        self, run_id: RunId, inputs: Inputs, attempt: str, body: Expire, uncommitted: Manifest
     ) -> RecheckInputs:
         """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
-        record, held = await self._runs.read_as(run_id, RunKind.COMMITTED, RunState.EXPIRING)
+        record, held = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
         # What another call for this run published beside ours was not touched by ours, so it is not ours to take.
-        ours = (await inputs.read_table(EXPIRED, listed)).column("id").to_pylist()
+        ours = (await inputs.read_table(EXPIRED, body.commits)).column("id").to_pylist()
         published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
@@ -169,18 +175,27 @@ class Expiring:
         )
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
-        """Return what the rules keep as things are now. The rules are read after everything else."""
+        """Return what the rules keep as things are now. They, or the policy, are read after everything else."""
+        if record.kind is RunKind.LIFECYCLE:
+            policy = await self._policies.read()
+            if policy.policy is None or str(policy.version) != record.rules_version:
+                await self._end_outdated(run_id, record, "lifecycle policy", policy.version)
+            return set()
         current = await self._rules.read()
         if current.rules is None or str(current.version) != record.rules_version:
-            await self._runs.move(run_id, RunState.ENDED)
-            await self.drop_expiring(run_id)
-            raise RulesChanged(
-                "the retention rules changed since this run was planned; it has ended, plan again",
-                run_id=run_id,
-                planned_by=record.rules_version,
-                now=current.version,
-            )
+            await self._end_outdated(run_id, record, "retention rules", current.version)
+        assert current.rules is not None
         return snapshot.kept(current.rules, now_ms=self._versions.ports.clock.now_ms())
+
+    async def _end_outdated(self, run_id: RunId, record: RunRecord, what: str, now: int) -> NoReturn:
+        await self._runs.move(run_id, RunState.ENDED)
+        await self.drop_expiring(run_id)
+        raise RulesChanged(
+            f"the {what} changed since this run was planned; it has ended, plan again",
+            run_id=run_id,
+            planned_by=record.rules_version,
+            now=now,
+        )
 
     async def sweep(self, run_id: RunId, body: Sweep) -> RunRecord:
         """Steps 6 and 7: after this the plan may be carried out, and what is expiring stays so for ever. A run of
@@ -194,7 +209,8 @@ class Expiring:
         check_manifest(body.plan, name="plan")
         if body.plan.table != GARBAGE.name:
             raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
-        kind = RunKind.METADATA if await self._is_of_metadata(run_id) else RunKind.COMMITTED
+        found = (await self._runs.read(run_id))[0].kind
+        kind = found if found.publishes else RunKind.COMMITTED
         record, held = await self._runs.read_as(run_id, kind, RunState.EXPIRING, RunState.SWEEPING)
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
@@ -208,9 +224,6 @@ class Expiring:
         await self._write_swept(run_id, expiring)
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)) - set(expiring))
         return record
-
-    async def _is_of_metadata(self, run_id: RunId) -> bool:
-        return (await self._runs.read(run_id))[0].kind is RunKind.METADATA
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
         await self._versions.retired.note_swept(run_id, commits)

@@ -20,7 +20,7 @@ from lakebed.versions.context import Context
 from lakebed.versions.errors import AddressNotAllowed, PathNotFound, UploadRefused
 from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
 from lakebed.versions.refs import Refs
-from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.retired import TAKING, Retired, says_who_took
 
 from .entries import ANY, Condition, Staging
 from .layers import View
@@ -108,7 +108,11 @@ class Copies:
             await self._context.branches.fresh(branch)
             copy_key, pending, predicate = await self.begin(entry.address, branch)
             if await self._hold_source(source_ref, source_key, source):
-                break
+                # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
+                if source.token is not None or not await self._may_be_taken(entry):
+                    break
+                await self._context.delete_if(copy_key, predicate.predicate)
+                return await self._copy_bytes(entry, branch, key, alter, condition)
             await self._context.delete_if(copy_key, predicate.predicate)
         target = _copied(entry, alter, entry.address, entry.modified_ms)
 
@@ -120,6 +124,21 @@ class Copies:
         await self._staging.write(branch, key, 0, to_row(key, target), before=still_pending, condition=condition)
         await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
         return target
+
+    async def _may_be_taken(self, entry: Entry) -> bool:
+        """Answer whether a lifecycle run may be deleting the object, or did. Asked after the copy's record is there."""
+        states = await self._retired.lifecycle_states()
+        if states & TAKING:
+            return True
+        if not states:
+            return False
+        # Looked at after the runs: one that has ended by now has deleted what it took.
+        key = key_inside(entry.address, self._context.objectstore.uri) or entry.address
+        try:
+            await self._context.objectstore.stat(key)
+        except ObjectMissing:
+            return True
+        return False
 
     async def _find_source(self, ref: str, key: bytes) -> Source:
         resolved = await self._refs.resolve(ref)
