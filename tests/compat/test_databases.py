@@ -112,3 +112,24 @@ def test_a_story_of_many_clients_two_processes_and_a_collection(uri_of: Callable
     bodies = [file.read_bytes() for file in (tmp_path / "data" / "objects").rglob("*") if file.is_file()]
     assert b"overwritten" not in bodies
     assert b"kept" in bodies
+
+
+def test_a_backup_of_a_lake_on_postgresql_comes_back_on_another_schema(tmp_path: Path) -> None:
+    with database("postgres") as uri_of:
+        installation = Installation(tmp_path, uri_of("before"))
+        data, backup = str(tmp_path / "data"), str(tmp_path / "backup")
+        with installation.server(workers=1) as url:
+            made = json.loads(installation.lakebed("setup", "--user", "esti", "--endpoint", url, "--output", "json"))
+            client = client_of(made, url)
+            main = lakefs.Repository("lake", client=client).create(storage_namespace="local://lake").branch("main")
+            main.object("a").upload(data="kept")
+            main.commit("a")
+            installation.lakebed("backup", "create", "--data", data, "--to", backup, "--kv", installation.uri)
+
+        restored = Installation(tmp_path / "restored", uri_of("after"))
+        installation.lakebed("backup", "restore", backup, "--data", str(restored.folder / "data"))
+        installation.lakebed("kv", "copy", f"sqlite://{restored.folder}/data/metadata.db", restored.uri)
+        with restored.server(workers=1) as url:
+            again = lakefs.Repository("lake", client=client_of(made, url)).branch("main").object("a").reader("r").read()
+
+    assert again == "kept"

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, compact_store, open_store, store_size
+from lakebed.kv import (
+    InvalidStoreUri,
+    StoreFormat,
+    StoreUnavailable,
+    compact_store,
+    open_store,
+    snapshot_store,
+    sqlite_uri,
+    store_size,
+)
 from lakebed.testing.contracts import RemoteStoreContract
 from tests.kv.servers import Server, postgres
 
@@ -102,3 +113,32 @@ async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:
     assert store_size(uri).size_bytes > empty
     with pytest.raises(InvalidStoreUri, match="cannot be compacted"):
         compact_store(uri)
+
+
+async def test_a_snapshot_is_of_one_moment_while_others_write(server: Server, tmp_path: Path) -> None:
+    uri, written = uri_of(server.port, schema="snapshot"), 0
+    store = open_store(uri)
+    old = {b"old %05d" % number: bytes(200) for number in range(3000)}
+    await store.set_many(b"p", list(old.items()))
+    await store.set(b"q", b"key", b"value")
+
+    async def write() -> None:
+        nonlocal written
+        while True:
+            await store.set(b"p", b"new %08d" % written, b"")
+            written += 1
+
+    writing = asyncio.create_task(write())
+    await asyncio.to_thread(snapshot_store, uri, tmp_path / "copy.db")
+    after = written
+    writing.cancel()
+
+    copy = open_store(sqlite_uri(tmp_path / "copy.db") + "?mode=read")
+    keys = (await copy.scan(b"p", b"", 10**6)).keys
+    new = [key for key in keys if key.startswith(b"new")]
+    assert after > 0
+    assert keys == [*(b"new %08d" % number for number in range(len(new))), *old]
+    assert len(new) <= after + 1
+    assert (await copy.scan(b"q", b"", 10)).values == [b"value"]
+    await copy.close()
+    await store.close()

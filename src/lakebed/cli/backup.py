@@ -9,6 +9,7 @@ import typer
 
 from lakebed.base import count_of, human_size
 
+from .kv import MetadataUri
 from .output import fields
 from .session import Session, command
 from .tree import noun
@@ -31,6 +32,7 @@ def create(
         Path | None,
         typer.Option("--like", metavar="BACKUP", help="An older backup on the same disk: share its equal files."),
     ] = None,
+    kv: MetadataUri = None,
 ) -> None:
     """Back a data folder up while servers write to it.
 
@@ -41,7 +43,7 @@ def create(
     from lakebed.server import create_backup, options_of
 
     made = create_backup(
-        options_of(data.absolute(), session.environment),
+        options_of(data.absolute(), session.environment, kv),
         to.absolute(),
         like=None if like is None else like.absolute(),
         say=session.note if session.shows_progress else None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -22,9 +23,11 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
 from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of, run_apart
+from .sqlite import SqliteStore
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16
+SNAPSHOT_ROWS: Final = 1000
 IDENTIFIER_BYTES_MAX: Final = 63
 SAFE: Final = {"fsync": "on", "full_page_writes": "on"}
 """Without these a crash of the database takes answered writes back, or the whole table."""
@@ -44,6 +47,7 @@ REPLACE: Final = "UPDATE kv SET value = $3 WHERE partition = $1 AND key = $2 AND
 DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
 NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
+EVERYTHING: Final = "SELECT partition, key, value FROM kv ORDER BY partition, key"
 MAKE_TABLES: Final = """
     CREATE TABLE format (format integer NOT NULL);
     INSERT INTO format VALUES (1);
@@ -90,6 +94,12 @@ def size_uri(uri: StoreUri) -> StoreSize:
 def partitions_uri(uri: StoreUri) -> list[bytes]:
     """List the partitions of the store that this URI names."""
     return partitions_of(_from(uri, uri.seconds("wait_s", WAIT_S)))
+
+
+def snapshot_uri(uri: StoreUri, target: Path) -> None:
+    """Copy the store, as it is at one moment, into a new SQLite file. Writers go on."""
+    database = _from(uri, uri.seconds("wait_s", WAIT_S))
+    run_apart(lambda: database.copy_to(target))
 
 
 def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
@@ -178,6 +188,23 @@ class PostgresDatabase:
                 await asyncio.wait_for(pool.close(), self._timeout_s)
             except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 pool.terminate()
+
+    async def copy_to(self, target: Path) -> None:
+        """Read all rows in one transaction, which sees nothing that others commit after it began."""
+        copy = SqliteStore.open(target, synchronous="NORMAL")
+        try:
+            async with self._alone() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+                await connection.execute("SET LOCAL statement_timeout = 0")
+                rows: list[tuple[bytes, bytes]] = []
+                partition = b""
+                async for name, key, value in connection.cursor(EVERYTHING, prefetch=SNAPSHOT_ROWS):
+                    if name != partition or len(rows) == SNAPSHOT_ROWS:
+                        await copy.set_many(partition, rows)
+                        partition, rows = name, []
+                    rows.append((key, value))
+                await copy.set_many(partition, rows)
+        finally:
+            await copy.close()
 
     async def size(self) -> StoreSize:
         async with self._alone() as connection:
