@@ -1,7 +1,7 @@
 """S3 over HTTP, 16 connections: the server's CPU for PUT and GET of 64 KiB and for LIST of 1,000, all signed.
 
 Floor: bare routes with the same bytes: a durable file and a group-commit set; one file read; the same cells as XML.
-And one upload of 5 GiB in parts of 64 MiB, and its download: the server's memory.
+Before them one upload of 5 GiB in parts of 64 MiB, and its download: the server's memory.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ def parts(size: str) -> Iterator[Part]:
         wait_for(ports.bare)
         ports.bare.send_all([ports.bare.request("POST", "/upload?path=read", BODY)], expected=201, connections=1)
 
+        # First, while the server has nothing in memory of what the others ask for.
+        yield lambda _: [large(ports.ours, signer, bucket, size)]
+
         def ours(make: Callable[[], list[bytes]]) -> Side:
             @contextmanager
             def side() -> Iterator[Work]:
@@ -121,7 +124,6 @@ def parts(size: str) -> Iterator[Part]:
             ours=ours(lambda: [signer.request("GET", bucket, query=query) for _ in range(pages)]),
             floor=floor(lambda: [ports.bare.request("GET", "/list-xml")] * pages),
         )
-        yield lambda _: [large(ports.ours, signer, bucket, size)]
 
 
 def wait_for(peer: Peer) -> None:

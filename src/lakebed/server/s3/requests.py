@@ -66,6 +66,10 @@ class S3Request(RestRequest):
     def __init__(self, scope: Scope, receive: Receive, options: S3Options) -> None:
         super().__init__(scope, receive)
         self.options = options
+        self._first: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            self._first.setdefault(name, value)
+        self._place: Place | None = None
         self.raw_path: bytes = scope["raw_path"]
         self.bucket_of_host = _bucket_of_host(self.header(b"host") or "", options.domains)
         self.bucket, self.key_name, self.level = "", "", "service"
@@ -117,7 +121,14 @@ class S3Request(RestRequest):
 
     def place(self) -> Place:
         """Return what this request's bucket and key name."""
-        return place_of(self.bucket, self.key_name, self.options)
+        if self._place is None:
+            self._place = place_of(self.bucket, self.key_name, self.options)
+        return self._place
+
+    def header(self, name: bytes) -> str | None:
+        """Return the first header of this lower-case name. S3 asks for twenty of them, so they are found by name."""
+        value = self._first.get(name)
+        return None if value is None else str(value, "latin-1")
 
     # Parameters and headers
 
