@@ -10,7 +10,7 @@ import pytest
 from lakebed.base import Conflict
 from lakebed.gc import BadWindow, OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
-from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.protocol import Fate, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
@@ -134,6 +134,17 @@ def test_an_apply_deletes_what_the_plan_has_and_nothing_else(spark: SparkSession
         "logs: logs/ 10d, dev 2d",
     )
     assert lake.collector.apply(spark, plan.run_id).objects_deleted == 1
+
+
+def test_why_says_which_run_took_an_object_that_commits_still_name(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    lake.collector.apply(spark, plan.run_id)
+
+    (found,) = lake.wait(lake.service.why(ref="main", path="logs/old")).objects
+
+    assert found.fate is Fate.TAKEN
+    assert [(row.run_id, row.rule) for row in found.taken] == [(plan.run_id, "logs: logs/ 10d, dev 2d")]
 
 
 def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: Lakeside) -> None:

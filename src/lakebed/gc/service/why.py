@@ -24,6 +24,7 @@ from lakebed.base import (
     Invalid,
     MetarangeId,
     NotFound,
+    RunKind,
     RunState,
     from_row,
     is_absolute,
@@ -263,8 +264,11 @@ class Why:
         if is_absolute(address):
             fate = Fate.OUTSIDE
         elif stat is None:
-            was_taken = any(row.state not in (LedgerState.FAILED, LedgerState.KEPT) for row in taken)
-            fate = Fate.MISSING if names or uncommitted else Fate.TAKEN if was_taken else Fate.UNKNOWN
+            went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
+            # Only a lifecycle run takes what commits go on naming.
+            was_taken = any(row.reason == RunKind.LIFECYCLE for row in went) if names else bool(went)
+            is_missing = bool(uncommitted) or (bool(names) and not was_taken)
+            fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:
             fate = Fate.OWN
         elif uncommitted:
