@@ -63,11 +63,7 @@ def _work(work: Callable[[], str], sending: Connection, cpu_s_max: int) -> None:
 def failing_test(tests: Sequence[str]) -> str:
     """Run tests until one fails, and return its name; empty where all pass. Only those that need no JVM."""
     import pytest
-    from hypothesis import Phase, settings
 
-    # To notice is enough, without shrinking.
-    settings.register_profile("blind", phases=[Phase.explicit, Phase.generate])
-    settings.load_profile("blind")
     os.chdir(ROOT)
     failed = _Failed()
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what this process has imported already

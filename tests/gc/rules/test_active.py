@@ -89,6 +89,19 @@ def test_the_fast_verdict_equals_the_specification(history: History, rules: Rule
     assert fast(history, rules) == kept_commits(history, rules, now_ms=NOW)
 
 
+def test_a_commit_of_two_branches_stays_as_long_as_the_longer_period_says() -> None:
+    commits = [
+        CommitFacts(id=CommitId(f"c{number}"), parents=tuple(map(CommitId, parents)), created_ms=NOW - days * DAY_MS)
+        for number, (parents, days) in enumerate([((), 10), (("c0",), 9), (("c1",), 8)])
+    ]
+    history = History(
+        commits={commit.id: commit for commit in commits},
+        heads={"main": CommitId("c2"), "dev": CommitId("c1")},
+    )
+
+    assert fast(history, days_rules(1, {"main": 30, "dev": 1})) == {"c0", "c1", "c2"}
+
+
 def test_a_repository_without_commits_has_none_to_keep() -> None:
     empty = History(commits={}, heads={})
 
