@@ -142,7 +142,8 @@ class Resetter:
             return
         copy_key, pending, held = await self._copies.begin(address, branch)
         try:
-            await self._check_stays(record)
+            await self._retired.check_not_expiring([record.commit_id])
+            await self._check_objects_stay()
         except (CommitExpired, ObjectsExpiring):
             # Where that fails the cleaner does it.
             with suppress(PredicateFailed, Unavailable, OutcomeUnknown):
@@ -151,12 +152,11 @@ class Resetter:
         await self._staging.set_cell(record, key, 0, row, ANY)
         await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
 
-    async def _check_stays(self, record: BranchRecord) -> None:
+    async def _check_objects_stay(self) -> None:
         """
         Raises:
-            CommitExpired, ObjectsExpiring: a collection may be deleting what the branch's commit names.
+            ObjectsExpiring: a lifecycle run may be deleting what the branch's commit names.
         """
-        await self._retired.check_not_expiring([record.commit_id])
         if await self._retired.lifecycle_states() & TAKING:
             raise ObjectsExpiring("a lifecycle run deletes objects that commits name: reset again once it has ended")
 

@@ -108,12 +108,12 @@ class Copies:
             await self._context.branches.fresh(branch)
             copy_key, pending, predicate = await self.begin(entry.address, branch)
             if await self._hold_source(source_ref, source_key, source):
-                # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
-                if source.token is not None or not await self._may_be_taken(entry):
-                    break
-                await self._context.delete_if(copy_key, predicate.predicate)
-                return await self._copy_bytes(entry, branch, key, alter, condition)
+                break
             await self._context.delete_if(copy_key, predicate.predicate)
+        # Only a commit's entry may be due by a lifecycle policy: a cell keeps what it names.
+        if source.token is None and await self._may_be_taken(entry):
+            await self._drop(copy_key, predicate)
+            return await self._copy_bytes(entry, branch, key, alter, condition)
         target = _copied(entry, alter, entry.address, entry.modified_ms)
 
         async def still_pending(_: BranchRecord) -> None:
@@ -124,6 +124,10 @@ class Copies:
         await self._staging.write(branch, key, 0, to_row(key, target), before=still_pending, condition=condition)
         await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
         return target
+
+    async def _drop(self, copy_key: bytes, held: Held) -> None:
+        """Take the record of a copy back that named nothing."""
+        await self._context.delete_if(copy_key, held.predicate)
 
     async def _may_be_taken(self, entry: Entry) -> bool:
         """Answer whether a lifecycle run may be deleting the object, or did. Asked after the copy's record is there."""
