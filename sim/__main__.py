@@ -13,7 +13,9 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,6 +23,7 @@ from lakebed.base import ExitCode
 
 from .actors import Violation
 from .blind import blind, warm_up
+from .exercised import Exercised
 from .exploring import Explored, TooManyStates, explore
 from .histories.command import main as record_histories
 from .hunting import MUTANTS, Hunt, hunt
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 memory_gib=options.memory_gib,
             )
         case "swarm":
-            found = swarms(options.seeds, first=options.first)
+            found = swarms(options.seeds, first=options.first, statistics=options.statistics)
         case "blind":
             warm_up()
             found = blind(options.mutations, seed=options.seed, only=options.only)
@@ -63,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"name": options.command, **found}))
     else:
         amounts = {
-            name.replace("_", " "): len(value) if isinstance(value, list) else value for name, value in found.items()
+            name.replace("_", " "): len(value) if isinstance(value, list | dict) else value
+            for name, value in found.items()
         }
         print("in all: " + ", ".join(f"{amount:,} {name}" for name, amount in amounts.items()))
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
@@ -76,11 +80,12 @@ def _names(only: str = "") -> list[str]:
 
 def exhaustive(
     *, quick: bool = False, only: str = "", states_max: int | None = None, memory_gib: int = 8
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Walk small worlds, those with `only` in their name, each in a process of its own, whose peak of memory is told.
     One beyond `states_max` or `memory_gib` is skipped, and said to be."""
     counted = ("worlds", "skipped", "schedules", "states", "steps", "faults", "violations", "peak_mib")
     total = dict.fromkeys(counted, 0)
+    kinds: Counter[str] = Counter()
     for world in small_worlds():
         if only not in world.scene.name or (quick and not world.is_quick):
             continue
@@ -95,13 +100,14 @@ def exhaustive(
         total["states"] += explored.states
         total["steps"] += explored.transitions
         total["faults"] += explored.faults
+        kinds += explored.kinds
         total["violations"] += explored.violation is not None
         total["peak_mib"] = max(total["peak_mib"], peak_mib)
         figures = f"{explored.states:>11,} states {explored.schedules:>27,} schedules"
         print(f"{name} {figures} {spent_s:>6.1f} s {peak_mib:>5} MiB", flush=True)
         if explored.violation is not None:
             print(explored.violation)
-    return dict(total)
+    return {**total, "kinds_of_faults": dict(kinds)}
 
 
 def _walked_apart(world: World, states_max: int | None, memory_gib: int) -> tuple[Explored | str, float, int]:
@@ -133,21 +139,26 @@ def _walk(world: World, states_max: int | None, memory_gib: int, sending: Connec
     sending.send((explored, time.process_time() - started, peak_mib))
 
 
-def swarms(seeds: int, *, first: int = 0) -> dict[str, float]:
-    """Run this many seeds of swarms."""
+def swarms(seeds: int, *, first: int = 0, statistics: bool = False) -> dict[str, Any]:
+    """Run this many seeds of swarms. With statistics it is counted how often each guard was reached (exercised.py)."""
     total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
+    kinds: Counter[str] = Counter()
+    reached = Exercised(MUTANTS)
     for seed in range(first, first + seeds):
         try:
-            run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
+            with reached if statistics else nullcontext():
+                run = run_seed(swarm(seed), seed, faults=SWARM_FAULTS)
         except Violation as violation:
             total["violations"] += 1
             print(violation, flush=True)
             continue
         total["steps"] += run.steps
         total["faults"] += run.faults
+        kinds += run.kinds
         if (seed - first) % 1000 == 999:
             print(f"{seed - first + 1:>9,} seeds {total['steps']:>12,} steps {total['faults']:>10,} faults", flush=True)
-    return dict(total)
+    found = {**total, "kinds_of_faults": dict(kinds)}
+    return {**found, "guards": dict(reached.guards), "unreached": reached.unreached} if statistics else found
 
 
 def mutants(*, seeds_max: int, only: str = "") -> dict[str, float]:
@@ -181,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     many = commands.add_parser("swarm", help="run seeds of 4 to 8 clients with faults")
     many.add_argument("--seeds", type=int, default=10_000)
     many.add_argument("--first", type=int, default=0, help="the first seed")
+    many.add_argument("--statistics", action="store_true", help="count how often each guard is reached (slower)")
     bugs = commands.add_parser("mutants", help="plant bugs, and catch them")
     bugs.add_argument("--seeds", type=int, default=1_000, help="most seeds for one mutant")
     bugs.add_argument("--only", default="", help="only mutants with this in their name")

@@ -15,7 +15,7 @@ from lakebed.base import LakebedError
 from .disk import Disk
 from .effects import LOCAL, LOSABLE, Effect, Fate
 from .operations import Record
-from .ports import SimPorts
+from .ports import Private, SimPorts
 
 Program: TypeAlias = Callable[[SimPorts], Coroutine[Any, Any, None]]
 StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
@@ -32,11 +32,14 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A process. `restart` is what its second life runs after a crash; without one, or after another, it stays dead."""
+    """A process. `restart` is what its second life runs after a crash; without one, or after another, it stays dead.
+    `collecting`: how many of its lives collect.
+    """
 
     name: str
     program: Program
     restart: Program | None = None
+    collecting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,11 @@ class Scene:
     keeps_order: bool = True
     """Whether checks look at `Record.before`."""
     private: tuple[str, ...] = ()
-    """Keys that begin so are read by no other actor, and by no other life of one (`ports.Private`)."""
+    """Keys that begin so are looked at by no other actor (`ports.Private`)."""
+    others_look: bool = False
+    """But files of runs are: another actor, or another life of one, may go on with a run."""
+    shortens: bool = False
+    """Steps of runs that no other actor can notice are tried in one order (footprints.py): schedules are counted so."""
     alike: Sequence[tuple[str, ...]] = ()
     """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
     other, and the checks do not tell them apart."""
@@ -213,9 +220,16 @@ def _drop(coroutine: Coroutine[Any, Any, Any]) -> None:
 _CLEANUPS_MAX = 100
 
 
+def ports_of(scene: Scene, actor: Actor, *, seed: int, life: int, before: Disk) -> SimPorts:
+    """Fresh ports for one life of an actor, in a scene that began with this disk."""
+    own = Private(scene.private, before=before, others_look=scene.others_look)
+    return SimPorts(actor.name, seed=seed, life=life, whole_batches=scene.whole_batches, own=own)
+
+
 def run_alone(program: Program, disk: Disk, *, name: str = "alone", seed: int = 0) -> SimPorts:
     """Run one program on this disk with nobody else about, all effects carried out. For preparing and for tidying."""
     ports = SimPorts(name, seed=seed, whole_batches=True)
+    ports.disk = disk
     life = Life(name, program, ports)
     while moves := life.moves():
         strand, fate = moves[0]

@@ -12,17 +12,17 @@ one history ends in a write and another in a read, a crash is tried after both.)
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from .actors import Actor, Life, Scene, Violation
+from .actors import Actor, Life, Scene, Violation, ports_of
+from .disk import Disk
 from .effects import ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark
 from .memory import digest_of
-from .operations import Ended, Operation
-from .ports import SimPorts
+from .operations import UNORDERED, Ended, Operation
 from .tables import Column, NumberMap
 
 H = TypeVar("H", bound=Hashable)
@@ -85,7 +85,18 @@ class Automaton:
     actor's own business, -1 - its outcome; and what the search must know of it.
     """
 
-    def __init__(self, actor: Actor, scene: Scene, numbering: Numbering, seed: int, *, merges: bool) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        scene: Scene,
+        numbering: Numbering,
+        seed: int,
+        *,
+        before: Disk,
+        merges: bool,
+        touch: Callable[[Effect, bool], bool],
+    ) -> None:
+        """`touch` notes an effect, and says of one that may be taken alone whether it is (footprints.py)."""
         self.actor = actor
         self.nodes: list[Node] = []
         self.runs = 0
@@ -104,6 +115,9 @@ class Automaton:
         self._scene = scene
         self._numbering = numbering
         self._seed = seed
+        self._before = before
+        self._touch = touch
+        self.is_quiet = Column(np.bool_)
         self._silent: dict[Hashable, int] = {}
         self._known: dict[Hashable, int] = {}
         self._add(-1, (-1, None), self._begin(0), life_number=0)
@@ -155,7 +169,13 @@ class Automaton:
         return known
 
     def _keep(
-        self, node: Node, *, opened: tuple[str, ...] = (), ended_now: tuple[str, ...] = (), is_stuck: bool = False
+        self,
+        node: Node,
+        *,
+        opened: tuple[str, ...] = (),
+        ended_now: tuple[str, ...] = (),
+        is_stuck: bool = False,
+        is_quiet: bool = False,
     ) -> int:
         number = len(self.nodes)
         self.nodes.append(node)
@@ -165,6 +185,7 @@ class Automaton:
         self.ended_now.append(self._numbering.names.number(ended_now))
         self.can_crash.append(False)
         self.is_stuck.append(is_stuck)
+        self.is_quiet.append(is_quiet)
         assert len(node.moves) <= _MOVES_MAX, f"{self.actor.name} does {len(node.moves)} things at once"
         while len(self._move_effects) < max(1, len(node.moves)):
             self._move_effects.append(Column())
@@ -187,6 +208,12 @@ class Automaton:
                 erasing.set(number, False)
         return number
 
+    def _is_quiet(self, node: Node, opened: tuple[str, ...]) -> bool:
+        ended = {name for name, _ in node.ended}
+        is_ordered = bool(opened) or any(one.name not in ended and one.kind not in UNORDERED for one in node.asked)
+        found = [self._touch(effect, len(node.moves) == 1 and not is_ordered) for _, effect, _ in node.moves]
+        return found == [True]
+
     def close(self) -> None:
         for node in self.nodes:
             if node.life is not None:
@@ -194,13 +221,7 @@ class Automaton:
                 node.life = None
 
     def _begin(self, number: int) -> Life:
-        ports = SimPorts(
-            self.actor.name,
-            seed=self._seed,
-            life=number,
-            whole_batches=self._scene.whole_batches,
-            private=self._scene.private,
-        )
+        ports = ports_of(self._scene, self.actor, seed=self._seed, life=number, before=self._before)
         program = self.actor.program if number == 0 or self.actor.restart is None else self.actor.restart
         return Life(self.actor.name, program, ports)
 
@@ -255,13 +276,22 @@ class Automaton:
         node.moves = [(strand.name, strand.effect, fate) for strand, fate in life.moves()]
         if not life.pending:
             return self._keep_silent(node, ended_now)
-        number = self._merged(node, life, opened, ended_now)
+        is_quiet = self._is_quiet(node, opened)
+        number = self._merged(node, life, opened, ended_now, is_quiet=is_quiet)
         # A crash right after a read leaves the same world as a crash right before it.
         if node.moves and (wrote or parent < 0 or ended_now):
             self.can_crash.set(number, True)
         return number
 
-    def _merged(self, node: Node, life: Life, opened: tuple[str, ...], ended_now: tuple[str, ...]) -> int:
+    def _merged(
+        self,
+        node: Node,
+        life: Life,
+        opened: tuple[str, ...],
+        ended_now: tuple[str, ...],
+        *,
+        is_quiet: bool,
+    ) -> int:
         """The node of another history that ends in the same memory, or this as a new one."""
         digest = digest_of(life) if self.merges else None
         key = digest, node.asked, node.ended, node.life_number, opened, ended_now
@@ -272,7 +302,7 @@ class Automaton:
                 return known
             self._known[key] = len(self.nodes)
         node.life = life
-        return self._keep(node, opened=opened, ended_now=ended_now, is_stuck=not node.moves)
+        return self._keep(node, opened=opened, ended_now=ended_now, is_stuck=not node.moves, is_quiet=is_quiet)
 
     def _first_life_of(self, node_number: int) -> Node:
         while self.nodes[node_number].life_number == 1:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any
 
-from lakebed.base import Entry, from_row
+from msgspec.structs import replace
+
+from lakebed.base import Conflict, Entry, RunKind, RunState, from_row
+from lakebed.gc.protocol import End, Mode, Restore
 from lakebed.gc.rules import Rules
+from lakebed.gc.service import CollectionService, ServiceOptions
 from lakebed.gc.service.rules import RuleBook
+from lakebed.gc.service.runs import RunBook
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import (
-    CommitOvertaken,
-    NoChanges,
+    Options,
+    PathExists,
     PathNotFound,
     UploadRecord,
     UploadRefused,
@@ -21,12 +28,10 @@ from lakebed.versions import (
 )
 
 from .actors import Violation
-from .collecting import CELL_BY_CELL, OPTIONS, READERS, SimCollector
+from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
 from .operations import Operation
 from .reachable import PROMISES
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
-
-DAY_MS: Final = 86_400_000
 
 
 def issue(name: str, *, branch: str = MAIN) -> Do:
@@ -117,7 +122,7 @@ def fence(name: str) -> Do:
     """Take every owner for dead: fence, freeze, close."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).fence_all()
+        await RunBook(repo, FENCING).closed_slices()
 
     return Do(Operation(name, "fence"), act)
 
@@ -144,7 +149,7 @@ def abandon(name: str) -> Do:
     """Take every run that marks for dead."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).runs.abandon_dead()
+        await RunBook(repo, OPTIONS).abandon_dead()
 
     return Do(Operation(name, "clean"), act)
 
@@ -153,7 +158,10 @@ def end(name: str) -> Do:
     """End every run that sweeps, whoever is at it."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).end()
+        service = CollectionService(repo, OPTIONS)
+        for run_id, record in await repo.retired.runs():
+            if record.state is RunState.SWEEPING:
+                await service.end(run_id, End(plan=record.plan))
 
     return Do(Operation(name, "clean"), act)
 
@@ -178,57 +186,179 @@ def clean_refs(name: str) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def resume(name: str) -> Do:
-    """Take every run that marks for dead, and every run that sweeps to its end: what a second apply does, too."""
-
-    async def act(repo: Versions) -> None:
-        collector = SimCollector(repo)
-        await collector.runs.abandon_dead()
-        await collector.carry_on()
-
-    return Do(Operation(name, "run"), act)
+# Collections
 
 
-def run(
-    name: str, *, fences: bool = False, in_pages: bool = False, has_grace: bool = False, commits: bool = False
+def collect(
+    name: str,
+    kind: RunKind,
+    *,
+    mode: Mode = Mode.CLEAN,
+    options: ServiceOptions = OPTIONS,
+    has_grace: bool = False,
+    window: str | None = None,
+    between: Do | None = None,
+    elsewhere: bool = False,
 ) -> Do:
-    """A collection of uncommitted data, to its deletes. `in_pages`: it reads one cell at a time. `commits`: the process
-    commits between its last look and its first delete."""
+    """Plan and apply; `between` the two this process does something else. Committed data goes ten days after everything
+    was made. `elsewhere`: in another process than what else this actor does.
+    """
 
     async def act(repo: Versions) -> None:
-        options = CELL_BY_CELL if in_pages else OPTIONS
+        collecting = Collecting(_elsewhere(repo) if elsewhere else repo, options, has_grace=has_grace)
+        plan = await collecting.plan(kind, mode)
+        if between is not None:
+            with suppress(Conflict):
+                await between.act(repo)
+        await collecting.apply(plan.run_id, window=window)
 
-        async def commit() -> None:
-            with suppress(NoChanges, CommitOvertaken):
-                await repo.commits.commit(MAIN, message=name, committer="sim")
-
-        collector = SimCollector(repo, options)
-        await collector.collect_uncommitted(fences=fences, has_grace=has_grace, meanwhile=commit if commits else None)
-
-    return Do(Operation(name, "run"), act)
+    return _run(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
 
 
-def committed_run(name: str, *, has_grace: bool = False) -> Do:
-    """A collection of committed data whose rules let everything go that nothing names."""
+def uncommitted_run(name: str, **how: Any) -> Do:
+    return collect(name, RunKind.UNCOMMITTED, **how)
+
+
+def committed_run(name: str, **how: Any) -> Do:
+    return collect(name, RunKind.COMMITTED, **how)
+
+
+def metadata_run(name: str) -> Do:
+    return collect(name, RunKind.METADATA)
+
+
+def plan_only(name: str, kind: RunKind) -> Do:
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).plan(kind)
+
+    return _run(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
+
+
+def apply_planned(name: str, *, window: str | None = None) -> Do:
+    """Carry out every plan there is: another apply of each may be under way, or have died anywhere."""
 
     async def act(repo: Versions) -> None:
-        await SimCollector(repo).collect_committed(has_grace=has_grace)
+        await Collecting(repo).apply_all(window=window)
 
-    return Do(Operation(name, "run"), act)
+    return _run(name, act, days=10)
 
 
-def run_by_rules(name: str) -> Do:
-    """The same by the rules in force, ten days after everything was made."""
+def resume(name: str) -> Do:
+    """Take every run that marks for dead, and go on with every run whose deletes began."""
 
     async def act(repo: Versions) -> None:
+        await Collecting(repo).resume()
+
+    return _run(name, act, days=10)
+
+
+def purge(name: str) -> Do:
+    """Apply every run whose window is over, which all are by then."""
+
+    async def act(repo: Versions) -> None:
+        await Collecting(repo).purge()
+
+    return _run(name, act, days=30)
+
+
+def _run(name: str, act: Callable[[Versions], Awaitable[None]], *, days: int) -> Do:
+    async def later(repo: Versions) -> None:
         clock = repo.ports.clock
-        clock.ms += 10 * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
         try:
-            await SimCollector(repo).collect_committed(by_rules=True)
+            await act(repo)
         finally:
-            clock.ms -= 10 * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
+            clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
+
+    return Do(Operation(name, "run"), later)
+
+
+def _elsewhere(repo: Versions) -> Versions:
+    return Versions(
+        uid=repo.uid,
+        store=repo.store,
+        objectstore=repo.objectstore,
+        trees=repo.trees,
+        ports=repo.ports,
+        options=Options(owner="elsewhere"),
+    )
+
+
+def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwrite: bool = False) -> Do:
+    """Put back what the latest deferred run holds of this path (its own if none is given). It is a write of the bytes,
+    unless something was there or they were deleted.
+    """
+
+    async def act(repo: Versions) -> None:
+        service = CollectionService(repo, OPTIONS, continuation_key=b"sim")
+        body = Restore(path=path or key, overwrite=overwrite)
+        page = await service.restore(body)
+        while page.continuation_token is not None and not page.restored:
+            page = await service.restore(replace(body, continuation_token=page.continuation_token))
+        if not page.restored + page.present:
+            raise PathExists("another object is there, or it was deleted")
+
+    return Do(Operation(name, "write", MAIN, key.encode(), shown(content)), act)
+
+
+def shown(content: bytes) -> str:
+    """What a restore of these bytes shows as its value."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def behind(name: str) -> Do:
+    """This process's clock turns out to be an hour behind all others."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
+
+    return Do(Operation(name, "close"), act)
+
+
+def hand_out(name: str) -> Do:
+    """An address is handed out; its client puts nothing there yet."""
+
+    async def act(repo: Versions) -> None:
+        await repo.uploads.issue("main")
+
+    return Do(Operation(name, "issue", "main"), act)
+
+
+def fill(name: str) -> Do:
+    """The client puts bytes at the first address that is open. It knows it; here it looks it up."""
+
+    async def act(repo: Versions) -> None:
+        page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
+        if page.keys and page.keys[0].startswith(keys.UPLOAD):
+            await repo.objectstore.put(page.keys[0][len(keys.UPLOAD) :].decode(), name.encode())
+
+    return Do(Operation(name, "issue", "main"), act)
+
+
+def strand(name: str, *, branch: str = MAIN) -> Do:
+    """Write the files of the tree that a commit of the branch would make now, and nothing else."""
+
+    async def act(repo: Versions) -> None:
+        record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
+        changes = await repo.commits._changes(record.tokens())  # noqa: SLF001  # likewise
+        head = await repo.context.commits.metarange(record.commit_id)
+        await repo.trees.apply(head, changes, retired_by=repo.retired.retired_by)
 
     return Do(Operation(name, "run"), act)
+
+
+def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+    """The same for a merge."""
+
+    async def act(repo: Versions) -> None:
+        head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
+        base = (await repo.history.merge_base(source, branch)).id
+        await repo.merges._three_way(base, other, head, "none")  # noqa: SLF001  # as above
+
+    return Do(Operation(name, "run"), act)
+
+
+# The rest
 
 
 def set_rules(name: str, period: str) -> Do:

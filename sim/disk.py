@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from .effects import Effect, Mark
+from .effects import Effect, Mark, Riders
 
 
 class Disk:
@@ -43,6 +43,10 @@ class Disk:
         return cells, frozenset(self.objectstore.items()), frozenset(self.counts.items())
 
     def apply(self, what: Effect) -> Any:
+        if type(what[-1]) is Riders:
+            for rider in what[-1]:
+                self.apply(rider)
+            what = what[:-1]
         return _OPERATIONS[what[0]](self, *what[1:])
 
     def value(self, partition: bytes, key: bytes) -> bytes | None:

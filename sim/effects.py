@@ -35,6 +35,15 @@ class Fate(Enum):
     ECHO = "done, and done again later"
 
 
+class Riders(tuple[Effect, ...]):
+    """Writes of an actor's own files, done in the same step as the effect whose last item this is (`ports.Private`)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Riders({hash(self)})"
+
+
 class Mark(Enum):
     """Raw outcomes that are not values. SimPorts turn them into the errors of their contracts."""
 
@@ -83,7 +92,7 @@ def format_trace(trace: list[Step]) -> str:
 
 
 def format_effect(what: Effect) -> str:
-    return " ".join((str(what[0]), *(_shown(argument) for argument in what[1:])))
+    return " ".join((str(what[0]), *(_shown(argument) for argument in what[1:] if not isinstance(argument, Riders))))
 
 
 def _shown(argument: object) -> str:

@@ -16,16 +16,19 @@ by looking these up for all rows at once (`tables.py`); real code runs only for 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from .actors import Scene, Violation
 from .alone import Alone
 from .effects import CRASH, Fate, Step, format_trace
+from .footprints import Footprints, LearntMore
 from .levels import (
     CRASHES,
     DISK,
@@ -44,7 +47,7 @@ from .levels import (
     merged,
 )
 from .machine import Machine
-from .scheduling import Endings
+from .scheduling import NO_FAULTS, Endings, Faults, Seeded, Simulation, run_seed
 from .tables import Numbers
 
 _ROWS_AT_ONCE: Final = 1 << 20
@@ -57,15 +60,21 @@ class Budget:
     done at any later moment, or a delete of objects that is done and at any later moment done again.
 
     With `alone_max`, each actor must end within so many steps of its own from every state, if all others stop there for
-    ever (`alone.py`)."""
+    ever (`alone.py`).
+
+    With `seeds` the scene is too large to walk: so many schedules of it are drawn, one in two with faults of any kind.
+    """
 
     crashes: int = 0
     losses: int = 0
     late: int = 0
     alone_max: int = 0
+    seeds: int = 0
 
     @property
     def name(self) -> str:
+        if self.seeds:
+            return f"{self.seeds} seeds"
         faults = (("crash", self.crashes), ("lost", self.losses), ("late", self.late))
         return ", ".join(f"{count} {kind}" for kind, count in faults if count) or "no fault"
 
@@ -87,6 +96,8 @@ class Explored:
     faults: int = 0
     alone: int = 0
     violation: str | None = None
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How many transitions are a fault of each kind."""
 
 
 def explore(
@@ -104,7 +115,20 @@ def explore(
     # An event loop that happens to run here is nothing to the generators of actors.
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
-    explorer = Explorer(scene, budget, merges=merges)
+    if budget.seeds:
+        return _sampled(scene, budget.seeds)
+    footprints = learnt(scene) if scene.shortens else Footprints(len(scene.actors))
+    try:
+        while True:
+            try:
+                return _explore(Explorer(scene, budget, merges=merges, footprints=footprints), states_max)
+            except LearntMore:
+                continue
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+
+
+def _explore(explorer: Explorer, states_max: int | None) -> Explored:
     try:
         explored = explorer.walk(states_max)
         if explored.violation is not None:
@@ -114,7 +138,39 @@ def explore(
         return explored
     finally:
         explorer.close()
-        sys.set_asyncgen_hooks(*hooks)
+
+
+def _sampled(scene: Scene, seeds: int) -> Explored:
+    found = Explored(scene.name)
+    for seed in range(seeds):
+        found.schedules += 1
+        try:
+            run = run_seed(scene, seed, faults=_FAULTS if seed % 2 else NO_FAULTS)
+        except Violation as violation:
+            found.violation = str(violation)
+            break
+        found.transitions += run.steps
+        found.faults += run.faults
+        found.kinds += run.kinds
+        found.endings += 1
+    return found
+
+
+_FAULTS: Final = Faults(refuse=0.002, lose_answer=0.005, lose_request=0.003, crash=0.005, late=0.004, echo=0.2)
+
+
+def learnt(scene: Scene) -> Footprints:
+    """What actors touch in a few seeds."""
+    footprints = Footprints(len(scene.actors))
+    places = {actor.name: index for index, actor in enumerate(scene.actors)}
+    for seed in range(_SEEDS_LEARNT):
+        for actor, _, effect, _ in Simulation(scene, Seeded(seed)).run_unchecked():
+            if actor:
+                footprints.note(places[actor], effect)
+    return footprints
+
+
+_SEEDS_LEARNT: Final = 6
 
 
 class TooManyStates(RuntimeError):
@@ -122,10 +178,12 @@ class TooManyStates(RuntimeError):
 
 
 class Explorer:
-    def __init__(self, scene: Scene, budget: Budget, *, seed: int = 0, merges: bool = True) -> None:
+    def __init__(
+        self, scene: Scene, budget: Budget, *, footprints: Footprints, seed: int = 0, merges: bool = True
+    ) -> None:
         self.scene = scene
         self.budget = budget
-        self.machine = Machine(scene, seed=seed, merges=merges)
+        self.machine = Machine(scene, seed=seed, merges=merges, footprints=footprints)
         self._may_fail = [self._is_first_of_its_kind(actor.name) for actor in scene.actors]
         start = [self.machine.first_disk, self.machine.first_order, budget.crashes, budget.losses, budget.late, 0]
         self._initial = np.array([start + [0] * len(scene.actors)], np.int32)
@@ -177,6 +235,9 @@ class Explorer:
             for source in steps.sources:
                 over[source] = False
             result.faults += steps.faults
+            for label, after in zip(steps.labels, steps.rows, strict=True):
+                if label.fate is not Fate.DONE:
+                    result.kinds[label.fate.value] += len(after)
             result.transitions += steps.count
             result.endings += int(over.sum())
             ended += float(ways[over].sum())
@@ -196,12 +257,22 @@ class Explorer:
 
     def _steps(self, rows: Rows) -> Steps:
         steps = Steps(rows)
+        quiet = self._quiet(rows)
         for index in range(len(self.scene.actors)):
-            self._steps_of(index, steps)
+            self._steps_of(index, steps, (quiet == NOBODY) | (quiet == index))
         self._land(steps)
         return steps
 
-    def _steps_of(self, index: int, steps: Steps) -> None:
+    def _quiet(self, rows: Rows) -> Numbers:
+        """In each state the actor whose step no other one can notice, if there is one."""
+        found = np.full(len(rows), NOBODY, np.int64)
+        is_free = rows[:, UNDER_WAY] == 0
+        for index, automaton in enumerate(self.machine.automata):
+            is_quiet = automaton.is_quiet.take(rows[:, NODES + index].astype(np.int64)).astype(bool)
+            found[is_free & is_quiet & (found == NOBODY)] = index
+        return found
+
+    def _steps_of(self, index: int, steps: Steps, where: npt.NDArray[np.bool_]) -> None:
         automaton = self.machine.automata[index]
         nodes = steps.rows_from[:, NODES + index].astype(np.int64)
         stuck = automaton.is_stuck.take(nodes)
@@ -210,9 +281,9 @@ class Explorer:
             raise Found(row, None, Violation(f"{automaton.actor.name} waits for ever"))
         counts = automaton.move_counts.take(nodes)
         for move in range(int(counts.max(initial=0))):
-            sources = np.flatnonzero(counts > move)
+            sources = np.flatnonzero((counts > move) & where)
             self._move(index, move, sources, nodes[sources], steps)
-        can_crash = automaton.can_crash.take(nodes) & (steps.rows_from[:, CRASHES] > 0)
+        can_crash = where & automaton.can_crash.take(nodes) & (steps.rows_from[:, CRASHES] > 0)
         if self._may_fail[index] and can_crash.any():
             sources = np.flatnonzero(can_crash)
             rows = steps.rows_from[sources]

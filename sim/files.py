@@ -7,13 +7,24 @@ nowhere by itself: it is there as long as the metarange is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from lakebed.base import MetarangeId, Row
-from lakebed.ranges import encode_metarange, encode_range, metarange_key, range_key, table_from_rows
+from lakebed.base import MetarangeId, RangeId, Row
+from lakebed.ranges import (
+    decode_metarange,
+    decode_range,
+    encode_metarange,
+    encode_range,
+    metarange_key,
+    range_key,
+    rows_from_table,
+    table_from_rows,
+)
+
+from .disk import Disk
 
 Pairs: TypeAlias = tuple[tuple[bytes, Row], ...]
 
@@ -71,3 +82,27 @@ class Tree(tuple[Any, ...]):
     @property
     def pairs(self) -> Pairs:
         return tuple(self)
+
+
+def pairs_in(disk: Disk, metarange: MetarangeId) -> Pairs:
+    """What a tree holds on this disk, simulated or real; KeyError if a file is missing."""
+    held = disk.objectstore[metarange_key(metarange)][0]
+    if isinstance(held, Tree):
+        return held.pairs
+    ids = ranges_of(disk, metarange)
+    return tuple(pair for id_ in ids for pair in _decoded(id_, disk.objectstore[range_key(id_)][0]))
+
+
+def ranges_of(disk: Disk, metarange: MetarangeId) -> Sequence[RangeId]:
+    """Which files a real tree has besides the one of its own."""
+    return _named_in(metarange, disk.objectstore[metarange_key(metarange)][0])
+
+
+@lru_cache(maxsize=10_000)
+def _named_in(metarange: MetarangeId, data: bytes) -> tuple[RangeId, ...]:
+    return tuple(info.id for info in decode_metarange(metarange, data))
+
+
+@lru_cache(maxsize=10_000)
+def _decoded(id_: RangeId, data: bytes) -> Pairs:
+    return tuple(rows_from_table(decode_range(id_, data)))

@@ -1,157 +1,422 @@
-"""Collections through the shipped flow: `lakebed.gc.flow`, the in-process service and the local engine, on simulated
-stores. Nothing here decides anything: it hands the flow its ports, and says which scenes it races in.
+"""Small worlds of collections: every run is the shipped flow (collecting.py).
 
-A run writes and reads dozens of files of its own. No other actor of a scene reads these, so they are no steps
-(`ports.Private`), unless an actor applies what another one planned. Reading a tree is no step either, for none is ever
-deleted here; nor are listings that only go into reports.
+Runs of each kind beside those who name, write or read what may go; runs that go on from others, that defer, that are
+resumed; and collections of metadata, in which trees are the real ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
-from lakebed.gc import flow
-from lakebed.gc.context import RunContext, list_plans
-from lakebed.gc.engines import LocalEngine
-from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.protocol import GC_PREFIX, INSTALLATION_PREFIX, Mode, Plan, RunKind, Service, UncommittedOptions
-from lakebed.gc.rules import MetadataRule
-from lakebed.gc.service import CollectionService, ServiceOptions
-from lakebed.gc.service.installation import INSTALLATION_KEY
-from lakebed.versions import Versions
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, RunKind
+from lakebed.gc.protocol import EXPIRED, Expire, Mode, manifest_of, run_folder
+from lakebed.gc.rules import Rules
+from lakebed.gc.unknown_files import tree_file
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import metarange_key, range_key
+from lakebed.versions import Commit, RefState, Versions, decode_record, keys
 
-from .actors import Actor, Scene
-from .deeds import DAY_MS, clean_records, close, copy, create_branch, hard_reset, issue, link_issued, revert, set_rules
+from .actors import Actor, Ending, Scene, Violation
+from .checkers import ALWAYS
+from .collecting import FENCING, PRIVATE_BESIDE_TREES, Collecting
+from .deeds import (
+    apply_planned,
+    behind,
+    clean_records,
+    close,
+    committed_run,
+    copy,
+    create_branch,
+    expire,
+    fill,
+    hand_out,
+    hard_reset,
+    link_issued,
+    metadata_run,
+    plan_only,
+    purge,
+    restore,
+    resume,
+    revert,
+    set_rules,
+    strand,
+    strand_merge,
+    uncommitted_run,
+)
+from .exploring import NO_BUDGET, Budget
+from .files import ranges_of
+from .moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from .operations import Operation
-from .ports import REPORTS, TREES, SimDeleter, SimObjectStore
-from .scenes import SIDE, Do, client, commit, delete, reset, scene, upload, write
+from .ports import SimDeleter, SimPorts
+from .reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, client, commit, delete, merge, reset, scene, upload, versions, write
+from .views import PARTITION, View
 
-SHARED: Final = (INSTALLATION_KEY.decode(), INSTALLATION_PREFIX, TREES, REPORTS)
-PRIVATE: Final = (*SHARED, GC_PREFIX)
+Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
+"""Without faults, with a crash, with a loss; with a late write as with a loss (`worlds.py`)."""
 
-OPTIONS: Final = ServiceOptions(scan_page=100, dead_run_age_ms=0)
-FENCING: Final = ServiceOptions(scan_page=100, dead_run_age_ms=0, dead_owner_age_ms=0)
-"""Takes every owner for dead."""
-
-
-class Collecting:
-    """One process that plans and applies."""
-
-    def __init__(self, repo: Versions, options: ServiceOptions = OPTIONS) -> None:
-        store: object = repo.objectstore
-        assert isinstance(store, SimObjectStore)
-        self.context = RunContext(
-            repository="sim",
-            service=Service(CollectionService(repo, options)),
-            engine=LocalEngine(repo.objectstore, repo.ports, open_deleter=lambda: SimDeleter(store.own)),
-            store=repo.objectstore,
-            ports=repo.ports,
-            progress=lambda _: None,
-        )
-
-    async def plan(self, kind: RunKind) -> Plan:
-        return await flow.plan(self.context, kind_to_plan(kind, UncommittedOptions(mode=Mode.CLEAN), MetadataRule()))
-
-    async def apply(self, run_id: str) -> None:
-        await flow.apply(self.context, run_id, grace_s=0)
-
-    async def apply_all(self) -> None:
-        """Every plan there is, the oldest first."""
-        for run_id in await list_plans(self.context.store):
-            await self.apply(run_id)
-
-
-# Deeds
-
-
-def collect(name: str, kind: RunKind, *, fences: bool = False) -> Do:
-    """Plan and apply. Committed data goes ten days after everything was made; with `fences` every owner is dead."""
-
-    async def act(repo: Versions) -> None:
-        collecting = Collecting(repo, FENCING if fences else OPTIONS)
-        await collecting.apply((await collecting.plan(kind)).run_id)
-
-    return Do(Operation(name, "run"), _later(act) if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else act)
-
-
-def plan_only(name: str, kind: RunKind) -> Do:
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).plan(kind)
-
-    return Do(Operation(name, "run"), _later(act))
-
-
-def apply_planned(name: str) -> Do:
-    """Carry out every plan there is: another apply of each may be under way, or have died anywhere."""
-
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).apply_all()
-
-    return Do(Operation(name, "run"), _later(act))
-
-
-def _later(act: Callable[[Versions], Awaitable[None]]) -> Callable[[Versions], Awaitable[None]]:
-    async def later(repo: Versions) -> None:
-        clock = repo.ports.clock
-        clock.ms += 10 * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        try:
-            await act(repo)
-        finally:
-            clock.ms -= 10 * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
-
-    return later
-
-
-# Scenes
-
-LARGE: Final = frozenset({"committer, whole run", "hard resetter, whole committed run"})
-"""Too large for the tests to walk."""
-
-
-def flow_scenes() -> Iterator[Scene]:
-    """Each with the files of runs to themselves, but for the last, whose plan is there before."""
-    yield from (replace(one, private=PRIVATE) for one in (*_of_uncommitted(), *_of_committed()))
-    past = [*_PAST, plan_only("q1", RunKind.COMMITTED)]
-    h = client("h", create_branch("h1", "main~1"))
-    again = client("z", apply_planned("z1"), again=[apply_planned("z2")])
-    yield replace(scene("brancher, apply of a plan that comes back", h, again, before=past), private=SHARED)
-
-
-_PAST: Final = [
-    upload("w1", "a", "1"),
-    commit("p1"),
-    upload("w2", "a", "2"),
-    commit("p2"),
-    set_rules("q0", "1d"),
-]
+_ALL: Final[Quick] = (True, True, True)
+_NO_FAULT: Final[Quick] = (True, False, False)
+RULED: Final = set_rules("q0", "1d")
+PAST: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED)
 """A commit whose object is replaced by the next, and rules by which it goes ten days later."""
 
 
-def _of_uncommitted() -> Iterator[Scene]:
-    a1 = upload("w1", "a", "1")
-    r, fencing = (client("r", collect("r1", RunKind.UNCOMMITTED, fences=fences)) for fences in (False, True))
-    u = client("u", upload("w2", "a", "2"))
-    yield scene("uploader that closes, whole run", client("w", upload("w2", "a", "2"), close("x2")), r, staged=[a1])
-    yield scene("uploader, whole run that fences", u, fencing, staged=[write("w1", "a", "1")])
-    yield scene("resetter, whole run", client("s", reset("s1")), r, staged=[a1])
-    yield scene("committer, whole run", client("c", commit("c1")), r, staged=[a1])
+# Runs that go on from others
+
+
+def an_optimised_run_finds_all(ending: Ending) -> None:
+    """Invariant 6, as far as an optimised run goes: what is left is reachable, or some commit record names it."""
+    disk = ending.disk
+    named = reachable(disk)
+    for key, value in disk.cells.get(PARTITION, {}).items():
+        if key.startswith(keys.COMMIT):
+            named |= addresses_of(disk, decode_record(Commit, value).metarange_id)
+    left = {key for key in disk.objectstore if key.startswith("data/")}
+    if garbage := left - named:
+        raise Violation(f"an optimised run leaves garbage: {sorted(garbage)}")
+
+
+async def _tidy_by_optimised(ports: SimPorts) -> None:
+    """Everything is old by now: what marks is abandoned, owners that did not end are dead; then one optimised run."""
+    ports.clock.ms += 3 * FAR_FUTURE_MS
+    repo = versions(ports)
+    collecting = Collecting(repo, FENCING)
+    await collecting.service.abandon_dead_runs()
+    await collecting.resume()
+    await collecting.runs.closed_slices()
+    ports.clock.ms += FAR_FUTURE_MS
+    await repo.cleanup.clean()
+    await repo.cleanup.clean()
+    await collecting.run(RunKind.UNCOMMITTED, _GOES_ON)
+
+
+_GOES_ON: Final = Mode.AUTOMATIC
+
+
+def optimised(name: str, *, elsewhere: bool = False) -> Do:
+    """A run that goes on from what the last one saved, if there is one."""
+    return uncommitted_run(name, mode=_GOES_ON, elsewhere=elsewhere)
+
+
+def _optimised(name: str, *actors: Actor, before: Sequence[Do], is_first: bool = False) -> Scene:
+    """`before` ends with the run that the others go on from, unless theirs is the first."""
+    past = before if is_first else [*before, close("x0"), optimised("p0")]
+    plain = scene(name, *actors, before=past)
+    return replace(plain, tidy=_tidy_by_optimised, tidy_checks=(an_optimised_run_finds_all,))
+
+
+def optimised_scenes() -> Iterator[tuple[Scene, Quick]]:
+    """With each, which budgets are quick (worlds.py)."""
+    r, c = client("r", optimised("r1")), client("c", commit("c1"))
+    kept = [upload("w0", "a", "0")]
+    yield _optimised("committer, optimised run", c, r, before=kept), _ALL
+    late_c = client("c", behind("b1"), commit("c1"))
+    yield _optimised("committer behind the clock, optimised run", late_c, r, before=kept), _NO_FAULT
+    w = client("w", upload("w2", "a", "2"), close("x2"))
+    yield _optimised("uploader that closes, optimised run", w, r, before=kept), _ALL
+    late_w = client("w", behind("b1"), upload("w2", "b", "2"), delete("d2", "b"), close("x2"))
+    yield _optimised("uploader behind the clock, optimised run", late_w, r, before=kept), _NO_FAULT
+    deleter = client("d", delete("d2", "a"))
+    yield _optimised("deleter, committer, optimised run", deleter, c, r, before=kept), (True, False, None)
+    twice = client("r", optimised("r1"), optimised("r2"))
+    yield _optimised("deleter, two optimised runs", deleter, twice, before=kept), (True, True, False)
+    # An address that was handed out, in a slice that was listed before bytes came.
+    out = [hand_out("i0")]
+    late = client("l", fill("f1"), link_issued("w2", "a", "2"), delete("d2", "a"))
+    yield _optimised("late linker that deletes, optimised run", late, r, before=out), _NO_FAULT
+    expirer = client("l", fill("f1"), expire("e1"), clean_records("k1"))
+    yield _optimised("late client that expires, optimised run", expirer, r, before=out), (True, True, False)
+    first = _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
+    yield first, _NO_FAULT
+    # Committed before the base, in a slice that closes after it: only what was saved knows.
+    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", elsewhere=True)]
+    yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old), _NO_FAULT
+    # A rename between two readings.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
-    copier = client("w", copy("w2", "z", "a", "2", ref=SIDE), delete("d2", "z", branch=SIDE))
-    yield scene("copier that deletes, whole run", copier, r, before=source)
-    link, k = client("l", link_issued("w3", "a", "3")), client("k", clean_records("k1"))
-    yield scene("linker, record cleaner, whole run", link, k, r, before=[issue("i0")])
+    mover = client("w", copy("w2", "z", "a", "2", ref=SIDE), delete("d2", "z", branch=SIDE))
+    yield _optimised("copier that deletes, optimised run", mover, r, before=source), _NO_FAULT
 
 
-def _of_committed() -> Iterator[Scene]:
-    r = client("r", collect("r1", RunKind.COMMITTED))
-    actors: dict[str, Actor] = {
-        "brancher": client("h", create_branch("h1", "main~1")),
-        "reverter": client("h", revert("h1", "main")),
-        "copier from a commit": client("h", copy("w3", "a", "b", "3", ref="main~1")),
-        "hard resetter": client("h", hard_reset("h1", "main~1")),
-        "setter of rules": client("s", set_rules("q1", "20d")),
-    }
-    for name, actor in actors.items():
-        yield scene(f"{name}, whole committed run", actor, r, before=_PAST)
+# Windows
+
+
+def nothing_names_what_waits(ending: Ending) -> None:
+    """What a deferred run holds may be deleted once its window is over, so no entry names it."""
+    if named := reachable(ending.disk) & deferred(ending.disk, ended=True):
+        raise Violation(f"an entry names what a run deletes: {sorted(named)}")
+
+
+def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
+    """Where no purge runs, bytes that were uploaded are there, whoever died when."""
+
+    def check(ending: Ending) -> None:
+        there = {content for content, _, _ in ending.disk.objectstore.values() if isinstance(content, bytes)}
+        if lost := [value for value in uploaded if value.encode() not in there]:
+            raise Violation(f"deleted within the window: {lost}")
+
+    return check
+
+
+def deferring(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
+    return replace(made, checks=(*made.checks, nothing_names_what_waits, *checks))
+
+
+DEFERRED: Final = (
+    upload("v1", "a", "1"),
+    commit("p1"),
+    delete("v2", "a"),
+    commit("p2"),
+    RULED,
+    committed_run("q1", window="7d"),
+)
+"""Until its window is over, a run holds an object that was at `a`."""
+
+
+def restoring_scenes() -> Iterator[tuple[Scene, Quick]]:
+    b0, bytes_ = upload("u0", "b", "0"), b"1"
+    x = client("x", restore("x1", content=bytes_))
+    back = client("x", restore("x1", content=bytes_), again=[restore("x2", content=bytes_)])
+    c, p, r = client("c", commit("c1")), client("p", purge("p9")), client("r", uncommitted_run("r1"))
+
+    def beside(name: str, *actors: Actor) -> Scene:
+        return deferring(scene(name, *actors, before=DEFERRED, staged=[b0]))
+
+    yield beside("restorer, purger", back, p), _ALL
+    yield beside("restorer, committer", x, c), _ALL
+    over = client("x", restore("x1", content=bytes_, overwrite=True))
+    yield beside("restorer that overwrites, committer", over, c), _ALL
+    yield beside("restorer, resetter", x, client("s", reset("s1"))), _ALL
+    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "w"))), _ALL
+    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "w")), c), _NO_FAULT
+    yield beside("two restorers", x, client("y", restore("y1", content=bytes_))), _ALL
+    yield beside("restorer, purger, run", x, p, r), (False, False, False)
+    # Of what a run defers just now, and may be deferring twice.
+    t, z = client("r", committed_run("r1", window="7d")), client("z", resume("z1"))
+    made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
+    first = client("r", apply_planned("r1", window="7d"))
+    twice = scene("run that defers, another apply of it", first, z, before=made, others_look=True)
+    yield deferring(twice, bytes_are_there("1", "2")), _NO_FAULT
+    u = client("u", uncommitted_run("u1"))
+    other = scene("run that defers, run of uncommitted data", t, u, before=PAST, others_look=True)
+    yield deferring(other, bytes_are_there("1", "2")), _NO_FAULT
+    found = client("x", restore("x1", key="a", content=b"1", overwrite=True))
+    made_scene = scene("restorer, run that defers", found, first, before=made, others_look=True)
+    yield deferring(made_scene, bytes_are_there("1")), _NO_FAULT
+
+
+# Metadata
+
+
+def metadata_scene(name: str, *actors: Actor, before: Sequence[Do], sweeps: bool = False) -> Scene:
+    """A branch `main`, and one `side` made from it where the deeds before ask for it.
+
+    `sweeps`: commits are swept, and their trees may go. Then what looks into every commit of a history is not checked.
+    """
+
+    async def prepare(ports: SimPorts) -> None:
+        repo = versions(ports, real_trees=True)
+        await repo.commits.initialise(MAIN)
+        for do in before:
+            if do.operation.branch == SIDE and len(await repo.context.branches.every()) == 1:
+                await repo.refs.create_branch(SIDE, MAIN)
+            await ports.act(do.operation, do.awaited(repo))
+        await repo.slices.end()
+
+    return Scene(
+        name=name,
+        actors=actors,
+        prepare=prepare,
+        tidy=_tidy_metadata,
+        checks=(*(() if sweeps else ALWAYS), trees_are_whole, runs_read_on, nothing_reachable_is_deleted),
+        tidy_checks=(trees_are_whole, unnamed_files_go),
+        step_checks=() if sweeps else (branch_moves_are_legal, tokens_leave_with_a_claim),
+        private=PRIVATE_BESIDE_TREES,
+        others_look=True,
+        shortens=True,
+    )
+
+
+async def _tidy_metadata(ports: SimPorts) -> None:
+    """All is old, and nobody is left. One run of each kind, of metadata last; none may stumble over what is there."""
+    ports.clock.ms += 3 * FAR_FUTURE_MS
+    repo = versions(ports, real_trees=True)
+    collecting = Collecting(repo, FENCING)
+    await collecting.service.abandon_dead_runs()
+    await collecting.resume()
+    await repo.cleanup.clean()
+    await collecting.rules.write(Rules(default="1d"))
+    await collecting.run(RunKind.COMMITTED)
+    await collecting.run(RunKind.METADATA)
+    # What a commit names that nobody published stays until it expires, so the last look is after that.
+    await collecting.run(RunKind.METADATA)
+
+
+def _files(ending: Ending, commits: Sequence[CommitId]) -> set[str]:
+    """Keys of every file of these commits' trees.
+
+    Raises:
+        Violation: a tree is missing.
+    """
+    view = View(ending.disk)
+    found: set[str] = set()
+    for commit_id in commits:
+        tree = view.commit(commit_id).metarange_id
+        if tree != EMPTY_METARANGE:
+            if metarange_key(tree) not in ending.disk.objectstore:
+                raise Violation(f"commit {commit_id[:12]} names tree {tree[:12]}, which is gone")
+            found |= {metarange_key(tree), *map(range_key, ranges_of(ending.disk, tree))}
+    return found
+
+
+def _needed(ending: Ending) -> list[CommitId]:
+    """Heads, whatever was swept; and all in their history that was not."""
+    view = View(ending.disk)
+    heads = [one.commit_id for one in view.branches().values() if one.state is RefState.ACTIVE]
+    found: dict[CommitId, bool] = {}
+    waiting = list(heads)
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id not in found:
+            is_swept = ending.disk.value(PARTITION, keys.SWEPT + commit_id.encode()) is not None
+            found[commit_id] = commit_id in heads or not is_swept
+            waiting += view.commit(commit_id).parents
+    return [commit_id for commit_id, is_needed in found.items() if is_needed]
+
+
+def trees_are_whole(ending: Ending) -> None:
+    """Nothing that a commit needs is deleted: its tree, and every range of that."""
+    missing = _files(ending, _needed(ending)) - ending.disk.objectstore.keys()
+    if missing:
+        raise Violation(f"deleted although a commit names them: {sorted(missing)}")
+
+
+def runs_read_on(ending: Ending) -> None:
+    """No run stops because another one of metadata took what it was about to read."""
+    for run in ending.of("run"):
+        if run.ended is not None and run.ended.error is not None and issubclass(run.ended.error, Corrupt):
+            raise Violation(f"{run.operation.name} met a file that is missing")
+
+
+def unnamed_files_go(ending: Ending) -> None:
+    """After full runs only files that a commit needs are left, and the trees that these are compared with."""
+    view, needed = View(ending.disk), _needed(ending)
+    # A cherry-pick compares a commit with its parent, whose data may be gone (gc/rules/bases.py).
+    compared = {parent for commit_id in needed for parent in view.commit(commit_id).parents}
+    left = {key for key in ending.disk.objectstore if tree_file(key) is not None}
+    allowed = _files(ending, needed)
+    for commit_id in sorted(compared):
+        with suppress(Violation):  # it was not needed for a while, and went
+            allowed |= _files(ending, [commit_id])
+    if garbage := left - allowed:
+        raise Violation(f"files of no tree stay: {sorted(garbage)}")
+
+
+def metadata_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
+    """Each with its budget, and whether the tests walk it: they draw seeds, and the command walks."""
+    drawn: set[str] = set()
+    for one, budget in _metadata_scenes():
+        if one.name not in drawn:
+            drawn.add(one.name)
+            yield one, Budget(seeds=12), True
+        yield one, budget, False
+
+
+def _metadata_scenes() -> Iterator[tuple[Scene, Budget]]:
+    crash, loss, late = Budget(crashes=1), Budget(losses=1), Budget(late=1)
+    a1 = write("w1", "a", "1")
+    stranded = [a1, strand("s1")]
+    c, m = _real("c", commit("c1")), _real("m", metadata_run("m1"))
+    one = metadata_scene("committer, metadata run", c, m, before=stranded)
+    yield one, NO_BUDGET
+    yield one, crash
+    yield one, loss
+    yield one, late
+    again = _real("m", metadata_run("m1"), again=[metadata_run("m2")])
+    yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded), crash
+    # A tree that nobody names of ranges that the head names.
+    back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
+    yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back]), NO_BUDGET
+    z, planned = _real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]
+    first = _real("m", apply_planned("m1"))
+    yield metadata_scene("committer, metadata run, another apply of it", c, first, z, before=planned), NO_BUDGET
+    u = _real("u", plan_only("u1", RunKind.UNCOMMITTED))
+    yield metadata_scene("committer, metadata run, reader of trees", c, m, u, before=stranded), NO_BUDGET
+    x, uploaded = _real("x", uncommitted_run("x1")), [upload("w1", "a", "1"), strand("s1")]
+    yield metadata_scene("committer, metadata run, uncommitted run", c, m, x, before=uploaded), NO_BUDGET
+    d = _real("d", commit("d1"))
+    two = [a1, strand("s1"), write("w2", "b", "2"), strand("s2")]
+    yield metadata_scene("two committers, metadata run", c, d, m, before=two), NO_BUDGET
+    beside = [
+        write("w0", "z", "t0", branch=SIDE),
+        commit("c0", branch=SIDE),
+        a1,
+        commit("p1"),
+        strand_merge("s1", SIDE),
+    ]
+    g = _real("g", merge("g1", SIDE))
+    merging = metadata_scene("merger, metadata run", g, m, before=beside)
+    yield merging, NO_BUDGET
+    yield merging, crash
+    # A plan of committed data that was never applied, whose folder the run of metadata wants: all of it, then the part
+    # that is small enough to walk.
+    p = _real("p", apply_planned("p1"))
+    unapplied = [upload("w1", "a", "1"), commit("p0"), delete("d0", "a"), commit("p2"), RULED]
+    held = [*unapplied, plan_only("q1", RunKind.COMMITTED)]
+    yield metadata_scene("applier, whole metadata run that takes its plan", p, m, before=held, sweeps=True), NO_BUDGET
+    begins, takes = _real("p", _begin_plan("p1")), _real("t", _take_plan("t1"))
+    taken = metadata_scene("applier, metadata run that takes its plan", begins, takes, before=[_write_plan("w0")])
+    for budget in (NO_BUDGET, crash, loss):
+        yield taken, budget
+    # The first of two commits is swept, and its tree goes, or it is named again before.
+    t = _real("t", committed_run("r1"), metadata_run("m1"))
+    h = _real("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
+    yield metadata_scene("resetter that commits, both runs", h, t, before=PAST, sweeps=True), NO_BUDGET
+    v = _real("v", revert("v1", "main"))
+    yield metadata_scene("reverter, both runs", v, t, before=PAST, sweeps=True), NO_BUDGET
+
+
+_PLAN: Final = RunId("p")
+_FOLDER: Final = f"{run_folder(RunKind.COMMITTED, _PLAN)}plan.json"
+
+
+def _write_plan(name: str) -> Do:
+    """The folder of a committed run that was never published."""
+
+    async def act(repo: Versions) -> None:
+        await repo.objectstore.put(_FOLDER, b"plan")
+
+    return Do(Operation(name, "run"), act)
+
+
+def _begin_plan(name: str) -> Do:
+    """Publish it, and go by what is in its folder."""
+
+    async def act(repo: Versions) -> None:
+        begins = Collecting(repo).service._expiring._begin_attempt  # noqa: SLF001  # a part of it, for fewer states
+        body = Expire(commits=manifest_of(EXPIRED, "p/", ()), rules_version=0)
+        await begins(_PLAN, repo.ports.ids.fresh(), body, [])
+        try:
+            await repo.objectstore.stat(_FOLDER)
+        except ObjectMissing:
+            raise Violation("the folder of a run was deleted while an apply works on it") from None
+
+    return Do(Operation(name, "run"), act)
+
+
+def _take_plan(name: str) -> Do:
+    """The part of a collection of metadata that wants this folder."""
+
+    async def act(repo: Versions) -> None:
+        publish = Collecting(repo).service._metadata.publish  # noqa: SLF001  # as above
+        if not await publish(RunId("m"), files=[], runs=[_PLAN]):
+            await SimDeleter().delete([_FOLDER])
+
+    return Do(Operation(name, "run"), act)
+
+
+def _real(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
+    return client(name, *deeds, again=again, real_trees=True)

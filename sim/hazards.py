@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
+from lakebed.base import RunKind
+
 from .actors import Scene
+from .collecting import FENCING
 from .deeds import (
     abandon,
+    apply_planned,
     bump,
     cherry_pick,
     clean_records,
@@ -27,12 +31,12 @@ from .deeds import (
     hard_reset,
     issue,
     link_issued,
+    plan_only,
     read_listed,
     resume,
-    run,
+    uncommitted_run,
 )
-from .metadata import run_beside
-from .restoring import apply_deferring, bytes_are_there, deferring, purge, put_deferred, restore, run_deferring
+from .flows import RULED
 from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
 
 Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
@@ -49,7 +53,6 @@ def hazard_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield from _writing()
     yield from _naming()
     yield from _resuming()
-    yield from _restoring()
 
 
 def _writing() -> Iterator[tuple[Scene, Quick]]:
@@ -68,14 +71,19 @@ def _writing() -> Iterator[tuple[Scene, Quick]]:
     # The slice of an upload on another branch, which fencing must freeze too.
     beside = [create_branch("b0")]
     u = client("u", upload("w3", "a", "3", branch=SIDE))
-    yield scene("uploader beside, run that fences", u, client("r", run("r1", fences=True)), before=beside), _ALL
+    yield (
+        scene(
+            "uploader beside, run that fences", u, client("r", uncommitted_run("r1", options=FENCING)), before=beside
+        ),
+        _ALL,
+    )
     link, g = client("l", link_issued("w3", "a", "3")), client("g", fence("g1"))
-    k = client("r", clean_records("k1"), run("r1"))
+    k = client("r", clean_records("k1"), uncommitted_run("r1"))
     yield scene("linker, fencer, run after cleaning", link, g, k, before=[issue("i0")]), _NO_FAULT
 
 
 def _naming() -> Iterator[tuple[Scene, Quick]]:
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t = client("r", committed_run("r1"))
     h = client("h", create_branch("h1", "main~1"))
     yield scene("tagger, committed run", client("g", create_tag("g1", "main~1")), t, before=past), _ALL
@@ -102,49 +110,27 @@ def _naming() -> Iterator[tuple[Scene, Quick]]:
     # The commit that holds an upload's first cell expires before the upload sets its second.
     u = client("u", upload("w3", "a", "3"), close("x3"))
     expiring = client("r", commit("c1"), write("w4", "a", "4"), commit("c2"), committed_run("r1"))
-    yield scene("uploader, committed run of its commit", u, expiring, staged=[write("w0", "b", "0")]), _NO_LOSS
+    yield (
+        scene("uploader, committed run of its commit", u, expiring, before=[RULED], staged=[write("w0", "b", "0")]),
+        _NO_LOSS,
+    )
 
 
 def _resuming() -> Iterator[tuple[Scene, Quick]]:
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t, h = client("r", committed_run("r1")), client("h", create_branch("h1", "main~1"))
     again = client("r", committed_run("r1"), again=[resume("z1")])
     yield scene("brancher, committed run that is resumed", h, again, before=past), _ALL
     z = client("z", resume("z1"))
     yield scene("brancher, committed run, another apply of it", h, t, z, before=past), _NO_LOSS
+    # The plan was made before, and who applies it comes back.
+    back = client("z", apply_planned("z1"), again=[apply_planned("z2")])
+    made = [*past, plan_only("q1", RunKind.COMMITTED)]
+    yield scene("brancher, apply of a plan that comes back", h, back, before=made), _NO_FAULT
     u = client("u", upload("w3", "a", "3"))
     yield scene("uploader, committed run, another apply of it", u, t, z, before=past), _NO_FAULT
     two = client("s", committed_run("s1"))
     yield scene("brancher, two committed runs", h, t, two, before=past, alike=[("r", "s")]), _NONE
     # A process that comes back opens a slice of its own.
     back = client("u", upload("w3", "a", "3"), again=[upload("w4", "b", "4")])
-    yield scene("uploader that comes back, resetter, run", back, client("r", reset("s1"), run("r1"))), _ALL
-
-
-def _restoring() -> Iterator[tuple[Scene, Quick]]:
-    held, b0 = [put_deferred("q0")], upload("u0", "b", "0")
-    x = client("x", restore("x1"))
-    back = client("x", restore("x1"), again=[restore("x2")])
-    c, p, r = client("c", commit("c1")), client("p", purge("p1")), client("r", run("r1"))
-
-    def beside(name: str, *actors: object) -> Scene:
-        return deferring(scene(name, *actors, before=held, staged=[b0]))  # type: ignore[arg-type]  # they are actors
-
-    yield beside("restorer, purger", back, p), _ALL
-    yield beside("restorer, committer", x, c), _ALL
-    yield beside("restorer that overwrites, committer", client("x", restore("x1", overwrite=True)), c), _ALL
-    yield beside("restorer, resetter", x, client("s", reset("s1"))), _ALL
-    yield beside("restorer, uploader", x, client("w", upload("w1", "a", "1"))), _ALL
-    yield beside("restorer, writer, committer", x, client("w", write("w1", "a", "1")), c), _NO_FAULT
-    yield beside("two restorers", x, client("y", restore("y1"))), _ALL
-    yield beside("restorer, purger, run", x, p, r), _NO_FAULT
-    # Of what a run defers just now, and may be deferring twice.
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2")]
-    t, z = client("r", run_deferring("r1")), client("z", apply_deferring("z1"))
-    twice = scene("run that defers, another apply of it", t, z, before=past)
-    yield deferring(twice, bytes_are_there("1", "2")), _ALL
-    other = scene("run that defers, run of uncommitted data", t, client("u", run_beside("u1")), before=past)
-    yield deferring(other, bytes_are_there("1", "2")), _ALL
-    found = client("x", restore("x1", key="b", content=b"1"))
-    yield deferring(scene("restorer, run that defers", found, t, before=past), bytes_are_there("1")), _ALL
-    yield deferring(scene("restorer, run that defers, purger", found, t, p, before=past)), _NO_FAULT
+    yield scene("uploader that comes back, resetter, run", back, client("r", reset("s1"), uncommitted_run("r1"))), _ALL

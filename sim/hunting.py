@@ -9,17 +9,16 @@ from typing import Final
 
 from .actors import Violation
 from .apart import apart, failing_test
-from .exploring import TooManyStates, explore
+from .exploring import Budget, TooManyStates, explore
 from .planting import Mutant, read_mutants
 from .scheduling import run_seed
-from .stand_ins import STAND_IN_MUTANTS
-from .surgery import Surgery
 from .swarms import SWARM_FAULTS, swarm
 from .worlds import World, small_worlds
 
-MUTANTS: Final[tuple[Mutant | Surgery, ...]] = (*read_mutants(), *STAND_IN_MUTANTS)
+MUTANTS: Final = read_mutants()
 STATES_MAX: Final = 500_000
 SEEDS_FIRST: Final = 60
+SEEDS_OF_SCENE: Final = 120
 TESTS_CPU_S: Final = 60
 
 
@@ -37,7 +36,7 @@ class Hunt:
     cpu_s: float = field(default=0.0)
 
 
-def hunt(mutant: Mutant | Surgery, *, seeds_max: int) -> Hunt:
+def hunt(mutant: Mutant, *, seeds_max: int) -> Hunt:
     """The mutant's own scenes and tests first; without any, a few seeds, then the quick worlds, then all seeds.
 
     Most bugs without a scene of their own show in the first seeds. Nothing that was searched is searched again.
@@ -45,8 +44,13 @@ def hunt(mutant: Mutant | Surgery, *, seeds_max: int) -> Hunt:
     found = Hunt()
     started_s = time.process_time()
     with mutant.planted():
-        if mutant.scenes:
-            _by_world(found, [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name])
+        worlds = [world for name in mutant.scenes for world in small_worlds() if world.scene.name == name]
+        for scene in {world.scene.name: world.scene for world in worlds}.values():
+            # A few seeds show most bugs of a run sooner than all schedules do.
+            if found.report is None and not any(world.budget.alone_max and world.is_quick for world in worlds):
+                _by_world(found, [World(scene, Budget(seeds=SEEDS_OF_SCENE), is_quick=False)])
+        if found.report is None:
+            _by_world(found, worlds)
         if mutant.tests and found.report is None:
             _by_tests(found, mutant.tests)
         if not mutant.scenes and not mutant.tests:

@@ -15,6 +15,7 @@ from .actors import Ending, Scene, apply_checked, prepared
 from .automata import Automaton, Interned, NotDeterministic, Numbering
 from .disk import Disk
 from .effects import Effect, Mark
+from .footprints import Footprints
 from .levels import At
 from .operations import Record
 from .tables import ABSENT, NumberMap, Numbers
@@ -24,8 +25,9 @@ BITS: Final = 24
 
 
 class Machine:
-    def __init__(self, scene: Scene, *, seed: int, merges: bool) -> None:
+    def __init__(self, scene: Scene, *, seed: int, merges: bool, footprints: Footprints) -> None:
         self.scene = scene
+        self._footprints = footprints
         self.effects: Interned[Effect] = Interned()
         self.outcomes: Interned[Any] = Interned()
         self.unknown = self.outcomes.number(Mark.UNKNOWN)
@@ -39,10 +41,20 @@ class Machine:
         self._names.number(())
         self._next_orders = NumberMap()
         numbering = Numbering(self.effects, self.outcomes, self._names)
-        self.automata = [Automaton(actor, scene, numbering, seed, merges=merges) for actor in scene.actors]
         disk, self._prepared = prepared(scene, seed)
+        self.automata = [
+            Automaton(actor, scene, numbering, seed, before=disk, merges=merges, touch=self._touching(index))
+            for index, actor in enumerate(scene.actors)
+        ]
         self.first_order = self._orders.number((frozenset(self._prepared), ()))
         self.first_disk = self._disk_number(disk)
+
+    def _touching(self, index: int) -> Callable[[Effect, bool], bool]:
+        def touch(effect: Effect, may_be_alone: bool) -> bool:
+            self._footprints.note(index, effect)
+            return self.scene.shortens and may_be_alone and self._footprints.is_alone(index, effect)
+
+        return touch
 
     def close(self) -> None:
         for automaton in self.automata:

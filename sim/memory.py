@@ -15,13 +15,17 @@ import gc
 import re
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import cache
 from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+
+from lakebed.versions import TreeCache
 
 from .actors import Life, Strand
 from .ports import Private
@@ -63,41 +67,44 @@ class _Walk:
         kind = type(value)
         if kind in _PLAIN:
             self.parts.append(repr(value))
-        elif kind in _BY_NAME or isinstance(value, type):
-            self.parts.append(f"#{id(value)}")
-        elif kind in _WALKED:
-            _WALKED[kind](self, value)
-        else:
-            self._object(kind, value)
-
-    def _object(self, kind: type, value: Any) -> None:
-        if isinstance(value, Enum):
-            self.parts.append(f"{id(kind)} {value.name}")
-        elif isinstance(value, msgspec.Struct):
-            self._fields(kind, value, value.__struct_fields__, by_value=value.__struct_config__.frozen)
-        elif dataclasses.is_dataclass(value):
-            frozen: bool = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of every dataclass
-            self._fields(kind, value, [field.name for field in dataclasses.fields(value)], by_value=frozen)
-        elif isinstance(value, BaseException):
-            self.parts.append(f"{id(kind)}")
-            self.value(value.args)
-        elif isinstance(value, tuple):
-            self.parts.append(f"{id(kind)}")
-            self.items((*value, *sorted(getattr(value, "__dict__", {}).items())))
-        elif kind is Private:
-            if not self._is_seen(value):
-                self.value(value.remembered())
-        elif kind.__module__.startswith(_OURS):
-            self._fields(kind, value, _names(kind, value), by_value=False)
-        else:
-            raise _Unknown(kind)
-
-    def _fields(self, kind: type, value: Any, names: Iterable[str], *, by_value: bool) -> None:
-        if not by_value and self._is_seen(value):
             return
-        self.parts.append(f"{id(kind)}")
-        for name in names:
+        walk = _WALKED.get(kind)
+        if walk is None:
+            walk = _WALKED[kind] = _way_of(kind)
+        walk(self, value)
+
+    def by_name(self, value: Any) -> None:
+        self.parts.append(f"#{id(value)}")
+
+    def enum(self, value: Any) -> None:
+        self.parts.append(f"{id(type(value))} {value.name}")
+
+    def error(self, value: BaseException) -> None:
+        self.parts.append(f"{id(type(value))}")
+        self.value(value.args)
+
+    def named_tuple(self, value: Any) -> None:
+        self.parts.append(f"{id(type(value))}")
+        self.items((*value, *sorted(getattr(value, "__dict__", {}).items())))
+
+    def private(self, value: Private) -> None:
+        if not self._is_seen(value):
+            self.value(value.remembered())
+
+    def ours(self, value: Any) -> None:
+        """An object of a class of ours, by its slots and other attributes."""
+        if self._is_seen(value):
+            return
+        self.parts.append(f"{id(type(value))}")
+        kind: type = type(value)
+        held = [name for name in _slots(kind) if hasattr(value, name)]
+        for name in sorted([*held, *getattr(value, "__dict__", ())]):
             self.parts.append(name)
+            self.value(getattr(value, name))
+
+    def fields(self, value: Any, names: Sequence[str]) -> None:
+        self.parts.append(f"{id(type(value))}")
+        for name in names:
             self.value(getattr(value, name))
 
     def _is_seen(self, value: Any) -> bool:
@@ -174,11 +181,51 @@ class _Walk:
     def table(self, table: pa.Table) -> None:
         self.parts.append(repr((table.schema.names, table.to_pylist())))
 
+    def column(self, column: Any) -> None:
+        self.parts.append(repr(column.to_pylist()))
 
-def _names(kind: type, value: Any) -> list[str]:
-    slots = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
-    held = [name for name in slots if name != "__dict__" and hasattr(value, name)]
-    return sorted([*held, *getattr(value, "__dict__", ())])
+    def array(self, array: np.ndarray[Any, Any]) -> None:
+        self.parts.append(repr((array.dtype.str, array.tolist())))
+
+    def names(self, cache: TreeCache) -> None:
+        """What it holds follows from the names."""
+        if not self._is_seen(cache):
+            self.items(cache._values)  # noqa: SLF001  # its only state
+            self.items(cache._flights.items())  # noqa: SLF001  # likewise
+
+
+def _way_of(kind: type) -> Callable[[_Walk, Any], None]:
+    """How an object of this kind is walked, which is found once."""
+    if issubclass(kind, type) or kind in _BY_NAME:
+        return _Walk.by_name
+    if issubclass(kind, Enum):
+        return _Walk.enum
+    if issubclass(kind, msgspec.Struct):
+        return _record(kind.__struct_fields__, by_value=kind.__struct_config__.frozen)
+    if dataclasses.is_dataclass(kind):
+        frozen: bool = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of every dataclass
+        return _record([field.name for field in dataclasses.fields(kind)], by_value=frozen)
+    for base, walk in ((BaseException, _Walk.error), (tuple, _Walk.named_tuple), (Private, _Walk.private)):
+        if issubclass(kind, base):
+            return walk
+    if issubclass(kind, pa.Array):
+        return _Walk.column
+    if kind.__module__.startswith(_OURS):
+        return _Walk.ours
+    raise _Unknown(kind)
+
+
+def _record(names: Sequence[str], *, by_value: bool) -> Callable[[_Walk, Any], None]:
+    def walk(self: _Walk, value: Any) -> None:
+        if by_value or not self._is_seen(value):  # a part of the walk
+            self.fields(value, names)
+
+    return walk
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if name != "__dict__")
 
 
 _OURS: Final = ("lakebed.", "sim.", "contextlib", "tests.", "conftest", "test_")
@@ -215,6 +262,9 @@ _WALKED: Final[dict[type, Callable[[_Walk, Any], None]]] = {
     set: _Walk.unordered,
     frozenset: _Walk.unordered,
     pa.Table: _Walk.table,
+    pa.ChunkedArray: _Walk.column,
+    np.ndarray: _Walk.array,
+    TreeCache: _Walk.names,
     re.Match: _Walk.match,
     types.FunctionType: _Walk.function,
     types.CellType: _Walk.cell,

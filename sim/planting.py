@@ -120,6 +120,19 @@ def patched(source: str, hunk: Hunk) -> str:
         StalePatch: its lines are not there exactly once.
     """
     lines = source.splitlines()
+    place, size = place_of(source, hunk), len(hunk.old)
+    indent = _indent(lines[place]) - _indent(hunk.old[0])
+    new = [" " * (indent + _indent(line)) + line.lstrip() for line in hunk.new]
+    return "\n".join([*lines[:place], *new, *lines[place + size :]]) + "\n"
+
+
+def place_of(source: str, hunk: Hunk) -> int:
+    """How many lines are before those of this hunk.
+
+    Raises:
+        StalePatch: its lines are not there exactly once.
+    """
+    lines = source.splitlines()
     first, last = _span(source, hunk)
     size = len(hunk.old)
     wanted = textwrap.dedent("\n".join(hunk.old))
@@ -131,9 +144,7 @@ def patched(source: str, hunk: Hunk) -> str:
     ]
     if len(places) != 1:
         raise StalePatch(f"{hunk.file} {hunk.scope}: found {len(places)} times, not once:\n{wanted}")
-    indent = _indent(lines[places[0]]) - _indent(hunk.old[0])
-    new = [" " * (indent + _indent(line)) + line.lstrip() for line in hunk.new]
-    return "\n".join([*lines[: places[0]], *new, *lines[places[0] + size :]]) + "\n"
+    return places[0]
 
 
 def _indent(line: str) -> int:

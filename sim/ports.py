@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from typing import Any, Final, NoReturn, TypeVar
 
 from lakebed.base import OutcomeUnknown, Ports
+from lakebed.gc.protocol import GC_PREFIX
 from lakebed.kv import Held, Page, Predicate, PredicateFailed, StoreUnavailable, check_key
 from lakebed.objectstore import (
     CHUNK_BYTES,
@@ -31,7 +32,7 @@ from lakebed.objectstore import (
 )
 
 from .disk import Disk
-from .effects import PAUSE, WRITES, Effect, Mark, effect
+from .effects import PAUSE, WRITES, Effect, Mark, Riders, effect
 from .files import file_of, holder_of, known_file
 from .operations import Operation, Operations
 
@@ -45,48 +46,87 @@ DAWN_MS = 1_800_000_000_000
 TREES: Final = "(trees)"
 """Among a scene's private keys: no tree is ever deleted, so reading one that was written is no step."""
 REPORTS: Final = "(reports)"
-"""Likewise: listings of the special folders only go into reports, so they need not be made."""
+LEVELS: Final = "(levels)"
+"""Likewise: listings of the special folders, or of their levels, only go into reports, so they need not be made."""
 
 
 class Private:
-    """What no other actor of a scene reads, and what must not outlive its actor: carried out at once, as no step.
+    """Files and records that no other actor looks at while a scene goes on: read and written without a step.
 
     A step that no other actor can notice commutes with every step of theirs. So it is enough to try the orders of the
     others, and to crash its actor before or after all of it: an ample set of one step. Whether it is so is for the
-    scene to say (`Scene.private`): not where a run is resumed, or goes on from what another one saved.
+    scene to say (`Scene.private`).
+
+    Files of runs reach the shared disk all the same: they ride on the actor's next step, so that what goes on with a
+    run after a crash finds what the run had written by then. With `others_look` another actor may be at the same run:
+    then only what this life wrote by a plain put is read without a step.
     """
 
-    __slots__ = ("_disk", "files", "keys")
+    __slots__ = ("_disk", "_others_look", "_riders", "files", "keys")
 
-    def __init__(self, keys: tuple[str, ...] = ()) -> None:
+    def __init__(self, keys: tuple[str, ...] = (), *, before: Disk | None = None, others_look: bool = False) -> None:
         self.keys = keys
+        self._others_look = others_look
         self._disk = Disk()
+        self._riders: dict[str, Effect] = {}
         self.files: dict[str, str] = {}
         """Digest of each object, in place of which its content need not be walked (memory.py)."""
+        if before is not None and keys and not others_look:
+            found = {key: held for key, held in before.objectstore.items() if key.startswith(keys)}
+            self._disk.objectstore.update(found)
+            for partition, cells in before.cells.items():
+                mine = {key: value for key, value in cells.items() if key.startswith(tuple(map(str.encode, keys)))}
+                if mine:
+                    self._disk.cells[partition] = mine
 
     async def ask(self, key: str, what: Effect) -> Any:
-        if not key.startswith(self.keys):
-            return await effect(what)
+        """Carry out an effect on this key: here if it is private, else as a step."""
+        if not key.startswith(self.keys) or (self._others_look and not self._is_mine(key, what)):
+            return await self.effect(what)
         raw = self._disk.apply(what)
         if what[0] in WRITES:
             held = self._disk.objectstore.get(key)
             self.files[key] = "" if held is None else hashlib.md5(held[0], usedforsecurity=False).hexdigest()
+            if key.startswith(GC_PREFIX):
+                self._riders[key] = what
         return raw
 
+    def _is_mine(self, key: str, what: Effect) -> bool:
+        if not key.startswith(GC_PREFIX):
+            return True
+        is_plain = what[0] == "put" and not what[4]
+        return is_plain or (what[0] == "fetch" and self.files.get(key, "") != "")
+
+    async def effect(self, what: Effect) -> Any:
+        """A step, on which what was written here rides."""
+        sent = dict(self._riders)
+        raw = await effect((*what, Riders(sent.values())) if sent else what)
+        # Of a request whose answer was lost nobody knows whether it came to anything: what rode on it is sent again.
+        if raw is not Mark.UNKNOWN and raw is not Mark.REFUSED:
+            for key, rider in sent.items():
+                if self._riders.get(key) is rider:
+                    del self._riders[key]
+        return raw
+
+    async def settle(self) -> None:
+        """Let what still waits for a step come to the disk."""
+        if self._riders:
+            await self.effect(("get", b"(nothing)", b""))
+
     def remembered(self) -> object:
-        return self.files, self._disk.cells
+        return self.files, self._disk.cells, sorted(self._riders)
 
 
 class SimPorts:
     """Everything one life of one actor is given, and what it reports back."""
 
     def __init__(
-        self, actor: str, *, seed: int = 0, life: int = 0, whole_batches: bool = False, private: tuple[str, ...] = ()
+        self, actor: str, *, seed: int = 0, life: int = 0, whole_batches: bool = False, own: Private | None = None
     ) -> None:
         self.actor = actor
         self.seed = seed
         self.life = life
-        own = Private(private)
+        own = own or Private()
         self.store = SimStore(whole_batches=whole_batches, own=own)
         self.clock = SimClock()
         self.objectstore = SimObjectStore(self.clock, own)
@@ -94,6 +134,8 @@ class SimPorts:
         self.tasks = SimTasks()
         self.ports = Ports(self.clock, self.ids, self.tasks)
         self.operations = Operations()
+        self.disk: Disk | None = None
+        """All of it, for programs that run alone."""
 
     async def pause(self) -> None:
         """A step that does nothing: others may act here."""
@@ -222,14 +264,14 @@ class SimStore:
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
         if not self._whole_batches or len(keys) == 1:
             return [await self.get(partition, key) for key in keys]
-        raw = await effect(("get_many", partition, tuple(keys))) if keys else ()
+        raw = await self.own.effect(("get_many", partition, tuple(keys))) if keys else ()
         if raw is Mark.REFUSED:
             _refuse()
         return [None if one is None else Held(*one) for one in raw]
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
         assert limit >= 1, limit
-        raw = await effect(("scan", partition, start, limit))
+        raw = await self.own.effect(("scan", partition, start, limit))
         if raw is Mark.REFUSED:
             _refuse()
         keys, values, next_start = raw
@@ -237,7 +279,7 @@ class SimStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         check_key(partition, key)
-        _written(await effect(("set", partition, key, value)))
+        _written(await self.own.effect(("set", partition, key, value)))
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         for key, _ in items:
@@ -245,7 +287,7 @@ class SimStore:
         if not self._whole_batches:
             await _each(items, lambda item: self.set(partition, *item))
         elif items:
-            _written(await effect(("set_many", partition, tuple(items))))
+            _written(await self.own.effect(("set_many", partition, tuple(items))))
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
         check_key(partition, key)
@@ -256,16 +298,16 @@ class SimStore:
         return raw
 
     async def delete(self, partition: bytes, key: bytes) -> None:
-        _written(await effect(("delete", partition, key)))
+        _written(await self.own.effect(("delete", partition, key)))
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
         if not self._whole_batches:
             await _each(keys, lambda key: self.delete(partition, key))
         elif keys:
-            _written(await effect(("delete_many", partition, tuple(keys))))
+            _written(await self.own.effect(("delete_many", partition, tuple(keys))))
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        if _written(await effect(("delete_if", partition, key, predicate))) is Mark.FAILED:
+        if _written(await self.own.effect(("delete_if", partition, key, predicate))) is Mark.FAILED:
             raise PredicateFailed("the stored value is another, or gone")
 
     async def close(self) -> None:
@@ -297,7 +339,7 @@ def _refuse() -> NoReturn:
 class SimObjectStore:
     """A put is durable at one step; its body is drawn before that. A listing shows `list_page` keys a step."""
 
-    __slots__ = ("_clock", "list_page", "own")
+    __slots__ = ("_clock", "has_ranges", "list_page", "own")
 
     uri = "sim://namespace"
 
@@ -305,6 +347,8 @@ class SimObjectStore:
         self._clock = clock
         self.own = own
         self.list_page = 1000
+        self.has_ranges = False
+        """Whether ranges of simulated trees are files (files.py)."""
 
     async def _ask(self, key: str, what: Effect) -> Any:
         return _objectstore(await self.own.ask(key, what))
@@ -328,7 +372,8 @@ class SimObjectStore:
         """Also of a simulated tree, as the bytes of its files."""
         if TREES in self.own.keys and (known := known_file(key)) is not None:
             return known[start:end]
-        return file_of(await self.get_value(holder_of(key)), key)[start:end]
+        holder = key if self.has_ranges else holder_of(key)
+        return file_of(await self.get_value(holder), key)[start:end]
 
     async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         data = await self.get(key, start=start, end=end)
@@ -350,7 +395,7 @@ class SimObjectStore:
                 start_after = page[-1][0]
 
     async def level(self, folder: str = "") -> Level:
-        if REPORTS in self.own.keys:
+        if LEVELS in self.own.keys:
             return Level(keys=[], folders=[])
         below = [stat.key[len(folder) :] async for page in self.list(folder) for stat in page]
         folders = dict.fromkeys(f"{folder}{key[: key.index('/') + 1]}" for key in below if "/" in key)

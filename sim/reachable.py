@@ -10,12 +10,12 @@ at as it is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from lakebed.base import CommitId, Row, RunState, from_row
-from lakebed.ranges import metarange_key
+from lakebed.base import CommitId, MetarangeId, Row, RunState, from_row
+from lakebed.gc.protocol import GARBAGE, decode_deferred, deferred_path, read_part
 from lakebed.versions import (
     BranchRecord,
     ClaimReason,
@@ -34,6 +34,7 @@ from lakebed.versions import (
 
 from .actors import BLOCKS, Ending, Violation
 from .disk import Disk
+from .files import pairs_in
 from .views import PARTITION, UID, View
 
 PROMISES: Final = b"(promises)"
@@ -143,10 +144,15 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
         if any(claim.why is ClaimReason.FREEZE for claim in claims):
             continue
         taken = [claim.commit_id for claim in claims if claim.commit_id]
-        if any((path, row) in _rows(disk, view, commit_id) for commit_id in taken):
+        if any((path, row) in _pairs(disk, view, commit_id) for commit_id in taken):
             continue
         if address in committed or named.get(address, set()) - {(token, path)}:
             raise Violation(f"{address} at {path!r} is marked exclusive, and something else names it")
+
+
+def _pairs(disk: Disk, view: View, commit_id: CommitId) -> Sequence[tuple[bytes, Row]]:
+    metarange = view.commit(commit_id).metarange_id
+    return pairs_in(disk, metarange) if metarange else ()
 
 
 def _cells(disk: Disk, token: bytes) -> list[tuple[bytes, int, Row]]:
@@ -155,17 +161,30 @@ def _cells(disk: Disk, token: bytes) -> list[tuple[bytes, int, Row]]:
 
 def garbage_goes(ending: Ending) -> None:
     """Invariant 6, after full runs: only reachable objects are left."""
-    left = {key for key in ending.disk.objectstore if key.startswith("data/")}
-    if garbage := left - reachable(ending.disk) - deferred(ending.disk):
-        raise Violation(f"garbage stays: {sorted(garbage)}")
+    if left := garbage(ending.disk):
+        raise Violation(f"garbage stays: {sorted(left)}")
+
+
+def garbage(disk: Disk) -> set[str]:
+    """Objects that nothing names, and no run holds until the end of a window."""
+    return {key for key in disk.objectstore if key.startswith("data/")} - reachable(disk) - deferred(disk)
 
 
 def deferred(disk: Disk, *, ended: bool = False) -> set[str]:
     """Addresses that deferred runs hold until the end of a window; with those that ended after one, if asked for."""
     held = disk.cells.get(PARTITION, {})
-    runs = [decode_record(RunRecord, value) for key, value in held.items() if key.startswith(keys.RUN)]
-    waiting = [run for run in runs if run.until_ms and (ended or run.state is not RunState.ENDED)]
-    return {address for run in waiting for address in run.plan.partition("|")[2].split()}
+    found: set[str] = set()
+    for key, value in held.items():
+        if not key.startswith(keys.RUN):
+            continue
+        run, run_id = decode_record(RunRecord, value), key[len(keys.RUN) :].decode()
+        table = disk.objectstore.get(deferred_path(run.kind, run_id))
+        if run.until_ms and table is not None and (ended or run.state is not RunState.ENDED):
+            garbage = decode_deferred(table[0], run_id).garbage
+            for part in garbage.parts:
+                rows = read_part(garbage, GARBAGE, part, disk.objectstore[garbage.folder + part.name][0])
+                found.update(rows["address"].to_pylist())
+    return found
 
 
 def reachable(disk: Disk, *, due: AbstractSet[bytes] = frozenset()) -> set[str]:
@@ -191,21 +210,18 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
     refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
     for commit_id in _histories(view, {ref.commit_id for ref in refs}):
         if keys.SWEPT + commit_id.encode() not in held:
-            found |= _addresses(disk, view, commit_id, due=due)
+            found |= addresses_of(disk, view.commit(commit_id).metarange_id, but=due)
     for ref in refs:
         # Its own commit counts whatever was swept: naming one that was is what must not happen.
         if ref.state is RefState.ACTIVE:
-            found |= _addresses(disk, view, ref.commit_id, due=due)
+            found |= addresses_of(disk, view.commit(ref.commit_id).metarange_id, but=due)
     return found
 
 
-def _addresses(disk: Disk, view: View, commit_id: CommitId, *, due: AbstractSet[bytes]) -> set[str]:
-    return {from_row(row).address for path, row in _rows(disk, view, commit_id) if path not in due}
-
-
-def _rows(disk: Disk, view: View, commit_id: CommitId) -> list[tuple[bytes, Row]]:
-    metarange = view.commit(commit_id).metarange_id
-    return list(disk.objectstore[metarange_key(metarange)][0]) if metarange else []
+def addresses_of(disk: Disk, metarange: MetarangeId, *, but: AbstractSet[bytes] = frozenset()) -> set[str]:
+    """What a tree names, but for these paths."""
+    pairs = pairs_in(disk, metarange) if metarange else ()
+    return {from_row(row).address for path, row in pairs if path not in but}
 
 
 def _histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from lakebed.base import Entry
-from lakebed.versions import Options, Versions
+from lakebed.ranges import CutRule
+from lakebed.versions import Options, TreeCache, Trees, Versions
 
 from .actors import Actor, Program, Scene
 from .checkers import ALWAYS, no_leak
-from .collecting import SimCollector
+from .collecting import FENCING, PRIVATE, Collecting
 from .moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from .operations import Operation
 from .ports import SimPorts
 from .reachable import (
     addresses_are_fresh,
     deletes_spare_open_uploads,
+    garbage,
     garbage_goes,
     marks_are_true,
     names_are_unique,
@@ -46,13 +48,22 @@ class Do:
     operation: Operation
     act: Act
 
+    async def awaited(self, repo: Versions) -> str | None:
+        return await self.act(repo)
 
-def versions(ports: SimPorts) -> Versions:
+
+def versions(ports: SimPorts, *, real_trees: bool = False) -> Versions:
+    """What one process has of the repository. Real trees have a range for each entry, and each of these is a file."""
+    trees: Trees = SimTrees(ports.objectstore)
+    if real_trees:
+        ports.objectstore.has_ranges = True
+        rule = CutRule(strong=1, weak=1, weak_from=1, rows_max=1)
+        trees = Trees(ports.objectstore, TreeCache(1 << 24), ports.ports, rule=rule)
     return Versions(
         uid=UID,
         store=ports.store,
         objectstore=ports.objectstore,
-        trees=SimTrees(ports.objectstore),
+        trees=trees,
         ports=ports.ports,
         options=Options(owner=ports.actor),
     )
@@ -125,9 +136,10 @@ def clean(name: str, *, late_ms: int = 0) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def client(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
+def client(name: str, *deeds: Do, again: Sequence[Do] = (), real_trees: bool = False) -> Actor:
     """A process that does these one after the other; after a crash it comes back to do `again`."""
-    return Actor(name, _doing(deeds), _doing(again) if again else None)
+    collecting = sum(any(do.operation.kind == "run" for do in life) for life in (deeds, again))
+    return Actor(name, _doing(deeds, real_trees), _doing(again, real_trees) if again else None, collecting)
 
 
 def server(name: str, *clients: Sequence[Do], answers_late: bool = False) -> Actor:
@@ -140,7 +152,7 @@ def server(name: str, *clients: Sequence[Do], answers_late: bool = False) -> Act
         async def serve(deeds: Sequence[Do]) -> None:
             await ports.pause()
             for do in deeds:
-                await ports.act(do.operation, _awaited(do.act, repo))
+                await ports.act(do.operation, do.awaited(repo))
 
         await ports.tasks.gather([serve(deeds) for deeds in clients])
 
@@ -157,6 +169,8 @@ def scene(
     clocks_agree: bool = True,
     resets_objects: bool = False,
     alike: Sequence[tuple[str, ...]] = (),
+    private: tuple[str, ...] = PRIVATE,
+    others_look: bool = False,
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
@@ -171,11 +185,11 @@ def scene(
         repo = versions(ports)
         await repo.commits.initialise(MAIN)
         for do in (*before, *committed, *([commit("prepared")] if committed else [])):
-            await ports.act(do.operation, _awaited(do.act, repo))
+            await ports.act(do.operation, do.awaited(repo))
         if beside:
             await repo.refs.create_branch(SIDE, MAIN)
         for do in (*beside, *([commit("prepared beside", branch=SIDE)] if beside else []), *staged):
-            await ports.act(do.operation, _awaited(do.act, repo))
+            await ports.act(do.operation, do.awaited(repo))
         await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
@@ -197,6 +211,9 @@ def scene(
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,
         alike=alike,
+        private=private,
+        others_look=others_look or sum(actor.collecting for actor in actors) > 1,
+        shortens=True,
     )
 
 
@@ -205,14 +222,16 @@ async def _tidy(ports: SimPorts) -> None:
     and a run of each kind takes every object that nothing names."""
     ports.clock.ms += 3 * FAR_FUTURE_MS
     repo = versions(ports)
-    collector = SimCollector(repo)
-    await collector.resume()
+    collecting = Collecting(repo, FENCING)
+    await collecting.service.abandon_dead_runs()
+    await collecting.resume()
     if [stat async for page in repo.objectstore.list("data/") for stat in page]:
-        await collector.fence_all()
+        await collecting.runs.closed_slices()
         ports.clock.ms += FAR_FUTURE_MS
         await repo.cleanup.clean()
-        await collector.collect_committed(keeps_history=True)
-        await collector.collect_uncommitted(is_last=True)
+        disk = ports.disk
+        assert disk is not None, "a scene is tidied alone"
+        await collecting.collect_all(lambda: bool(garbage(disk)))
     await repo.cleanup.clean()
     # The cleaner fences copies and links that are stuck, which makes claims. The next pass sees their tokens retired,
     # and the one after it drops them.
@@ -221,14 +240,10 @@ async def _tidy(ports: SimPorts) -> None:
         await repo.cleanup.clean()
 
 
-def _doing(deeds: Sequence[Do]) -> Program:
+def _doing(deeds: Sequence[Do], real_trees: bool) -> Program:
     async def program(ports: SimPorts) -> None:
-        repo = versions(ports)
+        repo = versions(ports, real_trees=real_trees)
         for do in deeds:
-            await ports.act(do.operation, _awaited(do.act, repo))
+            await ports.act(do.operation, do.awaited(repo))
 
     return program
-
-
-async def _awaited(act: Act, repo: Versions) -> str | None:
-    return await act(repo)

@@ -8,11 +8,12 @@ Whoever chooses decides the search: a seed (`Seeded`), a property-test library t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, prepared, run_alone
+from .actors import Actor, Ending, Life, Scene, Strand, Violation, apply_checked, ports_of, prepared, run_alone
 from .disk import Disk
 from .effects import CRASH, ERASE, LOCAL, LOSABLE, WRITES, Effect, Fate, Mark, Step, format_trace
 from .operations import Record
@@ -172,6 +173,8 @@ class Run:
     trace: list[Step] = field(default_factory=list)
     steps: int = 0
     faults: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault happened."""
 
 
 class Simulation:
@@ -184,10 +187,11 @@ class Simulation:
         self.chooser = chooser
         self.faults = faults
         self.seed = seed
-        self.disk, self._prepared = prepared(scene, seed)
+        self._first, self._prepared = prepared(scene, seed)
+        self.disk = self._first.fork()
         self.trace: list[Step] | None = [] if traced else None
         self.steps = 0
-        self.fault_count = 0
+        self.faults_met: Counter[str] = Counter()
         self.crashed: set[str] = set()
         self._actors = {actor.name: actor for actor in scene.actors}
         self._lives: dict[str, Life] = {}
@@ -215,12 +219,23 @@ class Simulation:
         finally:
             for life in self._lives.values():
                 life.close()
-        return Run(ending, self.trace or [], self.steps, self.fault_count)
+        return Run(ending, self.trace or [], self.steps, self.faults_met.total(), self.faults_met)
+
+    def run_unchecked(self) -> list[Step]:
+        """Run to the end, or to the first error, and return the trace."""
+        try:
+            for actor in self.scene.actors:
+                self._start(actor)
+            self._run()
+        except Exception:  # noqa: BLE001  # whatever it is, a search gets there too
+            return self.trace or []
+        finally:
+            for life in self._lives.values():
+                life.close()
+        return self.trace or []
 
     def _start(self, actor: Actor, *, life: int = 0) -> None:
-        ports = SimPorts(
-            actor.name, seed=self.seed, life=life, whole_batches=self.scene.whole_batches, private=self.scene.private
-        )
+        ports = ports_of(self.scene, actor, seed=self.seed, life=life, before=self._first)
         self._past.append(ports)
         program = actor.program if life == 0 or actor.restart is None else actor.restart
         self._lives[actor.name] = Life(actor.name, program, ports)
@@ -267,7 +282,7 @@ class Simulation:
         what = strand.effect
         fault = None if what[0] == "until" else self.chooser.fault(what)
         if fault is not None and not (fault == "jump" and self.scene.clocks_agree):
-            self.fault_count += 1
+            self.faults_met[fault.value if isinstance(fault, Fate) else fault] += 1
             if fault is Fate.CRASHED or fault is Fate.LATE_WRITE:
                 self._crash(life, strand, fault)
                 return

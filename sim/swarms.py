@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from .actors import Scene
+from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
 from .deeds import (
     cherry_pick,
     close,
@@ -17,18 +18,19 @@ from .deeds import (
     fence,
     hard_reset,
     link,
+    metadata_run,
+    purge,
     read_bytes,
     read_listed,
     reset_object,
+    restore,
     resume,
     revert,
-    run,
-    run_by_rules,
     set_rules,
+    strand,
+    uncommitted_run,
 )
-from .metadata import metadata_run, strand
-from .optimised import optimised
-from .restoring import apply_deferring, deferring, purge, put_deferred, restore, run_deferring
+from .flows import DEFERRED, RULED, deferring, optimised
 from .scenes import (
     FAR_FUTURE_MS,
     SIDE,
@@ -79,12 +81,14 @@ def swarm(seed: int) -> Scene:
     made = scene(
         f"swarm {seed}",
         *clients,
-        before=[put_deferred("q0")] if restores else [],
+        before=DEFERRED if restores else [RULED],
         committed=committed,
         beside=[write("t0", "z", "t0", branch=SIDE)],
         staged=[write("u0", "x", rng.choice(("u0", "w0")))],
         clocks_agree=clocks_agree,
         resets_objects=resets_objects,
+        private=PRIVATE_BESIDE_TREES,
+        others_look=True,
     )
     return deferring(made) if restores else made
 
@@ -108,12 +112,11 @@ _KINDS: Final[dict[str, float]] = {
     "resume": 0.3,
     "tag": 0.5,
     "rules": 0.5,
-    "run by rules": 0.5,
     "side": 2,
 }
 
 
-_WITHOUT_GRACE: Final = ("committed run", "optimised run", "run by rules", "metadata run", "resume")
+_WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume")
 
 
 def _drawn(
@@ -147,7 +150,8 @@ def _drawn(
         case "fence":
             return fence(name)
         case "run":
-            return run(name, fences=rng.random() < 0.3, in_pages=rng.random() < 0.3, has_grace=is_graceful)
+            options = rng.choices((FENCING, PAGED, OPTIONS), (0.3, 0.2, 0.5))[0]
+            return uncommitted_run(name, options=options, has_grace=is_graceful)
         case "optimised run":
             return optimised(name)
         case "metadata run":
@@ -157,15 +161,13 @@ def _drawn(
         case "tag":
             return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
         case "restore":
-            return restore(name, key=key, overwrite=rng.random() < 0.5, only="data/gone")
+            return restore(name, key="a", content=b"1", overwrite=rng.random() < 0.5)
         case "run deferring":
-            return run_deferring(name) if rng.random() < 0.7 else apply_deferring(name)
+            return committed_run(name, window="7d")
         case "purge":
             return purge(name)
         case "rules":
             return set_rules(name, rng.choice(("4d", "20d")))
-        case "run by rules":
-            return run_by_rules(name)
         case "committed run":
             return committed_run(name)
         case "reset object":

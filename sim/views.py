@@ -23,6 +23,7 @@ from lakebed.versions import (
 
 from .actors import Violation
 from .disk import Disk
+from .files import pairs_in
 
 UID: Final = RepositoryUid("r")
 PARTITION: Final = keys.repository_partition(UID)
@@ -112,10 +113,10 @@ class View:
     def contents(self, metarange: MetarangeId) -> dict[bytes, str]:
         if metarange == EMPTY_METARANGE:
             return {}
-        held = self.disk.objectstore.get(metarange_key(metarange))
-        if held is None:
-            raise Violation(f"metarange {metarange[:12]} is named and does not exist")
-        return {key: row[5] for key, row in held[0]}
+        try:
+            return {key: row[5] for key, row in pairs_in(self.disk, metarange)}
+        except KeyError as error:
+            raise Violation(f"metarange {metarange[:12]} is named and does not exist") from error
 
     def cells(self, token: StagingToken) -> dict[bytes, str | None]:
         """None for a tombstone."""

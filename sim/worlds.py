@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from .actors import Scene
+from .collecting import FENCING, PAGED
 from .deeds import (
     abandon,
     clean_records,
@@ -25,16 +26,13 @@ from .deeds import (
     read_bytes,
     reset_object,
     revert,
-    run,
-    run_by_rules,
     set_rules,
+    uncommitted_run,
 )
 from .exploring import Budget
-from .flows import LARGE, flow_scenes
+from .flows import RULED, metadata_worlds, optimised_scenes, restoring_scenes
 from .hazards import hazard_scenes
 from .installations import installation_worlds
-from .metadata import run_beside
-from .optimised import optimised_scenes
 from .processes import process_worlds
 from .repositories import repository_worlds
 from .scenes import (
@@ -53,14 +51,31 @@ from .scenes import (
     write,
 )
 from .worlds_lifecycle import lifecycle_scenes
-from .worlds_metadata import metadata_worlds
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
 LATE: Final = Budget(late=1)
-ALONE: Final = Budget(alone_max=70)
-WHOLE: Final = Budget(alone_max=160)
-"""A plan and an apply by the shipped flow, alone."""
+SEEDS: Final = Budget(seeds=20)
+ALONE: Final = Budget(alone_max=160)
+"""What a plan and an apply take alone, or two of each."""
+
+
+CHEAP: Final = frozenset(
+    {
+        "brancher, committed run",
+        "copier from a commit, committed run",
+        "copier that deletes, run",
+        "copier that deletes, run in pages",
+        "copier, run after fencing and cleaning",
+        "linker, expirer that runs",
+        "linker, run after fencing and cleaning",
+        "reader of a commit, committed run with grace",
+        "reader of bytes, uploader, run with grace",
+        "uploader that closes, run",
+        "uploader that comes back, run",
+    }
+)
+"""Worlds of collections that the tests walk; each of the others takes the time of a hundred small ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +94,27 @@ def small_worlds() -> Iterator[World]:
     Those of writers and committers come first, then those of collections, of data and of metadata, and of copies of
     a store.
     """
-    for one, quick in (*_small_scenes(), *_collecting_scenes(), *optimised_scenes(), *hazard_scenes()):
+    for one, quick in _small_scenes():
         for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
             yield World(one, budget, bool(is_quick))
-    for one in (*flow_scenes(), *lifecycle_scenes()):
-        for budget in (WHOLE, A_CRASH, A_LOSS, LATE):
-            yield World(one, budget, budget is WHOLE and one.name not in LARGE)
+    for one, quick in (
+        *_collecting_scenes(),
+        *optimised_scenes(),
+        *hazard_scenes(),
+        *restoring_scenes(),
+        *lifecycle_scenes(),
+    ):
+        collects = any(actor.collecting for actor in one.actors)
+        for budget, is_quick in zip((ALONE, A_CRASH, A_LOSS, LATE), (*quick, quick[2]), strict=True):
+            is_cheap = budget is ALONE and one.name in CHEAP
+            yield World(one, budget, is_quick=is_cheap if collects else bool(is_quick))
+        if collects:
+            yield World(one, SEEDS, is_quick=True)
     for one, budget, is_quick in (*metadata_worlds(), *installation_worlds(), *repository_worlds(), *process_worlds()):
         yield World(one, budget, is_quick)
 
 
-Quick: TypeAlias = tuple[bool, bool, bool]
+Quick: TypeAlias = tuple[bool | None, bool | None, bool | None]
 """Without faults, with a crash, with a loss; with a late write as with a loss."""
 
 _ALL: Final[Quick] = (True, True, True)
@@ -151,22 +176,30 @@ def _small_scenes() -> Iterator[tuple[Scene, Quick]]:
 
 def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     a1 = upload("w1", "a", "1")
-    w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", run("r1"))
+    w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", uncommitted_run("r1"))
     yield scene("committer, run", c, r, staged=[a1]), _ALL
-    yield scene("committer, run that comes back", c, client("r", run("r1"), again=[run("r2")]), staged=[a1]), _ALL
+    yield (
+        scene(
+            "committer, run that comes back",
+            c,
+            client("r", uncommitted_run("r1"), again=[uncommitted_run("r2")]),
+            staged=[a1],
+        ),
+        _ALL,
+    )
     yield scene("writer, committer, run", w, c, r, staged=[a1]), _NO_LOSS
     yield scene("resetter, committer, run", client("s", reset("s1")), c, r, staged=[a1]), _NO_LOSS
     copies_it = client("v", copy("w3", "a", "b", "3"))
     own = client("u", upload("w2", "a", "2"))
     yield scene("uploader, copier of what it uploads", own, copies_it, staged=[write("w0", "c", "0")]), _ALL
-    late = client("r", run("r1", fences=True))
+    late = client("r", uncommitted_run("r1", options=FENCING))
     u = client("u", upload("w2", "a", "2"))
     yield scene("uploader, run that fences", u, late, staged=[write("w1", "a", "1")]), _ALL
     # A commit takes the token that the uploader knows, so his first cell is lost. The run fences his slice and reads.
     # His second cell is in a token that was not frozen, and is committed before he looks at his slice once more.
-    commits = client("r", commit("c0"), run("r1", fences=True, commits=True))
+    commits = client("r", commit("c0"), uncommitted_run("r1", options=FENCING, between=commit("c9")))
     yield scene("uploader, run that fences and commits", u, commits, staged=[write("w1", "a", "1")]), _NO_FAULT
-    dies = client("r", run("r1", fences=True), again=[run("r2")])
+    dies = client("r", uncommitted_run("r1", options=FENCING), again=[uncommitted_run("r2")])
     yield scene("uploader, run that fences and comes back", u, dies, staged=[write("w1", "a", "1")]), _NO_LOSS
     yield scene("uploader, committer, freezer", u, c, client("r", fence("g1"))), _NONE
     yield scene("writer, committer, freezer", w, c, client("r", freeze("f1")), staged=[a1]), _NO_FAULT
@@ -179,8 +212,11 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     # Links: an address was handed out, and its slice has closed.
     issued = [issue("i0")]
     link = client("l", link_issued("w2", "a", "2"))
-    yield scene("linker, expirer that runs", link, client("r", expire("e1"), run("r1")), before=issued), _ALL
-    freezing = client("r", fence("g1"), clean_records("k1"), run("r1"))
+    yield (
+        scene("linker, expirer that runs", link, client("r", expire("e1"), uncommitted_run("r1")), before=issued),
+        _ALL,
+    )
+    freezing = client("r", fence("g1"), clean_records("k1"), uncommitted_run("r1"))
     yield scene("linker, run after fencing and cleaning", link, freezing, before=issued), _ALL
     linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
     yield (
@@ -201,14 +237,14 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     gone = delete("d2", "z", branch=SIDE)
     yield scene("copier that deletes, run", client("w", copier, gone), r, before=source), _ALL
     yield scene("copier that deletes, cleaner, run", client("w", copier, gone), k, r, before=source), _ALL
-    q, kk = client("q", run("r2")), client("k", clean_records("k1"), clean_records("k2"))
+    q, kk = client("q", uncommitted_run("r2")), client("k", clean_records("k1"), clean_records("k2"))
     yield scene("copier that deletes, cleaner, two runs", client("w", copier, gone), kk, r, q, before=source), _NO_FAULT
     yield scene("copier, deleter, run", client("w", copier), client("d", gone), r, before=source), _ALL
     # The same path is written again: the second look must see another row, not just that something is there.
     again = client("d", upload("w3", "z", "3", branch=SIDE))
     yield scene("copier, overwriter, run", client("w", copier), again, r, before=source), _NO_FAULT
     # Records of copies behind the first page, and a branch whose name is longer than another's by a minus.
-    paged = client("r", run("r1", in_pages=True))
+    paged = client("r", uncommitted_run("r1", options=PAGED))
     others = [copy(f"v{n}", "y", f"c{n}", f"v{n}", ref=SIDE) for n in range(3)]
     copied = [*source, upload("v9", "y", "9", branch=SIDE), *others]
     yield scene("copier that deletes, run in pages", client("w", copier, gone), paged, before=copied), _NO_FAULT
@@ -223,16 +259,16 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
         _ALL,
     )
     # Somebody reads bytes, and the run waits for those whom it saw reading when it had marked.
-    b, graceful = client("b", read_bytes("b1", "a")), client("r", run("r1", has_grace=True))
+    b, graceful = client("b", read_bytes("b1", "a")), client("r", uncommitted_run("r1", has_grace=True))
     over = client("w", upload("w2", "a", "2"))
     yield scene("reader of bytes, uploader, run with grace", b, over, graceful, staged=[a1]), _NO_FAULT
     # A rename of the second path to the first while the cells are read one at a time.
-    paged = client("r", run("r1", in_pages=True))
+    paged = client("r", uncommitted_run("r1", options=PAGED))
     both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
     renamer = client("w", copy("w2", "d", "a", "2"), delete("d2", "d"))
     yield scene("renamer, run in pages", renamer, paged, staged=both), _ALL
     # Committed data: the first of two commits, or what only an old reading of `main` names, expires.
-    past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2")]
+    past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t = client("r", committed_run("r1"))
     yield scene("brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past), _ALL
     yield (
@@ -243,9 +279,9 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     resetter, sealed = client("s", reset_object("s1", "a")), [upload("w2", "a", "2")]
     goes = client("r", commit("c1"), committed_run("r1"), commit("c2"))
     one = "resetter of an object, committer that runs"
-    yield scene(one, resetter, goes, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NO_LOSS
+    yield scene(one, resetter, goes, before=[a1, commit("p1"), RULED], staged=sealed, resets_objects=True), _NO_LOSS
     one = "resetter of an object, committer, committed run"
-    yield scene(one, resetter, c, t, before=[a1, commit("p1")], staged=sealed, resets_objects=True), _NONE
+    yield scene(one, resetter, c, t, before=[a1, commit("p1"), RULED], staged=sealed, resets_objects=True), _NONE
     reader, waiting = client("b", read_bytes("b1", "a", ref="main~1")), client("r", committed_run("r1", has_grace=True))
     yield scene("reader of a commit, committed run with grace", reader, waiting, before=past), _NO_FAULT
     # Without force: what is staged meanwhile is refused or kept.
@@ -267,30 +303,29 @@ def _collecting_scenes() -> Iterator[tuple[Scene, Quick]]:
     yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past), _ALL
     from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
     yield scene("copier from a commit, committed run", from_past, t, before=past), _ALL
-    by_rules = client("r", run_by_rules("r1"))
-    ruled = [*past, set_rules("q0", "4d")]
+    by_rules = client("r", committed_run("r1"))
     s = client("s", set_rules("q1", "20d"))
-    yield scene("setter of rules, run by rules", s, by_rules, before=ruled), _ALL
+    yield scene("setter of rules, run by rules", s, by_rules, before=past), _ALL
     h = client("h", create_branch("h1", "main~1"))
-    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=ruled), _NO_LOSS
+    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=past), _NO_LOSS
     # Several who name what is about to go, or work beside them.
     reverter, brancher = client("v", revert("v1", "main")), client("h", create_branch("h1", "main~1"))
     writer = client("w", upload("w3", "b", "3"), commit("c1"))
     yield scene("brancher, reverter, committed run", brancher, reverter, t, before=past), _NO_FAULT
     yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=past), _NO_FAULT
-    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=ruled), _NO_FAULT
+    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=past), _NO_FAULT
     # Both kinds at once, and somebody who needs what either wants.
-    u = client("u", run("r2"))
+    u = client("u", uncommitted_run("r2"))
     yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")]), _ALL
     dropper = client("d", delete("d3", "b"))
     yield scene("deleter, both runs", dropper, u, t, before=past, staged=[upload("w3", "b", "3")]), _NO_FAULT
     yield scene("copier from a commit, both runs", from_past, u, t, before=past), _NO_FAULT
     # A run of uncommitted data that leaves out what was swept: only what was swept before it read staging.
-    beside_swept = client("u", run_beside("r2"))
+    beside_swept = client("u", uncommitted_run("r2"))
     yield scene("copier from a commit, both runs as planned", from_past, beside_swept, t, before=past), _NO_FAULT
     yield scene("brancher, both runs", h, u, t, before=past), _NO_FAULT
     yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")]), _NO_LOSS
 
 
-_TAKE: Final = (fence("g1"), clean_records("k1"), run("r1"))
+_TAKE: Final = (fence("g1"), clean_records("k1"), uncommitted_run("r1"))
 """Take an owner for dead, remove the record that was his, and collect: what he still does may not count."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import sim
 from sim.hunting import MUTANTS
 from sim.planting import Mutant
-from sim.surgery import Surgery
 from sim.worlds import small_worlds
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +39,7 @@ def guards() -> list[Guard]:
     ]
 
 
-def places_of(bug: Mutant | Surgery) -> set[str]:
+def places_of(bug: Mutant) -> set[str]:
     return {f'"{name}"' for name in bug.scenes} | {f"`{test}`" for test in bug.tests} or {ANYWHERE}
 
 

@@ -13,7 +13,6 @@ from sim.hunting import MUTANTS
 from sim.memory import digest_of
 from sim.operations import UNORDERED
 from sim.planting import Mutant
-from sim.surgery import Surgery
 from sim.worlds import small_worlds
 
 SCENES = {world.scene.name: world.scene for world in small_worlds()}
@@ -23,12 +22,8 @@ WALKED_TWICE = (
     "committer that cleans, reader",
     "writer, committer, resetter",
     "writer, deleter that creates again and cleans",
-    "committer, run",
-    "uploader that closes, run",
-    "linker, expirer that runs",
-    "copier that deletes, run",
-    "hard resetter, committed run",
-    "brancher, committed run",
+    "uploader, committer",
+    "writer, gentle hard resetter",
 )
 BUDGETS = (Budget(), Budget(crashes=1), Budget(losses=1))
 
@@ -60,13 +55,24 @@ def test_merged_histories_lead_to_the_same_ends_by_as_many_schedules(name: str) 
 @pytest.mark.parametrize(
     "mutant", [one for one in MUTANTS if set(one.scenes) & set(WALKED_TWICE)], ids=lambda m: m.name
 )
-def test_merged_histories_show_the_same_planted_bugs(mutant: Mutant | Surgery) -> None:
+def test_merged_histories_show_the_same_planted_bugs(mutant: Mutant) -> None:
     scene = SCENES[next(name for name in mutant.scenes if name in WALKED_TWICE)]
     with mutant.planted():
         merged, whole = explore(scene), explore(scene, merges=False)
 
     assert (merged.violation is None) == (whole.violation is None)
     assert merged.depth == whole.depth
+
+
+@pytest.mark.parametrize("name", ["uploader that closes, run", "uploader that comes back, run"])
+def test_steps_that_no_other_actor_notices_need_no_orders(name: str) -> None:
+    scene = SCENES[name]
+    for budget in BUDGETS[:2]:
+        shortened, ends = endings_of(scene, budget, merges=True)
+        whole, all_ends = endings_of(dataclasses.replace(scene, shortens=False), budget, merges=True)
+
+        assert ends == all_ends
+        assert shortened.states < whole.states
 
 
 def test_actors_that_are_alike_meet_the_same_when_they_fail() -> None:

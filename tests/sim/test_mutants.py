@@ -14,7 +14,6 @@ from lakebed.versions import inventory
 from lakebed.versions.commits import committer
 from sim.hunting import MUTANTS, hunt
 from sim.planting import Mutant, StalePatch, live_function, module_of, parse
-from sim.surgery import Surgery
 from sim.worlds import small_worlds
 
 ON_A_LINE = """
@@ -31,7 +30,7 @@ def read(text: str) -> Mutant:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_planted_bug_is_caught(mutant: Mutant | Surgery) -> None:
+def test_every_planted_bug_is_caught(mutant: Mutant) -> None:
     found = hunt(mutant, seeds_max=600)
 
     assert found.report is not None, mutant.guard
@@ -41,13 +40,13 @@ def test_every_planted_bug_is_caught(mutant: Mutant | Surgery) -> None:
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
-    patched = [(hunk.file, hunk.scope) for mutant in MUTANTS if isinstance(mutant, Mutant) for hunk in mutant.hunks]
+    patched = [(hunk.file, hunk.scope) for mutant in MUTANTS for hunk in mutant.hunks]
     modules = {file: module_of(file) for file, _ in patched}
     before = {file: _codes(module) for file, module in modules.items()}
 
     for mutant in MUTANTS:
         with mutant.planted():
-            assert isinstance(mutant, Surgery) or any(_codes(one) != before[file] for file, one in modules.items())
+            assert any(_codes(one) != before[file] for file, one in modules.items())
 
     assert {file: _codes(module) for file, module in modules.items()} == before
 

@@ -135,6 +135,23 @@ async def test_a_finished_copy_is_recorded_until_no_run_marks(
     assert (await repo.cleanup.clean()).records == 1
 
 
+async def test_a_finished_copy_is_recorded_until_every_run_that_marked_then_is_over(
+    repo: Versions, store: Store, clock: TurnableClock
+) -> None:
+    await repo.staging.upload("main", b"a", body(repo.objectstore))
+    run = encode_record(RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=clock.ms))
+    for name in (b"run/1", b"run/2"):
+        await store.set(b"r1", name, run)
+    await repo.copies.copy("main", b"a", "main", b"b")
+    assert (await repo.cleanup.clean()).records == 0
+
+    await store.delete(b"r1", b"run/1")
+    assert (await repo.cleanup.clean()).records == 0
+
+    await store.delete(b"r1", b"run/2")
+    assert (await repo.cleanup.clean()).records == 1
+
+
 @pytest.mark.parametrize("shallow", [True, False])
 async def test_an_object_named_by_its_uri_is_copied_like_one_named_by_its_key(
     repo: Versions, store: Store, shallow: bool

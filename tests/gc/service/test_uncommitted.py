@@ -79,6 +79,21 @@ async def test_committed_objects_stay_even_when_no_branch_reaches_them(lake: Lak
     assert await lake.objects() == {kept}
 
 
+async def test_a_commit_that_was_swept_since_a_run_began_still_names_its_objects(lake: Lake) -> None:
+    """A copy from it may have been made after the run had read staging: then nothing else names them."""
+    await lake.put("main", "a")
+    commit = await lake.commit("main")
+    run = await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))
+    await lake.service.read_uncommitted(run.run_id, ReadUncommitted())
+
+    await lake.versions.retired.note_swept(RunId("other"), [commit.id])
+    prepared = await lake.service.prepare_commits(run.run_id)
+
+    inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(run.run_id))
+    commits = (await inputs.read_table(COMMITS, prepared.commits)).to_pylist()
+    assert [row["swept"] for row in commits if row["id"] == commit.id] == [False]
+
+
 async def test_a_deleted_staged_object_goes(lake: Lake) -> None:
     await lake.put("main", "a")
     await lake.versions.staging.delete("main", b"a")
