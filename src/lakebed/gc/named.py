@@ -82,7 +82,7 @@ async def deal_keys(
                 keys.add_keys(namespace.places_of(named.foreign)[0])
             if keys.held >= HELD_MAX:
                 yield await keys.write(task.store, folder)
-        if keys.held:
+        if keys.has_rows:
             yield await keys.write(task.store, folder)
 
     return files_of(folder, await engine.run(work, rows, PARTS, effort=effort))

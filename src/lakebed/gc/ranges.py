@@ -56,7 +56,7 @@ async def read_ranges(engine: Engine, metaranges: pa.Table, *, folder: str) -> p
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(RANGES)
         dealer.add(await read_metaranges(task, share))
-        if dealer.held:
+        if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
     async def bring_together(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -91,7 +91,7 @@ async def deal_expired(engine: Engine, ranges: pa.Table, *, uri: str, folder: st
             dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
-        if dealer.held:
+        if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
     return files_of(folder, await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges)))

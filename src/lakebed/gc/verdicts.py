@@ -51,7 +51,7 @@ async def deal_again(engine: Engine, manifest: protocol.Manifest, *, folder: str
                 dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
-        if dealer.held:
+        if dealer.has_rows:
             yield await dealer.write(task.store, folder)
 
     effort = Effort(size_bytes=manifest.size_bytes)
