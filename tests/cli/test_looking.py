@@ -116,6 +116,7 @@ def test_du_sums_folders_and_find_filters(shell: Shell, lake: str, put: Put) -> 
     assert shell.ok("object", "du", f"{lake}/main/none", "-o", "json").json[0]["objects"] == 0
     found = shell.ok("object", "find", f"{lake}/main/", "--name", "*.csv", "--larger", "1", "-o", "json").json
     assert [one["path"] for one in found] == ["x/y/2.csv"]
+    assert len(shell.ok("object", "find", f"{lake}/main").out.splitlines()) == 3
 
 
 def test_presign_says_why_there_is_no_url(shell: Shell, lake: str, put: Put) -> None:
@@ -153,6 +154,7 @@ def test_a_profile_is_stored_shown_and_taken(shell: Shell, lake: str) -> None:
     mine = shell.ok("config", "show", "-o", "json").json
     assert shell("whoami", "--profile", "other").code == 2
     shell.ok("config", "set", "--profile", "other", "--endpoint", mine["endpoint"], "--data", "/tmp/x")
+    assert shell("config", "set", "--profile", "", "--endpoint", mine["endpoint"]).code == 2
     unknown = shell("whoami", "--profile", "other")
     assert (unknown.code, "no credentials" in unknown.err) == (1, True)
 

@@ -191,12 +191,39 @@ def test_a_file_is_read_and_written_whole(fs: LakebedFileSystem, root: str) -> N
         file.write(b"a commit cannot be written")
 
 
+def test_misspelt_options_and_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no option foldr; it has endpoint"):
+        fsspec.filesystem("lakebed", foldr="./lake")
+    with pytest.raises(lakebed.NotFound, match="there is no lake"):
+        fsspec.filesystem("lakebed", folder=str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()
+
+
+def test_where_the_second_of_two_branches_conflicts_the_first_is_done_and_none_is_left(
+    fs: LakebedFileSystem, repository: lakebed.Repository
+) -> None:
+    branches = [repository.create_branch(name) for name in ("one", "two")]
+
+    def write() -> None:
+        with fs.transaction:
+            for branch in branches:
+                fs.pipe_file(f"{repository.name}/{branch.name}/a", b"mine")
+            branches[1].write("a", b"other")
+            branches[1].commit("meanwhile")
+
+    with pytest.raises(lakebed.Conflict):
+        write()
+    assert (branches[0].read("a"), branches[1].read("a")) == (b"mine", b"other")
+    assert {branch.name for branch in repository.branches()} == {"main", "one", "two"}
+
+
 class Folder:
     """A lake in a folder, as the storage options that programs take."""
 
     def __init__(self, path: Path) -> None:
         self.options = {"folder": str(path)}
-        fsspec.filesystem("lakebed", **self.options).lake.create_repository("data")
+        with lakebed.open_local(path, environment={}) as lake:
+            lake.create_repository("data")
 
 
 @pytest.fixture

@@ -91,6 +91,22 @@ def test_a_transaction_that_writes_nothing_makes_no_commit(repository: lakebed.R
     assert (main.commit_record().id, tx.result) == (before, "")
 
 
+def test_a_transaction_brings_what_its_block_committed_merged_or_imported_by_itself(
+    repository: lakebed.Repository,
+) -> None:
+    main = repository.branch()
+    dev = repository.create_branch("dev")
+    dev.write("of dev", b"1")
+    dev.commit("on dev")
+    with main.transaction("all of it") as tx:
+        tx.write("own", b"1")
+        tx.commit("by itself")
+        tx.merge("dev")
+
+    assert [row.path for row in main.list()] == ["of dev", "own"]
+    assert next(main.log()).message == "all of it"
+
+
 def test_transactions_that_meet_are_done_again_as_often_as_the_caller_says(repository: lakebed.Repository) -> None:
     main = repository.branch()
     main.write("count", b"0")
@@ -191,6 +207,11 @@ def test_a_file_that_is_replaced_while_it_is_read_is_no_mixture(repository: lake
         file.seek(2_500_000)
         with pytest.raises(lakebed.Unavailable, match="changed"):
             file.read(10)
+
+
+def test_text_in_place_of_bytes_is_an_error_that_says_so(repository: lakebed.Repository) -> None:
+    with pytest.raises(TypeError, match="data must be bytes, not str"):
+        repository.branch().write("a", "text")  # type: ignore[arg-type]  # what it refuses
 
 
 def test_deleting_merging_and_reverting(repository: lakebed.Repository) -> None:

@@ -29,6 +29,7 @@ from .entries import (
     to_row,
 )
 from .errors import (
+    OUTCOME_UNKNOWN,
     AlreadyExists,
     Conflict,
     Corrupt,
@@ -62,6 +63,7 @@ __all__ = [
     "EMPTY_METARANGE",
     "FOREIGN_SLICE",
     "KEY_BYTES_MAX",
+    "OUTCOME_UNKNOWN",
     "ROW_FIELDS",
     "RUN_MOVES",
     "SEQUENCE_MAX",

@@ -16,6 +16,8 @@ HTTP and S3 each map these families to status codes in one table of theirs, nowh
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class LakebedError(Exception):
     """Mark an error as raised on purpose. `facts` are for logs and for tests, the message is for people."""
@@ -51,6 +53,10 @@ class Unavailable(LakebedError):
 
 class OutcomeUnknown(LakebedError):
     """The write may or may not have happened. Find out before you retry."""
+
+
+OUTCOME_UNKNOWN: Final = "it is not known whether it took place"
+"""Begins the recorded error of work in the background whose last answer was lost."""
 
 
 class Corrupt(LakebedError):

@@ -242,13 +242,17 @@ def find(
     session: Session,
     uri: PrefixArgument,
     name: Annotated[str, typer.Option("--name", help="Only paths that match this glob: * also matches slashes.")] = "*",
-    larger: Annotated[int, typer.Option("--larger", min=0, help="Only objects of more than this many bytes.")] = -1,
+    larger: Annotated[
+        int | None, typer.Option("--larger", min=0, help="Only objects of more than this many bytes.")
+    ] = None,
     limit: LimitOption = None,
 ) -> None:
     """List every object below a prefix that matches."""
     place = parse_prefix(uri)
     found = session.client.objects.list(place.repository, place.ref, prefix=place.path)
-    matching = (one for one in found if fnmatchcase(one.path, name) and (one.size_bytes or 0) > larger)
+    matching = (
+        one for one in found if fnmatchcase(one.path, name) and (larger is None or (one.size_bytes or 0) > larger)
+    )
     session.show_all(itertools.islice(matching, limit), _ls_lines)
 
 

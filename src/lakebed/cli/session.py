@@ -57,6 +57,8 @@ class Session:
     def __init__(
         self, environment: Mapping[str, str], *, endpoint: str | None, output: Format, profile: str | None = None
     ) -> None:
+        if profile == "":
+            raise Misuse("--profile has no name: an empty variable?")
         self.environment = {**environment, PROFILE_VARIABLE: profile} if profile else environment
         self.endpoint_given = endpoint or ""
         self.output = output

@@ -82,6 +82,8 @@ class Objects:
         Raises:
             Taken: `if_absent`, and the path exists.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}: encode text first")
         return self._connection.do(
             objects.UPLOAD_OBJECT,
             repository,

@@ -13,7 +13,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,16 @@ from .local import open_local
 from .refs import TYPE_DEFAULT, Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
+OPTIONS: Final = ("endpoint", "access_key_id", "secret_access_key", "folder", "lake", "commit_message")
+FSSPEC_OPTIONS: Final = {
+    "asynchronous",
+    "batch_size",
+    "listings_expiry_time",
+    "loop",
+    "max_paths",
+    "skip_instance_cache",
+    "use_listings_cache",
+}
 Info = dict[str, Any]
 
 
@@ -57,11 +67,14 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         commit_message: str = "written through fsspec",
         **options: Any,
     ) -> None:
+        # fsspec ignores what it does not know: a misspelt `folder` would read the configured server.
+        if unknown := sorted(set(options) - FSSPEC_OPTIONS):
+            raise ValueError(f"lakebed:// has no option {', '.join(unknown)}; it has {', '.join(OPTIONS)}")
         super().__init__(**options)
         if lake is not None:
             self.lake = lake
         elif folder is not None:
-            self.lake = open_local(folder)
+            self.lake = open_local(folder, create=False)
         else:
             self.lake = connect(endpoint, access_key_id=access_key_id, secret_access_key=secret_access_key)
         self.commit_message = commit_message
@@ -336,15 +349,19 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 class BranchTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no types
     """`with fs.transaction:` one commit on each branch that was written to, or none where the block raises.
 
-    Each branch is committed by itself: where two were written, the second may conflict after the first is done.
+    Each branch is committed by itself, in the order of the first writes: where two were written, the second may
+    conflict after the first is done.
     """
 
     def __init__(self, fs: LakebedFileSystem) -> None:
         super().__init__(fs)
-        self._open_ones = ExitStack()
+        self._open_ones: list[AbstractContextManager[Branch]] = []
 
     def begin(self, branch: Branch) -> Branch:
-        return self._open_ones.enter_context(branch.transaction(self.fs.commit_message))
+        manager = branch.transaction(self.fs.commit_message)
+        own = manager.__enter__()
+        self._open_ones.append(manager)
+        return own
 
     def complete(self, commit: bool = True) -> None:
         """
@@ -354,11 +371,15 @@ class BranchTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no
         self.files.clear()  # Their writers wrote to the hidden branches, by themselves.
         self.fs.written = {}
         self.fs._intrans = False  # noqa: SLF001 - fsspec's own transactions do the same
-        stack = self._open_ones.pop_all()
-        if commit:
-            stack.close()
-        else:
-            stack.__exit__(_Undone, _Undone(), None)
+        managers, self._open_ones = self._open_ones, []
+        failure: BaseException | None = None if commit else _Undone()
+        for manager in managers:  # In the order in which they were begun; after a failure the others are undone.
+            try:
+                manager.__exit__(None if failure is None else type(failure), failure, None)
+            except BaseException as error:  # noqa: BLE001  # raised below, when no branch is left behind
+                failure = failure or error
+        if failure is not None and not isinstance(failure, _Undone):
+            raise failure
 
 
 LakebedFileSystem.transaction_type = BranchTransaction

@@ -21,8 +21,10 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from lakebed.base import NotFound
 from lakebed.client import Client
 from lakebed.server import ServerOptions, create_app, opened, options_of, prepare_folder
+from lakebed.server.folder import MARKER_FILE
 from lakebed.server.upkeep_loop import run_upkeep
 
 from .lake import Lake
@@ -36,18 +38,25 @@ AHEAD: Final = 8
 """Pieces of an answer that may wait for their reader."""
 
 
-def open_local(folder: str | Path, *, committer: str = "", environment: Mapping[str, str] | None = None) -> Lake:
-    """Open the lake in a folder, which is made if it is new. Close it when done: it is a context manager.
+def open_local(
+    folder: str | Path, *, create: bool = True, committer: str = "", environment: Mapping[str, str] | None = None
+) -> Lake:
+    """Open the lake in a folder. Close it when done: it is a context manager.
+
+    `create`: make the folder if it is new; where it is False, a name without a lake is an error.
 
     `committer` is the author of commits, by default the user's name. `environment`: the settings of `lakebed serve`,
     by default those of this process.
 
     Raises:
         Invalid: the folder holds something else, or a setting is invalid.
+        NotFound: there is no lake, and not `create`.
         Corrupt: another release made the folder.
         Unavailable: the folder cannot be written, or its metadata cannot be opened.
     """
     options = options_of(Path(folder).expanduser(), os.environ if environment is None else environment)
+    if not create and not (options.data_dir / MARKER_FILE).exists():
+        raise NotFound(f"there is no lake in {options.data_dir}")
     prepare_folder(options.data_dir)
     server = _Server(options, committer or _user_name())
     return Lake(Client(ENDPOINT, transport=_InProcess(server)), on_close=server.stop)

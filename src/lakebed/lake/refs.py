@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal, TextIO, TypeVar, cast, overload
 
 from lakebed import wire
-from lakebed.base import Conflict, Invalid, LakebedError, NotFound
+from lakebed.base import OUTCOME_UNKNOWN, Conflict, Invalid, LakebedError, NotFound, OutcomeUnknown
 from lakebed.client import Client, Strategy
 
 from .files import ObjectReader, ObjectWriter, TextWriter
@@ -273,6 +273,7 @@ class Branch(Ref):
         Raises:
             Invalid: the source cannot be imported, or this branch has uncommitted changes.
             Conflict: the import failed or was cancelled; this branch is as it was.
+            OutcomeUnknown: the answer to its last step was lost; `log` shows whether it took place.
         """
         history = self._client.history
         location = wire.ImportLocation(type="common_prefix", path=source, destination=path)
@@ -282,6 +283,8 @@ class Branch(Ref):
             if status.commit is not None:
                 return status.commit
             if status.error is not None:
+                if status.error.message.startswith(OUTCOME_UNKNOWN):
+                    raise OutcomeUnknown(f"{source}: {status.error.message}", id=begun)
                 raise Conflict(f"{source}: {status.error.message}", id=begun)
             time.sleep(_LOOK_S)
 
@@ -313,12 +316,14 @@ class Branch(Ref):
             OutcomeUnknown: the answer to the merge was lost; `log` shows whether it took place.
         """
         name = f"tx-{secrets.token_hex(12)}"
-        self._client.branches.create(self.repository, name, source=self.name, hidden=True)
+        began_at = self._client.branches.create(self.repository, name, source=self.name, hidden=True)
         try:
             own = Transaction(self._client, self.repository, name)
             yield own
             if next(own.uncommitted(), None) is not None:
                 own.commit(message, metadata=metadata)
+            # The block may have committed, merged or imported by itself: what counts is whether the branch moved.
+            if self._client.branches.get(self.repository, name).commit_id != began_at:
                 own.result = self.merge(own, message=message, metadata=metadata, strategy=strategy, squash=True)
         finally:
             # A branch that stays behind is hidden and harmless, and must not hide the error that ends the block.
