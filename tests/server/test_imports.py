@@ -75,6 +75,19 @@ async def test_a_folder_and_an_object_are_one_commit_and_read_without_a_copy(
     assert [branch["id"] for branch in branches.json()["results"]] == ["main"]
 
 
+@pytest.mark.parametrize("body", [b"longer than before", b"s"])
+async def test_a_source_that_was_overwritten_with_another_size_is_not_read(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore, body: bytes
+) -> None:
+    await ended(client, repo, (await start(("object", f"{source.uri}/one.bin", "1.bin"))).json()["id"])
+    await source.put("one.bin", body)
+
+    for headers in ({}, {"range": "bytes=0-1"}):
+        read = await client.get(f"{repo}/refs/main/objects", params={"path": "1.bin"}, headers=headers)
+        assert read.status_code == 409
+        assert "overwritten at its source" in read.json()["message"]
+
+
 async def test_importing_again_changes_only_what_changed(
     client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
 ) -> None:

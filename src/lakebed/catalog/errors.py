@@ -64,6 +64,10 @@ class InvalidImport(Invalid):
     """The import names no location, too many, or one that holds nothing."""
 
 
+class SourceChanged(Conflict):
+    """An object outside the namespace was overwritten since it was imported or staged. Facts: `address`."""
+
+
 class NotHeaderText(Invalid):
     """The content type or checksum has characters that no HTTP header can carry. Facts: `name`."""
 

@@ -21,7 +21,19 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Entry, LakebedError, NotFound, Ports, Row, path_to_key, to_row
+from lakebed.base import (
+    OUTCOME_UNKNOWN,
+    CommitId,
+    Conflict,
+    Entry,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Ports,
+    Row,
+    path_to_key,
+    to_row,
+)
 from lakebed.kv import PredicateFailed
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.ranges import changes_from_rows
@@ -97,6 +109,7 @@ class _Progress:
     """The record of the import under way, as it was last written."""
 
     record: ImportRecord
+    is_stopping: Callable[[], bool]
 
 
 _Change: TypeAlias = Callable[[ImportRecord], ImportRecord]
@@ -138,17 +151,39 @@ class Imports:
         await self._guards.confirm()
         return record
 
-    async def run(self, begun: ImportRecord, locations: Sequence[Location], note: CommitNote) -> ImportRecord:
-        """Do all of it, and record how it ended. An error of ours is in the record, and not raised."""
-        last = _Progress(begun)
+    async def run(
+        self,
+        begun: ImportRecord,
+        locations: Sequence[Location],
+        note: CommitNote,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> ImportRecord:
+        """Do all of it, and record how it ended. An error of ours is in the record, and not raised.
+
+        `beat` must be called meanwhile. Once `is_stopping` the import ends before its next page; a merge that began is
+        carried out.
+        """
+        last = _Progress(begun, is_stopping)
         try:
             commit_id = await self._import(last, locations, note)
             ended = replace(last.record, state=ImportState.COMPLETED, commit_id=commit_id)
         except ImportCancelled as error:
             ended = replace(last.record, state=ImportState.CANCELLED, error=str(error))
+        except OutcomeUnknown as error:
+            error_text = f"{OUTCOME_UNKNOWN}, the history of the branch shows it: {error}"
+            ended = replace(last.record, state=ImportState.FAILED, error=error_text)
         except LakebedError as error:
             ended = replace(last.record, state=ImportState.FAILED, error=str(error))
         return await self._end(ended)
+
+    async def beat(self, begun: ImportRecord) -> None:
+        """Record that the process that runs the import lives."""
+        now_ms = self._ports.clock.now_ms()
+        await self._change(
+            begun.id,
+            lambda record: replace(record, updated_ms=now_ms) if record.state is ImportState.RUNNING else record,
+        )
 
     async def stop(self, record: ImportRecord, why: str) -> None:
         """End an import whose process goes away."""
@@ -264,6 +299,8 @@ class Imports:
         Raises:
             ImportCancelled: a user asked for it, or the upkeep took this import for lost.
         """
+        if last.is_stopping():
+            raise ImportCancelled("the server that imported was stopped: begin again")
         now_ms = self._ports.clock.now_ms()
         if now_ms - last.record.updated_ms < BEAT_MS:
             return
@@ -314,7 +351,8 @@ def _folder(text: str) -> str:
 
 def _entry(address: str, stat: ObjectStat) -> Entry:
     # No 32 hexadecimal digits: clients would take those for an MD5 of the bytes.
-    checksum = f"{stat.modified_ms:x}-{stat.size_bytes:x}"
+    # And no `-N` at the end, by which S3's clients know the number of parts.
+    checksum = f"{stat.modified_ms:x}.{stat.size_bytes:x}"
     return Entry(
         address=address,
         size_bytes=stat.size_bytes,

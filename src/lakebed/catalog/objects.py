@@ -18,7 +18,7 @@ from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, pat
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound, Versions
 
-from .errors import AddressInNamespace, NotHeaderText, TooManyPaths, UploadMissing
+from .errors import AddressInNamespace, NotHeaderText, SourceChanged, TooManyPaths, UploadMissing
 from .guards import Guards
 from .namespaces import Namespaces
 
@@ -60,13 +60,14 @@ class Objects:
         return await self._versions.staging.get(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise what `_locate` does."""
+        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise what `read` does."""
         if "://" not in entry.address:
             return self._objectstore.stream(entry.address, start=start, end=end)
-        return self._stream_elsewhere(entry.address, start, end)
+        return self._stream_elsewhere(entry, start, end)
 
-    async def _stream_elsewhere(self, address: str, start: int, end: int | None) -> AsyncIterator[bytes]:
-        objectstore, key = await self._locate(address)
+    async def _stream_elsewhere(self, entry: Entry, start: int, end: int | None) -> AsyncIterator[bytes]:
+        objectstore, key = await self._locate(entry.address)
+        await self._check_unchanged(objectstore, key, entry)
         chunks = objectstore.stream(key, start=start, end=end)
         try:
             async for chunk in chunks:
@@ -77,9 +78,26 @@ class Objects:
                 await chunks.aclose()
 
     async def read(self, entry: Entry, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return the object's bytes, from `start` to before `end`, in one piece. Use it for small objects."""
+        """Return the object's bytes, from `start` to before `end`, in one piece. Use it for small objects.
+
+        Raises:
+            ObjectMissing: the bytes are gone.
+            SourceChanged: the object lies outside the namespace, and now has another size.
+        """
         objectstore, key = await self._locate(entry.address)
+        await self._check_unchanged(objectstore, key, entry)
         return await objectstore.get(key, start=start, end=end)
+
+    async def _check_unchanged(self, objectstore: ObjectStore, key: str, entry: Entry) -> None:
+        """What lies outside the namespace belongs to others, who may overwrite it. One request more for each read."""
+        if is_absolute(entry.address):
+            found = (await objectstore.stat(key)).size_bytes
+            if found != entry.size_bytes:
+                raise SourceChanged(
+                    f"{entry.address} has {found} bytes now, and had {entry.size_bytes} when it was committed: it was"
+                    " overwritten at its source. Import it again to read what is there",
+                    address=entry.address,
+                )
 
     async def presign_get(self, path: str, entry: Entry, *, expires_s: int) -> str | None:
         """Return a URL of the object's bytes, which a browser saves under the last part of its path."""

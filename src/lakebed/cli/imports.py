@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakebed.base import Conflict, LakebedError
+from lakebed.base import OUTCOME_UNKNOWN, Conflict, LakebedError, OutcomeUnknown
 from lakebed.wire import ImportLocation, ImportStatus
 
 from .arguments import MessageOption, MetaOption, parse_meta
@@ -69,6 +69,8 @@ def import_(
     commit = status.commit
     if commit is None:
         reason = status.error.message if status.error else "it ended without a commit"
+        if reason.startswith(OUTCOME_UNKNOWN):
+            raise OutcomeUnknown(f"{destination}: {reason}", id=begun)
         raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
     count = f"{status.ingested_objects:,} object{'' if status.ingested_objects == 1 else 's'}"
     session.show(status, lambda _: f"imported {count} into {target}: commit {commit.id[:12]}")
