@@ -114,17 +114,19 @@ class Buckets:
         return Response(status_code=200, headers={"location": "/" + request.bucket})
 
     async def delete(self, request: S3Request) -> Response:
-        """Delete a branch in which nothing is."""
+        """Refuse to delete a bucket: S3 promises that only an empty one goes.
+
+        No write can be kept out between a look at a branch and its deletion: an acknowledged upload could go with it.
+        """
         place = request.place()
         admit(request, history.DELETE_BRANCH, {"repository": place.repository, "branch": place.ref})
+        repository = await self._catalog.get(place.repository)
         if not place.has_ref:
             raise NotImplementedByName("DeleteBucket of a repository")
-        repository = await self._catalog.get(place.repository)
         await repository.versions.refs.get_branch(place.ref)
         if (await repository.versions.staging.list(place.ref, limit=1)).items:
             raise S3Error("BucketNotEmpty")
-        await repository.changes.delete_branch(place.ref)
-        return Response(status_code=204)
+        raise NotImplementedByName("DeleteBucket of a branch (delete it through the API or lakebed branch delete)")
 
     async def head(self, request: S3Request) -> Response:
         await self._find(request)
