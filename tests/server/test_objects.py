@@ -148,6 +148,33 @@ class TestChanges:
         stats = (await client.get(repo + "/refs/main/objects/stat?path=a")).json()
         assert stats["metadata"] == {"owner": "esti"}
 
+    async def test_what_the_s3_gateway_keeps_survives_a_change_of_metadata_and_is_nobody_elses_to_set(
+        self, client: httpx.AsyncClient, repo: str, state: AppState
+    ) -> None:
+        kept, forged = {"::s3::cache-control": "no-cache"}, {"::s3::parts": "1*99999999999"}
+        objects = (await state.catalog.get("lake")).objects
+        await objects.upload("main", "a", b"x", metadata={**kept, "old": "x"})
+        setting = repo + "/branches/main/objects/stat/user_metadata?path=a"
+        outside = {"physical_address": "mem://outside/x", "checksum": "c", "size_bytes": 7, "metadata": forged}
+        backing = repo + "/branches/main/staging/backing?path=b"
+        link = {
+            "staging": (await client.get(backing)).json(),
+            "checksum": "c",
+            "size_bytes": 3,
+            "user_metadata": forged,
+        }
+
+        assert (await client.put(setting, json={"set": {"owner": "esti", **kept}})).status_code == 204
+        for answer in (
+            await client.put(setting, json={"set": forged}),
+            await client.put(repo + "/branches/main/objects?path=b", json=outside),
+            await client.put(backing, json=link),
+        ):
+            assert (answer.status_code, "reserved" in answer.text) == (400, True)
+        assert (await objects.get("main", "a")).metadata == {**kept, "owner": "esti"}
+        assert (await client.put(setting, json={"set": {}})).status_code == 204
+        assert (await objects.get("main", "a")).metadata == kept
+
     async def test_an_address_is_handed_out_put_to_and_linked(self, client: httpx.AsyncClient, repo: str) -> None:
         backing = repo + "/branches/main/staging/backing?path=a"
         location = (await client.get(backing)).json()

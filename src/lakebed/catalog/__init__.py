@@ -16,6 +16,7 @@ from .errors import (
     ReadOnly,
     RepositoryExists,
     RepositoryNotFound,
+    ReservedMetadata,
     SettingChanged,
     SourceChanged,
     StorageMissing,
@@ -36,7 +37,15 @@ from .imports import (
 )
 from .multipart import Multipart, PartMissing
 from .namespaces import Namespaces, OpenNamespace
-from .objects import DEFAULT_CONTENT_TYPE, DELETE_MANY_MAX, Objects, UploadTarget
+from .objects import (
+    DEFAULT_CONTENT_TYPE,
+    DELETE_MANY_MAX,
+    HIDDEN_METADATA,
+    S3_METADATA,
+    Objects,
+    UploadTarget,
+    check_user_metadata,
+)
 from .queue import BranchQueue
 from .records import (
     DELETED_REPOSITORIES,
@@ -55,7 +64,9 @@ __all__ = [
     "DEFAULT_CONTENT_TYPE",
     "DELETED_REPOSITORIES",
     "DELETE_MANY_MAX",
+    "HIDDEN_METADATA",
     "MARKER_KEY",
+    "S3_METADATA",
     "AddressInNamespace",
     "BranchProtection",
     "BranchQueue",
@@ -95,6 +106,7 @@ __all__ = [
     "RepositoryNotFound",
     "RepositoryRecord",
     "RepositoryState",
+    "ReservedMetadata",
     "SettingChanged",
     "Settings",
     "SourceChanged",
@@ -103,4 +115,5 @@ __all__ = [
     "TooMuchMetadata",
     "UploadMissing",
     "UploadTarget",
+    "check_user_metadata",
 ]

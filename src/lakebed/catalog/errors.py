@@ -72,6 +72,10 @@ class NotHeaderText(Invalid):
     """The content type or checksum has characters that no HTTP header can carry. Facts: `name`."""
 
 
+class ReservedMetadata(Invalid):
+    """The metadata has a name that only the S3 gateway gives. Facts: `name`."""
+
+
 class StorageMissing(Invalid):
     """The bucket of a storage namespace does not exist. Facts: `namespace`."""
 

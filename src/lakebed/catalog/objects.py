@@ -18,12 +18,16 @@ from lakebed.base import Entry, LakebedError, Ports, is_absolute, is_inside, pat
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
 from lakebed.versions import PathExists, PathNotFound, Versions
 
-from .errors import AddressInNamespace, NotHeaderText, SourceChanged, TooManyPaths, UploadMissing
+from .errors import AddressInNamespace, NotHeaderText, ReservedMetadata, SourceChanged, TooManyPaths, UploadMissing
 from .guards import Guards
 from .namespaces import Namespaces
 
 DELETE_MANY_MAX: Final = 1_000
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
+HIDDEN_METADATA: Final = "::"
+"""Metadata whose names begin so are not the user's: a client or a door keeps them beside his."""
+S3_METADATA: Final = "::s3::"
+"""Names that begin so are the S3 gateway's alone: it answers by their values."""
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 """Match texts that HTTP headers can carry: Latin-1 without control characters."""
 
@@ -161,7 +165,9 @@ class Objects:
             ForeignAddress: this server does not open such stores.
             NamespaceUnclear: the store refuses to show whether a marker is there.
             NotHeaderText: the checksum or the content type cannot be sent back.
+            ReservedMetadata: see `check_user_metadata`.
         """
+        check_user_metadata(entry.metadata)
         check_header_text(checksum=entry.checksum, content_type=entry.content_type)
         await self._guards.check_branch_writable(branch, force=force)
         if not is_absolute(entry.address) or is_inside(entry.address, self._objectstore.uri):
@@ -205,14 +211,21 @@ class Objects:
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
         """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 
+        Hidden metadata stay. What is reserved may be given as it is, by a client that sends back what it read.
+
         Raises:
             PathNotFound: nothing is at the path.
+            ReservedMetadata: something reserved would change.
         """
         await self._guards.check_branch_writable(branch)
         key = path_to_key(path)
-        return await self._versions.copies.copy(
-            branch, key, branch, key, alter=lambda entry: msgspec.structs.replace(entry, metadata=dict(metadata))
-        )
+
+        def altered(entry: Entry) -> Entry:
+            hidden = {name: value for name, value in entry.metadata.items() if name.startswith(HIDDEN_METADATA)}
+            check_user_metadata(dict(metadata.items() - hidden.items()))
+            return msgspec.structs.replace(entry, metadata={**hidden, **metadata})
+
+        return await self._versions.copies.copy(branch, key, branch, key, alter=altered)
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Make a path absent. A path that is absent already is no error."""
@@ -310,6 +323,16 @@ class Objects:
         if "://" not in address:
             return self._objectstore, address
         return await self._namespaces.locate_outside(address, own=self._objectstore.uri)
+
+
+def check_user_metadata(metadata: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ReservedMetadata: a name is one of the S3 gateway's.
+    """
+    for name in metadata:
+        if name.startswith(S3_METADATA):
+            raise ReservedMetadata(f"metadata {name!a}: names that begin with {S3_METADATA} are reserved", name=name)
 
 
 def check_header_text(**texts: str) -> None:

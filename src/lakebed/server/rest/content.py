@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lakebed import wire
 from lakebed.base import Entry, LakebedError
-from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, Repository, check_user_metadata
 from lakebed.objectstore import Body, ObjectMissing
 from lakebed.operations import objects
 from lakebed.server.errors import Answer, InvalidParameter, message_response
@@ -52,6 +52,8 @@ class Content:
         repository = await self._catalog.get(request.args[0])
         if_none_match = _if_none_match(request.header(b"if-none-match"))
         if_match = request.header(b"if-match")
+        metadata = _user_metadata(request)
+        check_user_metadata(metadata)
         content_type, body, size_bytes = await _open_body(request)
         entry = await repository.objects.upload(
             request.args[1],
@@ -59,7 +61,7 @@ class Content:
             body,
             size_bytes=size_bytes,
             content_type=content_type,
-            metadata=_user_metadata(request),
+            metadata=metadata,
             if_none_match=if_none_match,
             if_match=None if if_match is None else if_match.strip('"'),
             force=request.flag("force"),

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.catalog import DEFAULT_CONTENT_TYPE
+from lakebed.catalog import DEFAULT_CONTENT_TYPE, check_user_metadata
 from lakebed.operations import objects
 from lakebed.server.errors import InvalidParameter
 from lakebed.server.requests import RestRequest
@@ -47,6 +47,7 @@ class Staging:
         repository = await self._catalog.get(request.args[0])
         if not body.staging.physical_address:
             raise InvalidParameter("the staging location has no physical address")
+        check_user_metadata(body.user_metadata or {})
         if_none_match = request.header(b"if-none-match")
         if_match = request.header(b"if-match")
         entry = await repository.objects.link_upload(

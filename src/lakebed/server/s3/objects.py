@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.base import Entry, InvalidName, LakebedError
-from lakebed.catalog import DELETE_MANY_MAX, Repository
+from lakebed.catalog import DELETE_MANY_MAX, HIDDEN_METADATA, S3_METADATA, Repository
 from lakebed.operations import objects
 from lakebed.server.responses import StreamedResponse
 from lakebed.server.state import AppState
@@ -35,9 +35,8 @@ from .requests import Place, S3Request, admit, place_of
 
 DEFAULT_CONTENT_TYPE: Final = "binary/octet-stream"
 """S3's. The API has another one."""
-SYSTEM: Final = "::s3::"
-HIDDEN: Final = "::"
-"""Metadata whose names begin so are not the user's."""
+SYSTEM: Final = S3_METADATA
+HIDDEN: Final = HIDDEN_METADATA
 SYSTEM_HEADERS: Final = (
     "cache-control",
     "content-disposition",
