@@ -235,6 +235,7 @@ class RemoteStore:
     def _counted(self) -> Iterator[None]:
         self._check_open()
         self._under_way += 1
+        self._idle.clear()
         try:
             yield
         finally:

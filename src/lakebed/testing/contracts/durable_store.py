@@ -52,6 +52,7 @@ class DurableStoreContract(StoreContract):
 
     async def test_closing_waits_for_what_is_being_written(self, store: Store, store_uri: str) -> None:
         items = numbered(100)
+        await store.set(P, items[0][0], b"earlier")  # a store that was idle once waits too
         writes = [asyncio.ensure_future(store.set(P, key, value)) for key, value in items]
         await asyncio.sleep(0)
 
