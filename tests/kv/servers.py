@@ -5,6 +5,7 @@ A test skips with the name of what is missing. `.ci/run` installs all of them.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -13,8 +14,8 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -204,6 +205,22 @@ def mariadb(*settings: str) -> Iterator[Server]:
         options = [data, f"--socket={folder / 'socket'}", f"--port={port}", "--bind-address=127.0.0.1", *settings]
         with running(Server([server_file, "--no-defaults", *options], folder, port)) as server:
             yield server
+
+
+@asynccontextmanager
+async def answering_http(*answers: tuple[int, str]) -> AsyncIterator[int]:
+    """Answer requests with these, one after the other. Yields the port."""
+    ahead = iter(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+        status, body = next(ahead)
+        writer.write(f"HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        yield listener.sockets[0].getsockname()[1]
 
 
 @contextmanager

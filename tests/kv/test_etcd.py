@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, open_store, store_size
+from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, StoreUri, open_store, store_size
+from lakebed.kv.drivers import etcd as etcd_driver
+from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, etcd, free_port
+from tests.kv.servers import Server, answering_http, etcd, free_port
 
 _numbers = itertools.count()
 
@@ -76,6 +78,33 @@ async def test_a_full_database_refuses_writes_and_says_what_to_do() -> None:
         with pytest.raises(StoreUnavailable, match="alarm NOSPACE"):
             open_store(uri)
         assert store_size(uri).size_bytes > 3_000_000
+        await store.close()
+
+
+def bare_store(port: int) -> RemoteStore:
+    """Make the store without asking the server anything yet."""
+    return RemoteStore(etcd_driver._from(StoreUri(f"etcd://127.0.0.1:{port}"), 10), name="etcd", wait_s=10)
+
+
+@pytest.mark.parametrize("answer", ["<html>", "[]", "", "{}"])
+async def test_an_answer_that_is_not_of_etcd_leaves_a_write_unknown_and_a_read_is_asked_again(answer: str) -> None:
+    async with answering_http((200, answer), (200, answer), (200, '{"header": {"revision": "1"}}')) as port:
+        store = bare_store(port)
+
+        with pytest.raises(OutcomeUnknown, match="not one of etcd"):
+            await store.set_if(b"p", b"key", b"value", None)
+        assert await store.get(b"p", b"key") is None
+
+        await store.close()
+
+
+async def test_a_member_without_space_leaves_a_write_unknown_for_the_others_may_have_taken_it() -> None:
+    async with answering_http((429, '{"code": 8, "message": "etcdserver: mvcc: database space exceeded"}')) as port:
+        store = bare_store(port)
+
+        with pytest.raises(OutcomeUnknown, match="database space exceeded"):
+            await store.set(b"p", b"key", b"value")
+
         await store.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
 from lakebed.testing.contracts import RemoteStoreContract
+from lakebed.testing.contracts.network import faulty_network
 from tests.kv.servers import Server, mariadb
 
 _numbers = itertools.count()
@@ -58,6 +59,25 @@ async def test_a_setting_that_would_lose_answered_writes_is_refused_by_its_name(
             open_store(uri_of(server.port, prefix="unsafe"))
     finally:
         await statement(server, f"SET GLOBAL {setting} = 1")
+
+
+async def test_a_primary_that_has_become_a_replica_is_not_read_over_new_connections(server: Server) -> None:
+    with faulty_network(server.port) as network:
+        store = open_store(uri_of(network.port, prefix="demoted", wait_s=1))
+        await store.set(b"p", b"key", b"value")
+        await statement(server, "SET GLOBAL read_only = 1")
+        try:
+            network.cut()
+            for reading in (store.get(b"p", b"key"), store.scan(b"p", b"", 10)):
+                with pytest.raises(StoreUnavailable, match="this is a replica"):
+                    await reading
+        finally:
+            await statement(server, "SET GLOBAL read_only = 0")
+
+        found = await store.get(b"p", b"key")
+        assert found is not None
+        assert found.value == b"value"
+        await store.close()
 
 
 async def test_a_replica_is_refused_and_so_are_a_later_format_and_a_wrong_password(server: Server) -> None:

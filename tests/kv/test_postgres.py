@@ -22,8 +22,9 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, postgres
+from tests.kv.servers import Server, postgres, wait_until_it_answers
 
+TARGET = "target_session_attrs"
 _numbers = itertools.count()
 
 
@@ -70,7 +71,16 @@ def test_a_wrong_user_or_database_is_an_error_at_once(server: Server, uri: str, 
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for options in ("connections=0", "connections=many", "schema=", 'schema=a"b', "sslmode=perhaps", "color=red"):
+    for options in (
+        "connections=0",
+        "connections=many",
+        "schema=",
+        'schema=a"b',
+        "sslmode=perhaps",
+        "color=red",
+        f"{TARGET}=any",
+        f"{TARGET}=prefer-standby",
+    ):
         with pytest.raises(InvalidStoreUri):
             open_store(f"postgres://lakebed@127.0.0.1:1/postgres?{options}")
 
@@ -101,6 +111,21 @@ async def test_an_administrator_who_ends_connections_disturbs_no_reader(server: 
     found = await store.get(b"p", b"key")
     assert found is not None
     await store.close()
+
+
+async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
+    with postgres() as server:
+        store = open_store(uri_of(server.port, schema="demoted", wait_s=1))
+        await store.set(b"p", b"key", b"value")
+        (server.folder / "data" / "standby.signal").touch()
+        server.restart()
+        wait_until_it_answers(server.folder, server.port)
+
+        for reading in (store.get(b"p", b"key"), store.scan(b"p", b"", 10)):
+            with pytest.raises(StoreUnavailable, match="this is a replica"):
+                await reading
+
+        await store.close()
 
 
 async def test_the_size_of_a_store_is_that_of_its_table(server: Server) -> None:

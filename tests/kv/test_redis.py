@@ -13,7 +13,7 @@ from redis.asyncio import ConnectionPool, Redis
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
 from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, redis
+from tests.kv.servers import Server, free_port, redis
 
 _numbers = itertools.count()
 
@@ -79,6 +79,42 @@ async def test_a_write_that_too_few_replicas_have_is_unknown(server: Server) -> 
     await lonely.close()
 
 
+async def command(server: Server, *parts: str | int) -> None:
+    pool = ConnectionPool.from_url(f"redis://127.0.0.1:{server.port}/0")
+    await Redis(connection_pool=pool).execute_command(*parts)  # type: ignore[no-untyped-call]  # its library gives no type
+    await pool.aclose()
+
+
+async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
+    with redis() as server:
+        store = open_store(uri_of(server.port, name="demoted", wait_s=1))
+        await store.set(b"p", b"key", b"value")
+        await command(server, "REPLICAOF", "127.0.0.1", free_port())
+
+        for reading in (store.get(b"p", b"key"), store.scan(b"p", b"", 10)):
+            with pytest.raises(StoreUnavailable, match="read only replica"):
+                await reading
+
+        await command(server, "REPLICAOF", "NO", "ONE")
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        await store.close()
+
+
+async def test_a_write_that_cannot_be_waited_for_is_unknown_and_a_server_does_not_start_then() -> None:
+    with redis() as server:
+        uri = uri_of(server.port, name="unwaited", wait_s=1, options="&replicas=1")
+        store = open_store(uri)
+        await command(server, "ACL", "SETUSER", "default", "-wait")
+
+        with pytest.raises(OutcomeUnknown, match="how many replicas have the write is unknown"):
+            await store.set_if(b"p", b"key", b"value", None)
+
+        assert (await store.scan(b"p", b"", 10)).values == [b"value"]
+        with pytest.raises(StoreUnavailable, match="permission"):
+            open_store(uri)
+        await store.close()
+
+
 async def test_full_memory_refuses_writes_and_loses_nothing() -> None:
     with redis("--maxmemory 3mb") as small:
         store = open_store(uri_of(small.port, name="small"))
@@ -96,9 +132,7 @@ async def test_full_memory_refuses_writes_and_loses_nothing() -> None:
 
 async def test_a_key_of_another_program_is_refused_and_so_is_a_wrong_password(server: Server) -> None:
     await open_store(uri_of(server.port, name="mine")).close()
-    pool = ConnectionPool.from_url(f"redis://127.0.0.1:{server.port}/0")
-    await Redis(connection_pool=pool).set("foreign:format", "theirs")
-    await pool.aclose()
+    await command(server, "SET", "foreign:format", "theirs")
 
     with pytest.raises(StoreFormat, match="another release or program wrote it"):
         open_store(uri_of(server.port, name="foreign"))

@@ -30,7 +30,10 @@ NO_SPACE: Final = "NOSPACE"
 RESOURCE_EXHAUSTED: Final = 8
 UNAUTHENTICATED: Final = 16
 REFUSED: Final = frozenset({3, 5, 6, 7, 9, 10, 11, 12})
-"""Codes of gRPC after which nothing happened. Behind any other, etcd may still carry the write out."""
+"""Codes of gRPC after which nothing happened. Behind any other, etcd may carry the write out.
+
+A member that is out of space refuses with RESOURCE_EXHAUSTED what the others may have taken.
+"""
 
 
 class _Record(msgspec.Struct, kw_only=True):
@@ -43,20 +46,25 @@ class _Pair(_Record):
     mod_revision: int = 0
 
 
+class _Header(_Record):
+    revision: int
+
+
 class _Found(_Record):
     kvs: list[_Pair] = []
 
 
-class _Header(_Record):
-    revision: int = 0
+class _Range(_Found, kw_only=True):
+    header: _Header
+    """Required: an answer without it is not etcd's, and must not count as one that found nothing."""
 
 
 class _Response(_Record):
     response_range: _Found = msgspec.field(default_factory=_Found)
 
 
-class _Done(_Record):
-    header: _Header = msgspec.field(default_factory=_Header)
+class _Done(_Record, kw_only=True):
+    header: _Header
     succeeded: bool = False
     responses: list[_Response] = []
 
@@ -149,7 +157,7 @@ class EtcdDatabase:
             mark = self._prefix + b"format"
             made = {"compare": [_unchanged(mark, 0)], "success": [{"request_put": {"key": mark, "value": FORMAT}}]}
             await self._post("kv/txn", made, _Done)
-            [found] = (await self._post("kv/range", {"key": mark}, _Found)).kvs
+            [found] = (await self._post("kv/range", {"key": mark}, _Range)).kvs
             if found.value != FORMAT:
                 raise StoreFormat(f"etcd: {mark!r} is {found.value!r}: another release or program wrote it")
         finally:
@@ -158,7 +166,7 @@ class EtcdDatabase:
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         stem = self._stem(partition)
         if len(keys) == 1:
-            pairs = (await self._post("kv/range", {"key": stem + keys[0]}, _Found)).kvs
+            pairs = (await self._post("kv/range", {"key": stem + keys[0]}, _Range)).kvs
         else:
             asked = [{"request_range": {"key": stem + key}} for key in keys]
             done = await self._post("kv/txn", {"success": asked}, _Done)
@@ -168,7 +176,7 @@ class EtcdDatabase:
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         stem = self._stem(partition)
         asked = {"key": stem + start, "range_end": prefix_end(stem), "limit": limit}
-        return [(pair.key[len(stem) :], pair.value) for pair in (await self._post("kv/range", asked, _Found)).kvs]
+        return [(pair.key[len(stem) :], pair.value) for pair in (await self._post("kv/range", asked, _Range)).kvs]
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         stem = self._stem(partition)
@@ -200,7 +208,7 @@ class EtcdDatabase:
         start, end = self._prefix + b"\0", self._prefix + b"\5"  # partitions are shorter than 0x0500, marks are text
         while True:
             asked = {"key": start, "range_end": end, "limit": 1, "keys_only": True}
-            pairs = (await self._post("kv/range", asked, _Found)).kvs
+            pairs = (await self._post("kv/range", asked, _Range)).kvs
             if not pairs:
                 return found
             key = pairs[0].key[len(self._prefix) :]
@@ -247,7 +255,10 @@ class EtcdDatabase:
             raise OutcomeUnknown(f"etcd: the answer was lost: {str(error) or type(error).__name__}") from error
         if response.status_code != 200:
             raise self._refused(response)
-        return msgspec.json.decode(response.content, type=answer, strict=False)
+        try:
+            return msgspec.json.decode(response.content, type=answer, strict=False)
+        except msgspec.DecodeError as error:
+            raise OutcomeUnknown(f"etcd: its answer is not one of etcd: {error}") from error
 
     def _refused(self, response: httpx.Response) -> Exception:
         try:
@@ -260,7 +271,7 @@ class EtcdDatabase:
             return Passing(message)
         if (refusal.code == RESOURCE_EXHAUSTED and "too many requests" in message) or "no leader" in message:
             return Passing(message)
-        if refusal.code in REFUSED | {RESOURCE_EXHAUSTED, UNAUTHENTICATED}:
+        if refusal.code in REFUSED | {UNAUTHENTICATED}:
             return StoreUnavailable(message, code=refusal.code)
         return OutcomeUnknown(message, code=refusal.code)
 

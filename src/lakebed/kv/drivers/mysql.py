@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 import aiomysql
 from pymysql import err
@@ -49,6 +50,7 @@ MAKE_TABLES: Final = (
     "INSERT IGNORE INTO {format} SELECT {number} FROM DUAL WHERE NOT EXISTS (SELECT * FROM {format})",
 )
 
+REPLICA: Final = "mysql: read_only is ON: this is a replica. Name the primary"
 FORMAT_OF: Final = "SELECT MAX(format) FROM {format}"
 SESSION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SAFE: Final = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
@@ -119,6 +121,7 @@ class MysqlDatabase:
         self._timeout_s = timeout_s
         self._pool: aiomysql.Pool | None = None
         self._opening = asyncio.Lock()
+        self._to_the_primary = WeakSet[Any]()
 
     async def prepare(self) -> None:
         async with _nothing_sent():
@@ -185,9 +188,23 @@ class MysqlDatabase:
         async with _nothing_sent(), asyncio.timeout(self._timeout_s):
             connection = await pool.acquire()
         try:
+            await self._check_primary(connection)
             return await self._ask(connection, sql)
         finally:
             await pool.release(connection)
+
+    async def _check_primary(self, connection: Any) -> None:
+        """Ask each new connection once: after a failover it might reach a replica, whose reads are old."""
+        if connection in self._to_the_primary:
+            return
+        try:
+            [(is_read_only,)] = await self._ask(connection, "SELECT @@global.read_only")
+        except OutcomeUnknown as error:  # nothing of the operation was sent
+            raise Passing(str(error)) from error
+        if is_read_only:
+            connection.close()  # the next attempt may reach another server
+            raise Passing(REPLICA, setting="read_only")
+        self._to_the_primary.add(connection)
 
     async def _ask(self, connection: Any, sql: str) -> Any:
         """Translate what fails while a statement runs. One that the database refuses is rolled back whole."""
@@ -240,7 +257,7 @@ def _check_settings(found: dict[str, str]) -> None:
                 setting=name,
             )
     if found.get("read_only", "OFF") != "OFF":
-        raise Passing("mysql: read_only is ON: this is a replica. Name the primary", setting="read_only")
+        raise Passing(REPLICA, setting="read_only")
 
 
 @asynccontextmanager

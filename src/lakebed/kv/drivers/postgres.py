@@ -54,7 +54,7 @@ MAKE_TABLES: Final = """
     CREATE TABLE kv (partition bytea NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (partition, key))
 """
 
-OF_THE_CLIENT: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs")
+OF_THE_CLIENT: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _PASSING: Final = (
     asyncpg.TransactionRollbackError,  # deadlocks, and servers of the same wire that want a repetition
@@ -77,8 +77,8 @@ _BROKEN: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 def open_uri(uri: StoreUri) -> RemoteStore:
     """`postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
 
-    Several hosts may be given, with `target_session_attrs=read-write`: the one that is the primary is taken. Options of
-    libpq for TLS are passed on. A password may also come from PGPASSWORD or a password file.
+    Several hosts may be given: the one that is the primary is taken, by every connection. Options of libpq for TLS are
+    passed on. A password may also come from PGPASSWORD or a password file.
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
     database = _from(uri, wait_s)
@@ -108,8 +108,10 @@ def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
         raise InvalidStoreUri(f"{uri.scheme}: schema is the name of one, not {schema!r}", scheme=uri.scheme)
     connections = uri.count("connections", CONNECTIONS)
     passed = {name: value for name in OF_THE_CLIENT if (value := uri.text(name, ""))}
+    # Every connection asks: after a failover a new one might reach a replica, whose reads are old.
+    passed["target_session_attrs"] = uri.choice("target_session_attrs", "read-write", "primary")
     uri.check_all_taken()
-    dsn = f"postgresql://{uri.authority}{quote(uri.path)}" + (f"?{urlencode(passed)}" if passed else "")
+    dsn = f"postgresql://{uri.authority}{quote(uri.path)}?{urlencode(passed)}"
     return PostgresDatabase(dsn, schema=schema, connections=connections, timeout_s=max(wait_s, 1))
 
 
@@ -277,8 +279,6 @@ class PostgresDatabase:
                 "Set it for this user: ALTER ROLE … SET synchronous_commit = on",
                 setting="synchronous_commit",
             )
-        if await connection.fetchval("SELECT pg_is_in_recovery()"):
-            raise Passing("postgres: this is a replica, which takes no writes. Name the primary", setting="host")
 
     async def _prepare_tables(self, connection: Any) -> None:
         if await connection.fetchval("SELECT to_regclass('format')") is None:
@@ -311,6 +311,8 @@ async def _nothing_sent() -> AsyncIterator[None]:
         yield
     except ValueError as error:  # its message may have the password
         raise InvalidStoreUri("postgres: the client library does not understand the URI", scheme="postgres") from error
+    except asyncpg.TargetServerAttributeNotMatched as error:
+        raise Passing("postgres: this is a replica, which takes no writes. Name the primary", setting="host") from error
     except (*_PASSING, *_ENDED, asyncpg.InterfaceError) as error:
         raise Passing(f"postgres: no connection: {_shown(error)}") from error
     except asyncpg.PostgresError as error:  # a wrong password, or no such database

@@ -2,7 +2,8 @@
 
 Two Redis keys hold a partition: a hash of its pairs, and a sorted set of its keys. All scores are 0, so Redis keeps
 them in byte order. Both names hold the partition in braces, so that a cluster would keep them in one place. Each
-operation is one script or one command, which Redis carries out whole before the next.
+operation is one script or one command, which Redis carries out whole before the next. Behind each read goes ROLE: a
+primary that becomes a replica leaves its connections open, and what it answers then is old.
 
 Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back counts as never
 having changed.
@@ -130,18 +131,21 @@ class RedisDatabase:
                 _check_settings({name.decode(): value.decode() for name, value in settings.items()}, self._fsync)
             mark = self._prefix + b":format"
             await _ask(pool, b"SET", mark, FORMAT, b"NX")
-            found = await _ask(pool, b"GET", mark)
+            found = await _ask_primary(pool, b"GET", mark)
+            if self._replicas:
+                await _ask(pool, b"WAIT", b"0", b"1")  # each write will need it
         finally:
             await pool.aclose()
         if found != FORMAT:
             raise StoreFormat(f"redis: {mark!r} is {found!r}: another release or program wrote it", format=found)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
-        values = await _ask(self._open_pool(), b"HMGET", self._names(partition)[0], *keys)
+        values = await _ask_primary(self._open_pool(), b"HMGET", self._names(partition)[0], *keys)
         return {key: Held(value, value) for key, value in zip(keys, values, strict=True) if value is not None}
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        keys, values = await self._run(SCAN, partition, start, b"%d" % limit)
+        names, pool = self._names(partition), self._open_pool()
+        keys, values = await _ask_primary(pool, b"EVAL", SCAN, b"2", *names, start, b"%d" % limit)
         return list(zip(keys, values, strict=True))
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -163,7 +167,8 @@ class RedisDatabase:
         head, tail, found, cursor = self._prefix + b":{", b"}:values", set[bytes](), b"0"
         pattern = re.sub(rb"([*?[\]\\])", rb"\\\1", head) + b"*" + tail
         while True:
-            cursor, names = await _ask(self._open_pool(), b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
+            command = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
+            cursor, names = await _ask_primary(self._open_pool(), *command)
             found |= {bytes.fromhex(name[len(head) : -len(tail)].decode()) for name in names}
             if cursor == b"0":
                 return list(found)
@@ -173,9 +178,6 @@ class RedisDatabase:
         if pool is not None:
             await pool.aclose()
 
-    async def _run(self, script: bytes, partition: bytes, *arguments: Any) -> Any:
-        return await _ask(self._open_pool(), b"EVAL", script, b"2", *self._names(partition), *arguments)
-
     async def _change(self, script: bytes, partition: bytes, *arguments: Any) -> Any:
         """Run a script that writes, and wait for the replicas."""
         command = (b"EVAL", script, b"2", *self._names(partition), *arguments)
@@ -184,7 +186,10 @@ class RedisDatabase:
         # WAIT is about the writes of its own connection.
         async with _lent(self._open_pool()) as connection:
             result = await _call(connection, *command)
-            reached = await _call(connection, b"WAIT", b"%d" % self._replicas, b"%d" % (self._timeout_s * 500))
+            try:
+                reached = await _call(connection, b"WAIT", b"%d" % self._replicas, b"%d" % (self._timeout_s * 500))
+            except StoreUnavailable as error:  # the write itself is done
+                raise OutcomeUnknown(f"redis: how many replicas have the write is unknown: {error}") from error
         if reached < self._replicas:
             raise OutcomeUnknown(
                 f"redis: {reached} replicas have the write, and {self._replicas} should", replicas=reached
@@ -232,6 +237,15 @@ async def _ask(pool: ConnectionPool, *command: Any) -> Any:
         return await _call(connection, *command)
 
 
+async def _ask_primary(pool: ConnectionPool, *command: Any) -> Any:
+    """Read from a primary. Its role is asked in the same round trip, and after the read."""
+    async with _lent(pool) as connection:
+        answer, role = await _call_all(connection, command, (b"ROLE",))
+    if role[0] != b"master":
+        raise Passing("redis: this is a read only replica: name the primary", setting="host")
+    return answer
+
+
 @asynccontextmanager
 async def _lent(pool: ConnectionPool) -> AsyncIterator[Any]:
     """Lend a connection that works. What fails before it is lent is `Passing`, for nothing was sent."""
@@ -248,17 +262,35 @@ async def _lent(pool: ConnectionPool) -> AsyncIterator[Any]:
 
 
 async def _call(connection: Any, *command: Any) -> Any:
-    """Send one command and read its answer. A script that Redis refuses has written nothing."""
+    [answer] = await _call_all(connection, command)
+    return answer
+
+
+async def _call_all(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
+    """Send the commands at once and read their answers. A script that Redis refuses has written nothing."""
     try:
-        await connection.send_command(*command)
-        return await connection.read_response()
+        await connection.send_packed_command(connection.pack_commands(commands))
+        answers = [await _answer(connection) for _ in commands]
     except _PASSING as error:
-        raise Passing(f"redis: {error}") from error
-    except exceptions.ResponseError as error:
-        raise StoreUnavailable(f"redis: {error}") from error
-    except (exceptions.RedisError, OSError, TimeoutError) as error:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
+        raise Passing(f"redis: {error}") from error
+    except (exceptions.RedisError, OSError, TimeoutError) as error:
+        await connection.disconnect(nowait=True)  # as above
         raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
     except BaseException:
         await connection.disconnect(nowait=True)  # cancelled: as above
         raise
+    for refusal in answers:
+        if isinstance(refusal, _PASSING):
+            raise Passing(f"redis: {refusal}") from refusal
+        if isinstance(refusal, exceptions.ResponseError):
+            raise StoreUnavailable(f"redis: {refusal}") from refusal
+    return answers
+
+
+async def _answer(connection: Any) -> Any:
+    """Read one answer. A refusal is one too: those of the other commands stand behind it."""
+    try:
+        return await connection.read_response()
+    except exceptions.ResponseError as refusal:
+        return refusal
