@@ -25,7 +25,7 @@ from lakebed.kv import (
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.drivers.remote import RemoteStore
 from lakebed.testing.contracts import RemoteStoreContract
-from tests.kv.servers import Server, dynamodb
+from tests.kv.servers import Server, answering_http, dynamodb
 
 _numbers = itertools.count()
 
@@ -78,18 +78,9 @@ async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
 
 @asynccontextmanager
 async def answering(*answers: tuple[int, str]) -> AsyncIterator[str]:
-    """Answer requests with these, one after the other, as DynamoDB would. Yields the URI of a store there."""
-    ahead = iter(answers)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-        status, body = next(ahead)
-        writer.write(f"HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-        yield uri_of(listener.sockets[0].getsockname()[1], table="answers")
+    """Answer requests with these, as DynamoDB would. Yields the URI of a store there."""
+    async with answering_http(*answers) as port:
+        yield uri_of(port, table="answers")
 
 
 THROTTLED = (400, '{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "slower"}')
@@ -98,7 +89,8 @@ THROTTLED = (400, '{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingExcept
 def bare_store(uri: str) -> Store:
     """Make the store without asking the server anything yet."""
     parsed = StoreUri(uri)
-    return RemoteStore(dynamodb_driver._from(parsed, parsed.seconds("wait_s", 10)), name="dynamodb", wait_s=10)
+    wait_s = parsed.seconds("wait_s", 10)
+    return RemoteStore(dynamodb_driver._from(parsed, wait_s), name="dynamodb", wait_s=wait_s)
 
 
 async def test_a_database_that_throttles_is_asked_again_after_a_pause() -> None:
@@ -119,6 +111,35 @@ async def test_a_failure_inside_the_database_leaves_a_write_unknown_and_a_read_i
         store = bare_store(uri)
 
         with pytest.raises(OutcomeUnknown, match="InternalServerError"):
+            await store.set(b"p", b"key", b"value")
+        assert await store.get(b"p", b"key") is None
+
+        await store.close()
+
+
+async def test_a_batch_of_which_dynamodb_takes_only_a_part_is_unknown_and_one_that_it_reads_in_part_unavailable() -> (
+    None
+):
+    unread = itertools.repeat((200, '{"Responses": {}, "UnprocessedKeys": {"answers": {"Keys": [{}]}}}'), 100)
+    async with answering(*unread) as uri:
+        store = bare_store(uri.replace("wait_s=10", "wait_s=0"))
+        with pytest.raises(StoreUnavailable, match="unread"):
+            await store.get_many(b"p", [b"a", b"b"])
+        await store.close()
+    undone = itertools.repeat((200, '{"UnprocessedItems": {"answers": [{"DeleteRequest": {"Key": {}}}]}}'), 100)
+    async with answering(*undone) as uri:
+        store = bare_store(uri.replace("wait_s=10", "wait_s=0"))
+        with pytest.raises(OutcomeUnknown, match="a part of the batch was taken"):
+            await store.delete_many(b"p", [b"a", b"b"])
+        await store.close()
+
+
+@pytest.mark.parametrize("answer", ["<html>", "[]", ""])
+async def test_an_answer_that_is_not_of_dynamodb_leaves_a_write_unknown_and_a_read_is_asked_again(answer: str) -> None:
+    async with answering((200, answer), (200, answer), (200, "{}"), (200, '{"Responses": {}}')) as uri:
+        store = bare_store(uri)
+
+        with pytest.raises(OutcomeUnknown, match="not one of DynamoDB"):
             await store.set(b"p", b"key", b"value")
         assert await store.get(b"p", b"key") is None
 

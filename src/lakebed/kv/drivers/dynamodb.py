@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from io import BytesIO
 from typing import Any, Final, TypeAlias
 
@@ -114,12 +115,16 @@ class DynamoDatabase:
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         found: dict[bytes, Held] = {}
         asked: object = {self._table: {"Keys": [_key(partition, key) for key in keys], "ConsistentRead": True}}
-        while asked:
-            answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False)
+        pauses = self._pauses()
+        while True:
+            answer = await self._post("BatchGetItem", {"RequestItems": asked}, names_table=False, answers="Responses")
             for item in answer["Responses"].get(self._table, []):
                 found[_bytes(item["k"])] = Held(_bytes(item["v"]), item["n"]["B"])
             asked = answer.get("UnprocessedKeys")
-        return found
+            if not asked:
+                return found
+            if not await anext(pauses):
+                raise Passing("dynamodb: it hands back keys unread: it is throttled")
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         # A key condition takes no empty value.
@@ -128,7 +133,7 @@ class DynamoDatabase:
         query = {"KeyConditionExpression": condition, "ExpressionAttributeValues": values, "ConsistentRead": True}
         rows: list[tuple[bytes, bytes]] = []
         while len(rows) < limit:
-            answer = await self._post("Query", {**query, "Limit": limit - len(rows)})
+            answer = await self._post("Query", {**query, "Limit": limit - len(rows)}, answers="Items")
             rows += [(_bytes(item["k"]), _bytes(item["v"])) for item in answer["Items"]]
             if "LastEvaluatedKey" not in answer:
                 break
@@ -164,7 +169,7 @@ class DynamoDatabase:
     async def partitions(self) -> list[bytes]:
         found, query = set[bytes](), {"ProjectionExpression": "p", "ConsistentRead": True}
         while True:
-            answer = await self._post("Scan", query)
+            answer = await self._post("Scan", query, answers="Items")
             found |= {_bytes(item["p"]) for item in answer["Items"]}
             if "LastEvaluatedKey" not in answer:
                 return list(found - {MARK["p"]["B"]})
@@ -195,20 +200,32 @@ class DynamoDatabase:
     async def _write_batch(self, requests: list[Any]) -> None:
         """Send them until all are taken. DynamoDB hands back those that are too many for it just now."""
         asked: Any = {self._table: requests}
-        pause_s = PAUSE_S
-        while asked:
-            try:
-                answer = await self._post("BatchWriteItem", {"RequestItems": asked}, names_table=False)
-            except StoreUnavailable as error:
-                if len(asked[self._table]) == len(requests):
-                    raise
-                raise OutcomeUnknown(f"dynamodb: a part of the batch was taken: {error}") from error
-            asked = answer.get("UnprocessedItems")
-            if asked:
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
-                await asyncio.sleep(pause_s)
+        pauses = self._pauses()
+        try:
+            while True:
+                content, left = {"RequestItems": asked}, "UnprocessedItems"
+                answer = await self._post("BatchWriteItem", content, names_table=False, answers=left)
+                if not answer[left]:
+                    return
+                asked = answer[left]
+                if not await anext(pauses):
+                    raise Passing("dynamodb: it hands back writes undone: it is throttled")
+        except StoreUnavailable as error:
+            if len(asked[self._table]) == len(requests):
+                raise
+            raise OutcomeUnknown(f"dynamodb: a part of the batch was taken: {error}") from error
 
-    async def _post(self, action: str, body: dict[str, Any], *, names_table: bool = True) -> Any:
+    async def _pauses(self) -> AsyncIterator[bool]:
+        """Pause, twice as long each time. Yields False when the time is up."""
+        deadline, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
+        while time.monotonic() + pause_s < deadline:
+            await asyncio.sleep(pause_s)
+            yield True
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        yield False
+
+    async def _post(self, action: str, body: dict[str, Any], *, names_table: bool = True, answers: str = "") -> Any:
+        """Send a request. `answers` names the field that every answer to it has."""
         content = msgspec.json.encode({"TableName": self._table, **body} if names_table else body)
         headers = await self._signed(f"DynamoDB_20120810.{action}", content)
         try:
@@ -219,7 +236,13 @@ class DynamoDatabase:
             raise OutcomeUnknown(f"dynamodb: the answer was lost: {str(error) or type(error).__name__}") from error
         if response.status_code != 200:
             raise _refusal(response)
-        return msgspec.json.decode(response.content)
+        try:
+            answer = msgspec.json.decode(response.content, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise OutcomeUnknown(f"dynamodb: its answer is not one of DynamoDB: {error}") from error
+        if answers and answers not in answer:
+            raise OutcomeUnknown(f"dynamodb: its answer is not one of DynamoDB: it has no {answers}")
+        return answer
 
     async def _signed(self, target: str, content: bytes) -> list[tuple[str, str]]:
         """Make the headers of a request, with a signature of the credentials that hold now."""
