@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.cli.conftest import Shell
 
+PAGE = Path(__file__).parents[3] / "docs" / "guide" / "lifecycle.md"
 LOGS = {"logs": {"prefix": "logs/", "days": 10, "branch_days": {"main": 5}}}
 
 
@@ -55,6 +57,17 @@ def test_warnings_are_shown_and_refuse_nothing(shell: Shell, lake: str, tmp_path
     assert "warning: logs.prefix: 'logs' is a prefix of texts" in checked.out
     assert "the policy is valid" in checked.out
     assert "warning: logs.prefix" in outcome.err
+
+
+def test_the_policies_of_the_guide_are_valid_in_a_new_repository(shell: Shell, lake: str, tmp_path: Path) -> None:
+    policies = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+    assert len(policies) == 2
+    for policy in policies:
+        assert (
+            "the policy is valid"
+            in shell.ok("lifecycle", "policy", "validate", lake, written(tmp_path, json.loads(policy))).out
+        )
 
 
 def test_a_file_that_is_no_json_is_misuse(shell: Shell, lake: str, tmp_path: Path) -> None:
