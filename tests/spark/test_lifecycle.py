@@ -105,6 +105,23 @@ def test_a_simulation_may_go_by_a_policy_that_is_not_saved(spark: SparkSession |
     assert lake.wait(PolicyBook(lake.versions).read()).version == 0
 
 
+def test_what_plans_applies_and_simulations_write_is_known(spark: SparkSession | None, lake: Lakeside) -> None:
+    data = {"prefix": "data/", "period": "9d"}
+    set_policy(lake, {"rules": {"logs": {"prefix": "logs/", "period": "10d", "keep_versions": 1}, "data": data}})
+    lake.collector.on(spark).simulate(days=60)
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    later = upload(lake, "logs/later", days=1)
+    lake.commit()
+    lake.collector.apply(spark, plan.run_id)
+
+    found = lake.collector.plan(spark, RunKind.METADATA)
+
+    folders = {file.parent.name for file in lake.files("_lakefs/retention/gc/lifecycle/**/*.arrow")}
+    assert later in lake.addresses()
+    assert {"due", "stays", "versions"} <= folders
+    assert (found.unknown_files, found.unknown_files_count) == ((), 0)
+
+
 def test_days_that_cannot_be_simulated_are_refused(spark: SparkSession | None, lake: Lakeside) -> None:
     with pytest.raises(BadDays):
         lake.collector.on(spark).simulate(days=-1)
