@@ -166,7 +166,7 @@ def test_a_plan_goes_on_though_metadata_is_collected_of_a_commit_it_was_about_to
 
     plan = replace(lakeside.collector, progress=tell).plan(spark, kind, mode=mode)
 
-    assert any("1 commits went meanwhile" in line for line in told)
+    assert any("1 commit went meanwhile" in line for line in told)
     assert (plan.commit_counts.swept, plan.totals.all.objects) == (1, 0)
 
 
