@@ -333,6 +333,33 @@ def test_a_metarange_that_is_missing_stops_the_plan(spark: SparkSession | None, 
         collector(lakeside).plan(spark, RunKind.METADATA)
 
 
+def test_plans_go_on_once_a_commit_without_a_metarange_is_marked_and_all_ranges_stay(
+    spark: SparkSession | None, lakeside: Lakeside
+) -> None:
+    lakeside.branch("gone")
+    lakeside.upload("a/1", branch="gone")
+    lost = lakeside.commit(branch="gone").metarange_id
+    lakeside.wait(lakeside.versions.refs.delete_branch("gone"))
+    stranded = strand(lakeside, "a/2")
+    (lakeside.folder / "_lakefs" / "metaranges" / f"{lost}.parquet").unlink()
+    with pytest.raises(Corrupt, match=f"{lost}: missing; `lakebed gc missing`"):
+        collector(lakeside).plan(spark, RunKind.METADATA)
+    lakeside.wait(lakeside.service.mark_missing())
+    ranges = lakeside.files("_lakefs/ranges/*.parquet")
+    lakeside.service = CollectionService(lakeside.versions)
+    metadata = replace(lakeside.collector, metadata=FILES)
+
+    plan = metadata.plan(spark, RunKind.METADATA)
+    metadata.apply(spark, plan.run_id)
+
+    assert len(ranges) == 2
+    assert lakeside.files("_lakefs/ranges/*.parquet") == ranges
+    assert stranded not in trees(lakeside)
+    later = collector(lakeside)
+    later.apply(spark, later.plan(spark, RunKind.METADATA).run_id)
+    assert lakeside.files("_lakefs/ranges/*.parquet") == []
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_planner_agrees_with_the_plain_one_on_random_histories(
     spark: SparkSession | None, lakeside: Lakeside, seed: int

@@ -43,6 +43,7 @@ PREFIXES_MAX: Final = 64
 """A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
 memory."""
 
+_MISSING: Final = "missing; `lakebed gc missing` lists the commits that lack files"
 _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 
 
@@ -137,14 +138,14 @@ async def _get_metarange(store: ObjectStore, id_: MetarangeId) -> bytes:
     try:
         return await store.get(metarange_key(id_))
     except NotFound as error:
-        raise MetarangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+        raise MetarangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
 
 
 async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> bytes:
     try:
         return await store.get(range_key(id_), start=start)
     except NotFound as error:
-        raise RangeCorrupt(id_, "missing").in_namespace(store.uri) from error
+        raise RangeCorrupt(id_, _MISSING).in_namespace(store.uri) from error
 
 
 async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:

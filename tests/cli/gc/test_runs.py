@@ -60,6 +60,24 @@ def test_commits_whose_trees_lack_files_are_listed_and_marked_after_a_question(s
     assert marked.out.strip() == "no commit lacks files of its tree"
 
 
+def test_plans_of_every_kind_go_on_once_a_commit_without_a_tree_is_marked(shell: Shell, lake: str, data: Path) -> None:
+    shell.ok("branch", "create", f"{lake}/gone", "--source", f"{lake}/main")
+    shell.ok("object", "upload", "-", f"{lake}/gone/a", stdin="data")
+    shell.ok("commit", f"{lake}/gone", "-m", "gone")
+    shell.ok("branch", "delete", f"{lake}/gone", "--yes")
+    (lost,) = data.glob(f"**/{lake.removeprefix('lakefs://')}/_lakefs/metaranges/*.parquet")
+    lost.unlink()
+
+    here = ("--engine", "local", "--data", str(data))
+    stopped = shell("gc", "plan", lake, *here)
+    shell.ok("gc", "missing", lake, "--mark", "--yes")
+
+    assert stopped.code == 1
+    assert "`lakebed gc missing`" in stopped.err
+    shell.ok("gc", "plan", lake, *here)
+    shell.ok("gc", "run", lake, "--yes", *here)
+
+
 def test_the_words_for_missing_trees_say_what_to_do_next() -> None:
     commits = (MissingCommit(id="c1", refs=("branch old",)), MissingCommit(id="c2"))
 

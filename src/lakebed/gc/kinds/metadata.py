@@ -59,6 +59,7 @@ from .kind import Look, SweepRule
 
 UNNAMED: Final = "unnamed"
 OLD_RUN: Final = "old-run"
+_RANGES: Final = "_lakefs/ranges/"
 
 TREE_FILES: Final = pa.schema(
     [("id", pa.string()), ("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
@@ -108,6 +109,8 @@ class Metadata:
         ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
         check_live(metaranges, ranges.num_rows)
         nameless = without_ids(special.files, metaranges["metarange_id"], ranges["range_id"])
+        if prepared.has_lost_trees:
+            nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], _RANGES)))
         written_ms = dict(zip(nameless["id"].to_pylist(), nameless["modified_ms"].to_pylist(), strict=True))
         ids = unnamed_files(written_ms, (), rule=self.by, now_ms=run.now_ms)
         facts = facts_of(special, await context.service.runs())
@@ -137,6 +140,8 @@ class Metadata:
         folder = folder_in(plan, f"{protocol.GARBAGE.name}.{answer.commits.digest()[:16]}")
         alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
         alive += await _taken_up(context.store, plan)
+        if answer.has_lost_trees:
+            alive.append(_RANGES)
         parts = await _filter(context.store, plan, folder, spared, alive)
         return Cleared(garbage=protocol.manifest_of(protocol.GARBAGE, folder, parts), commits=answer.commits)
 

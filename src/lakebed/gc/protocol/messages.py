@@ -110,7 +110,8 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
     `rules` None: none are set, and a committed run must stop here. A lifecycle run gets the `policy` instead, as JSON,
-    and its version; empty: none is set.
+    and its version; empty: none is set. `has_lost_trees`: a commit that was marked as gone a short while ago has no
+    metarange, so a run of metadata knows none of its ranges, and takes none.
     """
 
     run_id: str
@@ -119,6 +120,7 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules | None
     rules_version: int
     policy: str = ""
+    has_lost_trees: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,13 +212,15 @@ class RetireLeftovers(msgspec.Struct, frozen=True, kw_only=True):
 
 class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
     """`commits` is the table COMMITS as read after the list was published and every branch bumped: files that a row
-    names which is not swept must stay. So must the folders of `runs_alive`.
+    names which is not swept must stay. So must the folders of `runs_alive`, and all ranges if it `has_lost_trees`
+    (PreparedCommits).
     """
 
     run_id: str
     commits: Manifest
     refs: Manifest
     runs_alive: tuple[str, ...]
+    has_lost_trees: bool = False
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

@@ -195,7 +195,12 @@ class CollectionService:
         commits = await inputs.write_tables(COMMITS, COMMITS.name, snapshot.commits_tables())
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
         prepared = PreparedCommits(
-            run_id=id_, commits=commits, refs=refs, rules=current.rules, rules_version=current.version
+            run_id=id_,
+            commits=commits,
+            refs=refs,
+            rules=current.rules,
+            rules_version=current.version,
+            has_lost_trees=snapshot.has_lost_trees,
         )
         if policy is None:
             return prepared

@@ -36,18 +36,22 @@ from .commit_columns import CommitColumns, packed, read_commits, text_lists, tex
 from .orphaned import find_orphaned, is_missing
 
 PART_ROWS: Final = 1 << 17
+METARANGES: Final = "_lakefs/metaranges/"
+MARKED_MISSING: Final = "missing"
+"""Where the record of a run has the digest of its list: it marks commits whose trees lack files (missing.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Hold what was read in one pass. `refs` are (kind, name, commit, state); `late` were swept
-    after staging was read.
+    after staging was read. `has_lost_trees` is of PreparedCommits.
     """
 
     refs: list[tuple[str, str, CommitId, str]]
     commits: CommitColumns
     swept: frozenset[CommitId]
     late: frozenset[CommitId] = frozenset()
+    has_lost_trees: bool = False
 
     def refs_table(self) -> pa.Table:
         kinds, names, commits, states = zip(*self.refs, strict=True) if self.refs else ((), (), (), ())
@@ -157,14 +161,36 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
 
     These are commits swept by a run that began less than `grace_ms` ago, whose listing a reader may have (a run whose
     record is gone began before that); and those that merges and cherry-picks compare with (rules/bases.py).
+
+    One that was marked as gone because its metarange is missing has no tree that could be read.
     """
     snapshot = await read_snapshot(versions)
     since_ms = versions.ports.clock.now_ms() - grace_ms
-    young = {run for run, record in await versions.retired.runs() if record.started_ms > since_ms}
+    young = {run: record for run, record in await versions.retired.runs() if record.started_ms > since_ms}
     stays = await _compared_with(versions, snapshot)
+    lost: set[str] = set()
     if young:
-        stays |= {name async for name, swept in versions.inventory.every(SweptRecord) if swept.run in young}
-    return replace(snapshot, swept=snapshot.swept - stays) if stays else snapshot
+        swept = [(name, record.run) async for name, record in versions.inventory.every(SweptRecord)]
+        stays |= {name for name, run in swept if run in young}
+        marking = {run for run, record in young.items() if record.listed == MARKED_MISSING}
+        lost = await _lost(versions, snapshot, {name for name, run in swept if run in marking})
+    if not stays:
+        return snapshot
+    return replace(snapshot, swept=snapshot.swept - (stays - lost), has_lost_trees=bool(lost))
+
+
+async def _lost(versions: Versions, snapshot: Snapshot, marked: set[str]) -> set[str]:
+    """Return the commits that have no metarange file. Costs a listing of these files, or nothing."""
+    keys = {
+        id_: metarange_key(facts.metarange_id)
+        for id_, facts in (snapshot.commits if marked else ())
+        if id_ in marked and facts.metarange_id
+    }
+    missing = set(keys.values())
+    if missing:
+        async for page in versions.objectstore.list(METARANGES):
+            missing.difference_update(stat.key for stat in page)
+    return {id_ for id_, key in keys.items() if key in missing}
 
 
 async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:

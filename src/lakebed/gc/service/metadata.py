@@ -80,7 +80,13 @@ class MetadataRuns:
         commits = await inputs.write_tables(COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables())
         refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
-        return LeftoversRetired(run_id=run_id, commits=commits, refs=refs, runs_alive=tuple(alive))
+        return LeftoversRetired(
+            run_id=run_id,
+            commits=commits,
+            refs=refs,
+            runs_alive=tuple(alive),
+            has_lost_trees=snapshot.has_lost_trees,
+        )
 
     async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports

@@ -24,13 +24,13 @@ from lakebed.gc.protocol import MissingCommit, MissingCommits, RunKind, RunState
 from lakebed.ranges import metarange_key, range_key
 from lakebed.versions import RunRecord, Versions
 
-from .commits import Snapshot, read_snapshot
+from .commits import MARKED_MISSING, METARANGES, Snapshot, read_snapshot
 from .continuing import fresh_secret
 from .runs import RunBook
 
 SHOWN_MAX: Final = 1_000
 TOGETHER: Final = 16
-_TREES: Final = ("_lakefs/metaranges/", "_lakefs/ranges/")
+_TREES: Final = (METARANGES, "_lakefs/ranges/")
 
 
 class Missing:
@@ -78,7 +78,7 @@ class Missing:
             kind=RunKind.COMMITTED,
             state=RunState.PLANNING,
             started_ms=ports.clock.now_ms(),
-            listed="missing",
+            listed=MARKED_MISSING,
             secret=fresh_secret(ports.ids),
         )
         held = await self._runs.write(run_id, record, None)
