@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Conflict
 from lakebed.gc import BadWindow, OtherUnfinished
@@ -14,7 +15,7 @@ from lakebed.gc.protocol import Fate, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
-from lakebed.versions import PathNotFound
+from lakebed.versions import Commit, PathNotFound
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:
@@ -207,6 +208,33 @@ def test_a_branch_made_after_the_plan_keeps_by_its_own_period(spark: SparkSessio
 
     assert old in lake.addresses()
     assert (report.state, report.objects_deleted) == (RunState.ENDED, 0)
+
+
+def test_what_a_merge_under_way_brings_along_counts_for_its_branch_too(
+    spark: SparkSession | None, lake: Lakeside
+) -> None:
+    """Its commit is written, and the branch may take it when the run has long ended."""
+    set_policy(lake, {"logs": {"prefix": "logs/", "branch_days": {"dev": 2}}})
+    own = upload(lake, "logs/own", days=4, branch="dev")
+    lake.commit(branch="dev")
+    lake.delete("logs/own", branch="dev")
+    dev = lake.commit(branch="dev")
+    plan = lake.collector.plan(spark, RunKind.LIFECYCLE)
+    assert lake.collector.taken(plan.run_id) == {own}
+    write_merge(lake, dev)
+
+    report = lake.collector.apply(spark, plan.run_id)
+
+    assert own in lake.addresses()
+    assert (report.state, report.objects_deleted) == (RunState.ENDED, 0)
+    assert lake.collector.taken(lake.collector.plan(spark, RunKind.LIFECYCLE).run_id) == set()
+
+
+def write_merge(lake: Lakeside, source: Commit) -> None:
+    """What a merge into `main` does before it moves the branch."""
+    head = lake.wait(lake.versions.refs.resolve_commit("main"))
+    note = replace(source, parents=(head, source.id), generation=source.generation + 1, made_for="main")
+    lake.wait(lake.versions.context.commits.write(replace(note, nonce="m", published=False)))
 
 
 def test_a_policy_that_changed_stops_the_apply(spark: SparkSession | None, lake: Lakeside) -> None:

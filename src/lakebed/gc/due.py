@@ -163,7 +163,9 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
         roots.setdefault(commit, set()).add(nowhere)
     ids, parents = commits["id"].combine_chunks(), commits["parents"].combine_chunks()
     generations = commits["generation"].to_numpy()
-    found = reach(ids, parents, generations, {c: sorted(bits) for c, bits in roots.items()}, nowhere=1 << nowhere)
+    bits_by_root = {commit: sorted(bits) for commit, bits in roots.items()}
+    swept = commits["swept"].to_numpy()
+    found = reach(ids, parents, generations, bits_by_root, swept=swept, nowhere=1 << nowhere)
     pinned = len(classes.periods)
     pins = {*policy.pins.commits, *(commit for tag, commit in named["tag"] if policy.pins_tag(tag))}
     is_pinned = pc.is_in(ids, value_set=pa.array(sorted(pins), pa.string())).to_numpy(zero_copy_only=False)

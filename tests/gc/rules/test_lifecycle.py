@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -315,9 +316,25 @@ def history_of(
 
 
 def test_a_branch_reaches_a_commit_by_any_parent() -> None:
-    history = history_of({"a": (), "b": (), "m": ("a", "b"), "loose": ("a",)}, {"main": "m", "dev": "b"})
+    history = history_of({"a": (), "b": (), "m": ("a", "b")}, {"main": "m", "dev": "b"})
 
-    assert branches_of(history) == {"a": {"main"}, "b": {"main", "dev"}, "m": {"main"}, "loose": {NO_BRANCH}}
+    assert branches_of(history) == {"a": {"main"}, "b": {"main", "dev"}, "m": {"main"}}
+
+
+def test_what_only_a_loose_commit_brings_along_may_come_to_any_branch() -> None:
+    """A merge that was written may land on its branch later, and brings the history of both its parents."""
+    commits = {"a": (), "b": ("a",), "c": (), "merge": ("b", "c"), "other": ()}
+    history = history_of(commits, {"dev": "b", "main": "c", "side": "other"})
+
+    on_dev, on_main = {"dev", NO_BRANCH}, {"main", NO_BRANCH}
+    assert branches_of(history) == {"a": on_dev, "b": on_dev, "c": on_main, "merge": {NO_BRANCH}, "other": {"side"}}
+
+
+def test_a_swept_commit_brings_nothing_along() -> None:
+    """No branch can ever come to name it."""
+    history = history_of({"a": (), "swept": ("a",)}, {"main": "a"}, swept=["swept"])
+
+    assert branches_of(history) == {"a": {"main"}, "swept": {NO_BRANCH}}
 
 
 def test_what_an_intent_names_may_come_to_any_branch() -> None:
@@ -337,7 +354,7 @@ def histories(draw: st.DrawFn) -> History:
     heads = draw(st.dictionaries(st.sampled_from(["main", "dev", "b1", "b2"]), st.sampled_from(names)))
     held = draw(st.sets(st.sampled_from(names), max_size=1))
     tags = draw(st.dictionaries(st.sampled_from(["v1", "v2"]), st.sampled_from(names), max_size=2))
-    swept = draw(st.sets(st.sampled_from(names), max_size=1))
+    swept = draw(st.sets(st.sampled_from(names), max_size=2))
     return history_of(
         commits,
         heads,
@@ -362,6 +379,7 @@ def test_the_walk_over_columns_finds_the_same_branches(history: History) -> None
         pa.array([list(commit.parents) for commit in history.commits.values()], pa.list_(pa.string())),
         pa.array([generations[commit] for commit in history.commits]).to_numpy(),
         roots,
+        swept=np.array([commit.swept for commit in history.commits.values()]),
         nowhere=1 << classes.of[NO_BRANCH],
     )
 
@@ -373,8 +391,9 @@ def test_the_walk_over_columns_finds_the_same_branches(history: History) -> None
 
 
 def test_a_root_without_a_record_stops_the_walk() -> None:
+    parents = pa.array([[]], pa.list_(pa.string()))
     with pytest.raises(BrokenHistory):
-        reach(pa.array(["a"]), pa.array([[]], pa.list_(pa.string())), pa.array([1]).to_numpy(), {"b": [0]}, nowhere=1)
+        reach(pa.array(["a"]), parents, np.array([1]), {"b": [0]}, swept=np.array([False]), nowhere=1)
 
 
 def test_branches_with_equal_periods_are_one_class() -> None:

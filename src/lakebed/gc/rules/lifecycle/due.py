@@ -8,8 +8,8 @@ parent. The policy gives each occurrence an instant from which it is *due*, or n
 - The most specific rule that matches path, size and metadata counts for an entry. None: never.
 - The rule's period for a branch counts from the date of the entry. Of several branches the latest counts. A branch that
   the rule does not cover keeps the object for ever.
-- A commit that no branch reaches may come to be on any branch. It counts as if it were on all that the rule names and
-  on one that it does not name.
+- A commit that no branch reaches may come to be on any branch, and so may its ancestors. They count as if they were on
+  all that the rule names and on one that it does not name.
 - Pinned commits and paths are never due, nor the newest versions of a path where a rule keeps some.
 """
 
@@ -29,7 +29,8 @@ from .periods import NEVER_MS, parse_period
 from .policy import LifecycleRule, Policy
 
 NO_BRANCH = ""
-"""Stands for the branches of a commit that no branch reaches, and that an operation may be about to name."""
+"""Stands for the branches that may come to reach a commit: through one that no branch reaches, or by an operation that
+is about to name it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,9 @@ class LifecycleVerdict(msgspec.Struct, frozen=True, kw_only=True):
 def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
     """Return for each commit the branches that reach it by any parent. NO_BRANCH: none does, or an intent names it.
 
+    Ancestors of a commit that no branch reaches have NO_BRANCH too, beside the branches that reach them: a merge that
+    is written and not published brings the history of one branch to another. A swept one brings nothing.
+
     Raises:
         BrokenHistory: a commit that something names is missing.
     """
@@ -74,13 +78,20 @@ def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
     found: dict[CommitId, set[str]] = {commit: set() for commit in history.commits}
     roots = [*history.heads.items(), *((NO_BRANCH, commit) for commit in history.held)]
     for branch, head in roots:
-        todo = [head]
-        while todo:
-            commit = todo.pop()
-            if branch not in found[commit]:
-                found[commit].add(branch)
-                todo += history.commits[commit].parents
+        _add_to_ancestry(found, history, head, branch)
+    loose = [commit for commit, branches in found.items() if not branches and not history.commits[commit].swept]
+    for commit in loose:
+        _add_to_ancestry(found, history, commit, NO_BRANCH)
     return {commit: frozenset(branches or {NO_BRANCH}) for commit, branches in found.items()}
+
+
+def _add_to_ancestry(found: Mapping[CommitId, set[str]], history: History, head: CommitId, branch: str) -> None:
+    todo = [head]
+    while todo:
+        commit = todo.pop()
+        if branch not in found[commit]:
+            found[commit].add(branch)
+            todo += history.commits[commit].parents
 
 
 def due_by_rule(rule: LifecycleRule, branches: Iterable[str], written_ms: int) -> int:

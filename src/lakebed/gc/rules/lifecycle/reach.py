@@ -67,10 +67,11 @@ def reach(
     generations: npt.NDArray[np.int64],
     roots: Mapping[str, Sequence[int]],
     *,
+    swept: npt.NDArray[np.bool_],
     nowhere: int,
 ) -> Reach:
     """Return what reaches each commit. `roots` are commits with the bits of what names them; `nowhere` is the set of
-    what nothing reaches.
+    what nothing reaches. Its ancestors get it too, unless it was swept (`branches_of`).
 
     Raises:
         BrokenHistory: a parent or a root is not among `ids`.
@@ -90,10 +91,14 @@ def reach(
         for bit in bits:
             masks[row] |= 1 << bit
     # A commit's generation is higher than those of its parents, so by falling generation each has its whole set first.
+    is_swept: list[bool] = swept.tolist()
     for row in np.argsort(-generations, kind="stable").tolist():
         mask = masks[row]
         if not mask:
-            continue
+            if is_swept[row]:
+                continue
+            # A branch may take it later, and its ancestors with it.
+            mask = masks[row] = nowhere
         for at in range(starts[row], starts[row + 1]):
             parent = above[at]
             have = masks[parent]
