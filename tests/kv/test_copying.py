@@ -20,6 +20,7 @@ from lakebed.kv import (
     sqlite_uri,
     store_partitions,
 )
+from lakebed.kv.drivers.remote import run_apart
 from tests.cli.conftest import Shell
 from tests.kv.servers import DATABASES, database
 
@@ -96,17 +97,42 @@ async def test_a_source_that_is_written_meanwhile_is_noticed() -> None:
     await source.set_many(b"p", [(b"%d" % number, b"") for number in range(10)])
 
     with pytest.raises(CopyDiffers, match="stop every server"):
-        await copy_store(Busy(source), target, [b"p"])  # type: ignore[arg-type]  # what of it is used
+        await copy_store(Busy(source), target, lambda: ([b"p"], [b"p"]))  # type: ignore[arg-type]  # what of it is used
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+async def test_a_partition_that_is_made_meanwhile_is_noticed(tmp_path: Path, name: str) -> None:
+    uris = {each: sqlite_uri(tmp_path / f"{each}.db") for each in ("source", "target")}
+    stores = {each: open_store(uri) for each, uri in uris.items()}
+    await stores["source"].set(b"p", b"key", b"value")
+
+    async def write() -> None:
+        store = open_store(uris[name])
+        await store.set(b"new", b"key", b"value")
+        await store.close()
+
+    def list_both() -> tuple[list[bytes], list[bytes]]:
+        source, target = map(store_partitions, uris.values())
+        return source, target
+
+    def say(_: str) -> None:
+        run_apart(write)
+
+    with pytest.raises(CopyDiffers, match="stop every server"):
+        await copy_store(stores["source"], stores["target"], list_both, say)
+
+    for store in stores.values():
+        await store.close()
 
 
 async def test_an_interrupted_copy_goes_on_where_it_was() -> None:
     source, target = open_store("mem://"), open_store("mem://")
     for partition in (b"a", b"b"):
         await source.set_many(partition, [(b"%d" % number, b"value") for number in range(10)])
-    await copy_store(source, target, [b"a"])
+    await copy_store(source, target, lambda: ([b"a"], [b"a"]))
     await target.set_many(b"b", [(b"0", b"value")])
 
-    copied = await copy_store(source, target, [b"a", b"b"])
+    copied = await copy_store(source, target, lambda: ([b"a", b"b"], [b"a", b"b"]))
 
     assert (copied.keys, copied.keys_before) == (20, 10)
 

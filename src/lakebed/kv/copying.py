@@ -2,7 +2,9 @@
 
 1. Compare each partition of the source with the target's, by a digest over its pairs.
 2. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
-3. Compare all partitions again. Where a server wrote to the source meanwhile, they differ, and the copy is refused.
+3. Compare all partitions again, and their names. Where a server wrote meanwhile and they differ, the copy is refused.
+
+A write may still go unnoticed: one to a partition that was compared already, or to both stores alike.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lakebed.base import Conflict
 
 from .store import SCAN_PAGE, Store
+
+DIFFERS: Final = "the copy differs from its source: stop every server, name an empty target, and copy again"
 
 
 class CopyDiffers(Conflict):
@@ -30,13 +35,21 @@ class Copied:
 
 
 async def copy_store(
-    source: Store, target: Store, partitions: Sequence[bytes], say: Callable[[str], None] = lambda _: None
+    source: Store,
+    target: Store,
+    list_both: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
+    say: Callable[[str], None] = lambda _: None,
 ) -> Copied:
-    """Make the target hold these partitions of the source. Nothing may write to either meanwhile.
+    """Make the target hold what the source holds. Nothing may write to either meanwhile.
+
+    `list_both` lists the partitions of the source and of the target, in byte order.
 
     Raises:
-        CopyDiffers: afterwards they differ.
+        CopyDiffers: the target has more than the source, or afterwards they differ.
     """
+    partitions, others = list_both()
+    if more := set(others).difference(partitions):
+        raise CopyDiffers(f"the target has {len(more):,} partitions that the source lacks: name an empty one")
     keys_before = 0
     for number, partition in enumerate(partitions):
         digest, keys = await _digest(source, partition)
@@ -49,11 +62,10 @@ async def copy_store(
     for partition in partitions:
         found = await _digest(source, partition)
         if found != await _digest(target, partition):
-            raise CopyDiffers(
-                "the copy differs from its source: stop every server, name an empty target, and copy again",
-                partition=partition,
-            )
+            raise CopyDiffers(DIFFERS, partition=partition)
         keys_in_all += found[1]
+    if list_both() != (partitions, partitions):
+        raise CopyDiffers(DIFFERS)
     return Copied(partitions=len(partitions), keys=keys_in_all, keys_before=keys_before)
 
 
