@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+TOKEN = ("LAKEBED_TOKEN", "for this process alone")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that runs on the local engine needs no JVM."""
     here = Path(__file__).parent
@@ -28,10 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[LocalSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKEBED_TOKEN", "for this process alone")
-        with local_session(SessionOptions(cores=2, shuffle_partitions=2), os.environ) as running:
-            yield running
+    with contextlib.ExitStack() as stopping:
+        with pytest.MonkeyPatch.context() as patch:
+            # Only while it starts: the programs that later tests start have credentials of their own.
+            patch.setenv(*TOKEN)
+            options = SessionOptions(cores=2, shuffle_partitions=2)
+            running = stopping.enter_context(local_session(options, os.environ))
+            assert os.environ[TOKEN[0]] == TOKEN[1]  # hidden while it started, and no longer
+        yield running
 
 
 @pytest.fixture(params=[EngineName.LOCAL, EngineName.SPARK])

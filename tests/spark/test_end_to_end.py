@@ -164,9 +164,11 @@ def test_an_apply_whose_processes_are_all_killed_is_gone_on_with(spark: SparkSes
     )
     assert process.stderr is not None
     with process.stderr as lines:
-        assert any("deleting" in line for line in lines)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            assert any("deleting" in line for line in lines)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     report = collector.apply(spark, plan.run_id)
 
     assert (report.objects_deleted, report.objects_failed, report.state) == (40, 0, RunState.ENDED)
