@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakebed.gc.protocol import RunKind, RunState
+from lakebed.gc.rules import DAY_MS
 from tests.objectstore.s3_servers import make_bucket, planner_of, serve_s3
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
+from tests.spark.test_lifecycle import set_policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,13 +42,15 @@ def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_i
     lakeside.rules(1)
     garbage = {lakeside.upload("b/1")}
     lakeside.delete("b/1")
+    set_policy(lakeside, {"all": {"prefix": "", "days": 1}})
+    lakeside.clock.ms += 2 * DAY_MS
     powerless = planner_at(lakeside)
 
     plans = {kind: powerless.plan(spark, kind) for kind in RunKind}
     kinds = (RunKind.UNCOMMITTED, RunKind.COMMITTED)
     refused = [powerless.apply(spark, plans[kind].run_id) for kind in kinds]
 
-    assert [plans[kind].totals.all.objects for kind in kinds] == [1, 2]
+    assert [plans[kind].totals.all.objects for kind in (*kinds, RunKind.LIFECYCLE)] == [1, 2, 2]
     assert [(report.objects_deleted, report.objects_failed) for report in refused] == [(0, 1), (0, 2)]
     assert [report.state for report in refused] == [RunState.MARKED, RunState.SWEEPING]
     assert lakeside.addresses() == expired | garbage
