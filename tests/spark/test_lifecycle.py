@@ -295,6 +295,16 @@ def test_a_copy_of_what_went_is_refused(spark: SparkSession | None, lake: Lakesi
         lake.copy("main", "logs/old", "data/copy")
 
 
+def test_a_copy_of_what_went_is_refused_when_the_run_is_forgotten(spark: SparkSession | None, lake: Lakeside) -> None:
+    set_policy(lake, LOGS)
+    lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
+    lake.wait(PolicyBook(lake.versions).write(None))
+    lake.forget_runs()
+
+    with pytest.raises(PathNotFound, match="data is gone"):
+        lake.copy("main", "logs/old", "data/copy")
+
+
 def test_what_a_deferred_run_keeps_is_in_no_lifecycle_plan(spark: SparkSession | None, lake: Lakeside) -> None:
     """Its objects can be restored until the window is over."""
     set_policy(lake, LOGS)

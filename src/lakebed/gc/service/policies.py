@@ -13,7 +13,7 @@ from lakebed.versions import BranchRecord, Versions, decode_record, keys
 from .errors import PolicyNotFound
 from .versioned import VersionedSetting, VersionRecord
 
-POLICY_KEY: Final = keys.SETTING + b"lifecycle"
+POLICY_KEY: Final = keys.LIFECYCLE
 
 
 class PolicyRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):

@@ -134,7 +134,8 @@ class Copies:
         states = await self._retired.lifecycle_states()
         if states & TAKING:
             return True
-        if not states:
+        # The record of a run may be gone by now, that of the policy never is.
+        if not states and await self._context.get(keys.LIFECYCLE) is None:
             return False
         # Looked at after the runs: one that has ended by now has deleted what it took.
         key = key_inside(entry.address, self._context.objectstore.uri) or entry.address
