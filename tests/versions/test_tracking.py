@@ -227,6 +227,27 @@ async def test_a_link_that_was_given_up_is_refused_and_leaves_no_readable_cell(r
         await repo.uploads.link("main", b"a", entry)
 
 
+async def test_a_link_is_named_as_revoked_until_the_branch_was_frozen(
+    repo: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fencer that dies over the freeze leaves a record by which the next one goes on."""
+    address = await repo.uploads.issue("main")
+    await put_bytes(repo, address)
+    record, held = await repo.uploads._find(address)
+    await repo.uploads._move(address, replace(record, state=UploadState.LINKING, attempt="x"), held)
+    seen: list[UploadState] = []
+    freeze = repo.fencing.freeze
+
+    async def watched(branch: str) -> None:
+        seen.append((await repo.uploads.record(address)).state)
+        await freeze(branch)
+
+    monkeypatch.setattr(repo.fencing, "freeze", watched)
+    assert await repo.fencing.fence(UploadRecord, address)
+
+    assert seen == [UploadState.REVOKED]
+
+
 async def test_a_freeze_changes_no_content_and_retires_every_token(repo: Versions, store: Store) -> None:
     await repo.staging.upload("main", b"kept", body(repo.objectstore))
     await repo.staging.upload("main", b"gone", body(repo.objectstore))
