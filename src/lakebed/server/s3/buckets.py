@@ -20,7 +20,7 @@ from lakebed.versions import RefNotFound
 
 from . import operations
 from .bodies import Payload
-from .checksums import COMPOSITE, FULL_OBJECT
+from .checksums import COMPOSITE, FULL_OBJECT, part_count
 from .documents import Element, MalformedXml, document, escape_text, parse
 from .errors import NotImplementedByName, S3Error
 from .operations import S3Operation
@@ -283,7 +283,7 @@ def _shown_checksum(row: Row) -> str:
     found = _CHECKSUM.search(row[8])
     if found is None:
         return ""
-    kind = COMPOSITE if "-" in row[5] and found[1] not in _WHOLE else FULL_OBJECT
+    kind = COMPOSITE if part_count(row[5]) is not None and found[1] not in _WHOLE else FULL_OBJECT
     algorithm = found[1].decode().upper()
     return f"<ChecksumAlgorithm>{algorithm}</ChecksumAlgorithm><ChecksumType>{kind}</ChecksumType>"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -26,6 +27,7 @@ HEADER: Final = "x-amz-checksum-"
 FULL_OBJECT: Final = "FULL_OBJECT"
 COMPOSITE: Final = "COMPOSITE"
 FULL_OBJECT_ALGORITHMS: Final = frozenset({"CRC32", "CRC32C", "CRC64NVME"})
+_IN_PARTS: Final = re.compile(r"[0-9a-f]{32}-(\d{1,5})", re.ASCII)
 COMPOSITE_ALGORITHMS: Final = frozenset(ALGORITHMS) - {"CRC64NVME"}
 
 
@@ -104,3 +106,12 @@ def read(text: str, size_bytes: int) -> bytes | None:
 
 def header_of(algorithm: str) -> str:
     return HEADER + algorithm.lower()
+
+
+def part_count(etag: str) -> int | None:
+    """Return how many parts an ETag says its object was uploaded in; None: it is not that of an upload in parts.
+
+    An entry from elsewhere has the ETag that its store or its client gave it, which may have any form.
+    """
+    match = _IN_PARTS.fullmatch(etag)
+    return None if match is None else int(match[1])

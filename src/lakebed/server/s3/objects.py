@@ -26,7 +26,7 @@ from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefN
 from . import checksums, operations
 from .bodies import SMALL_BYTES_MAX, Payload
 from .buckets import iso, refuse_acl, xml
-from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT
+from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, part_count
 from .documents import Element, MalformedXml, Node, parse
 from .errors import NotImplementedByName, S3Error, as_s3
 from .operations import S3Operation
@@ -57,6 +57,8 @@ REFUSED_HEADERS: Final = (
 DELETE_BYTES_MAX: Final = 8 << 20
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_RUN: Final = re.compile(r"(\d{1,19})(?:\*(\d{1,5}))?", re.ASCII)
+_CHECKSUM: Final = re.compile(r"[0-9A-Za-z+/=]{1,100}(-\d{1,5})?", re.ASCII)
 _VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
 _EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -98,8 +100,8 @@ class Objects:
             for algorithm, value in stored.items():
                 shown.text(f"Checksum{algorithm}", value)
             root.add(shown.text("ChecksumType", checksum_type(stored)))
-        if "ObjectParts" in wanted and "-" in entry.checksum:
-            count = int(entry.checksum.rpartition("-")[2])
+        count = part_count(entry.checksum)
+        if "ObjectParts" in wanted and count is not None:
             root.add(Element("ObjectParts").text("PartsCount", count))
         if "StorageClass" in wanted:
             root.text("StorageClass", "STANDARD")
@@ -122,8 +124,9 @@ class Objects:
         start, end = span or (0, entry.size_bytes)
         if span is not None:
             headers["content-range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
-            if request.has("partNumber") and "-" in entry.checksum:
-                headers["x-amz-mp-parts-count"] = entry.checksum.rpartition("-")[2]
+            count = part_count(entry.checksum)
+            if request.has("partNumber") and count is not None:
+                headers["x-amz-mp-parts-count"] = str(count)
         elif (request.header(b"x-amz-checksum-mode") or "").upper() == "ENABLED":
             stored = stored_checksums(entry)
             headers |= {checksums.header_of(algorithm): value for algorithm, value in stored.items()}
@@ -188,7 +191,7 @@ class Objects:
         for name, value in entry.metadata.items():
             if name.startswith(SYSTEM):
                 header = name[len(SYSTEM) :]
-                if header in SYSTEM_HEADERS:
+                if header in SYSTEM_HEADERS and _VALUE.fullmatch(value):
                     headers[header] = value
             elif not name.startswith(HIDDEN):
                 if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
@@ -464,19 +467,25 @@ def keep_checksums(metadata: dict[str, str], found: Mapping[str, str]) -> None:
 
 def stored_checksums(entry: Entry) -> dict[str, str]:
     found = {algorithm: entry.metadata.get(f"{SYSTEM}checksum-{algorithm.lower()}") for algorithm in ALGORITHMS}
-    return {algorithm: value for algorithm, value in found.items() if value is not None}
+    return {algorithm: value for algorithm, value in found.items() if value is not None and _CHECKSUM.fullmatch(value)}
 
 
 def part_sizes(entry: Entry) -> list[int] | None:
-    """Return the sizes of the parts that an object was uploaded in; None where they were too many to keep."""
+    """Return the sizes of the parts that an object was uploaded in.
+
+    None: they were too many to keep, or what was kept is no layout of this object.
+    """
     layout = entry.metadata.get(SYSTEM + "parts")
     if layout is None:
-        return None if "-" in entry.checksum else [entry.size_bytes]
+        return [entry.size_bytes] if part_count(entry.checksum) is None else None
     sizes: list[int] = []
     for run in layout.split(","):
-        size, _, count = run.partition("*")
-        sizes += [int(size)] * int(count or 1)
-    return sizes
+        match = _RUN.fullmatch(run)
+        count = 0 if match is None else int(match[2] or 1)
+        if match is None or not 1 <= count <= PART_NUMBER_MAX - len(sizes):
+            return None
+        sizes += [int(match[1])] * count
+    return sizes if sum(sizes) == entry.size_bytes else None
 
 
 def checksum_type(found: Mapping[str, str]) -> str:
