@@ -12,8 +12,8 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import uvicorn
 
@@ -31,10 +31,19 @@ CUT_S: Final = 1.0
 
 @dataclass(slots=True)
 class Drain:
-    """Say how far the end of this process is. Probes, answers and metrics read it; only the server changes it."""
+    """Say how far the end of this process is. Probes, answers and metrics read it.
+
+    The server changes it, and handlers add `work`.
+    """
 
     is_draining: bool = False
     is_over: bool = False
+    work: set[asyncio.Future[Any]] = field(default_factory=set)
+    """What goes on when its client has gone away. The process waits for it as for a request."""
+
+    def keep(self, work: asyncio.Future[Any]) -> None:
+        self.work.add(work)
+        work.add_done_callback(self.work.discard)
 
 
 class DrainingServer(uvicorn.Server):
@@ -75,7 +84,8 @@ class DrainingServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._drain_s
         idle_since: dict[object, tuple[object, float]] = {}
-        while (self.server_state.connections or self.server_state.tasks) and not self._drain.is_over:
+        state, drain = self.server_state, self._drain
+        while (state.connections or state.tasks or drain.work) and not drain.is_over:
             now = loop.time()
             if now >= ends_at:
                 self._drain.is_over = True
@@ -97,7 +107,7 @@ class DrainingServer(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, LimitedProtocol)]
 
     async def _cut_off_the_rest(self) -> None:
-        tasks = set(self.server_state.tasks)
+        tasks: set[asyncio.Future[Any]] = {*self.server_state.tasks, *self._drain.work}
         if tasks:
             logger.warning("cut off %d requests that took longer than the server waits for them", len(tasks))
         for connection in self._connections():

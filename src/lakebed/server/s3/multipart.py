@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests import OWNER, Place, S3Request, admit
 
+logger = logging.getLogger(__name__)
+
 PART_BYTES_MIN: Final = 5 << 20
 """Every part but the last has at least this."""
 OBJECT_BYTES_MAX: Final = 5 << 40
@@ -70,6 +73,7 @@ class MultipartUploads:
         self._catalog = state.catalog
         self._options = options
         self._sources = sources
+        self._drain = state.drain
         self.handlers: Mapping[S3Operation, Callable[[S3Request], Awaitable[Response]]] = {
             operations.CREATE_MULTIPART_UPLOAD: self.create,
             operations.UPLOAD_PART: self.upload_part,
@@ -187,6 +191,8 @@ class MultipartUploads:
         if if_match is not None:
             await self._sources.find(request.place())
         making = asyncio.ensure_future(self._make(request, begun, parts, size_bytes, if_none_match, if_match))
+        # It goes on when the client goes away.
+        self._drain.keep(making)
         done, _ = await asyncio.wait([making], timeout=ANSWER_S)
         return making.result() if done else SlowAnswer(making)
 
@@ -365,9 +371,15 @@ class SlowAnswer(Response):
         try:
             body = bytes((await self._making).body)
         except LakebedError as error:
-            why = as_s3(error)
-            body = document(Element("Error").text("Code", why.code).text("Message", str(why)))
+            body = _error(as_s3(error))
+        except Exception:  # the status is sent already: a bug of ours must not end the document halfway
+            logger.exception("unexpected error in a completion that takes long")
+            body = _error(S3Error("InternalError"))
         await send({"type": "http.response.body", "body": body.partition(b"\n")[2], "more_body": False})
+
+
+def _error(why: S3Error) -> bytes:
+    return document(Element("Error").text("Code", why.code).text("Message", str(why)))
 
 
 def _etag(digests: Sequence[str]) -> str:
