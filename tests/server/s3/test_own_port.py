@@ -28,7 +28,14 @@ def test_every_request_to_it_is_s3s_and_none_to_the_other(tmp_path: Path, worker
     try:
         s3, own = process.stdout.readline().strip(), process.stdout.readline().strip()
 
-        for path in ("/", "/api/v1/config", "/_health", "/lake/main/a"):
+        for path in (
+            "/",
+            "/api/v1/config",
+            "/_health",
+            "/lake/main/a",
+            "/lake.main/notes.txt",
+            "/lake.main?list-type=2",
+        ):
             answer = httpx.get(s3 + path)
             assert (answer.status_code, answer.headers["content-type"]) == (403, "application/xml")
             assert "<Code>AccessDenied</Code>" in answer.text
