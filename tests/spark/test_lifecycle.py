@@ -13,6 +13,7 @@ from lakebed.gc import BadWindow, OtherUnfinished
 from lakebed.gc.kinds.lifecycle import NoPolicy
 from lakebed.gc.protocol import Fate, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
+from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.gc.service import PolicyBook
 from lakebed.gc.simulate import BadDays
 from lakebed.versions import Commit, PathNotFound
@@ -121,6 +122,13 @@ def test_what_plans_applies_and_simulations_write_is_known(spark: SparkSession |
     assert later in lake.addresses()
     assert {"due", "stays", "versions"} <= folders
     assert (found.unknown_files, found.unknown_files_count) == ((), 0)
+
+
+def test_a_policy_that_would_be_refused_is_not_simulated(spark: SparkSession | None, lake: Lakeside) -> None:
+    policy = json.dumps({"logs": {"prefix": "logs/", "branch_days": {"mian": 1}}})
+
+    with pytest.raises(InvalidPolicy, match="there is no branch mian"):
+        lake.collector.on(spark).simulate(days=1, policy=policy)
 
 
 def test_days_that_cannot_be_simulated_are_refused(spark: SparkSession | None, lake: Lakeside) -> None:

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of
 from lakebed.gc.rules import DAY_MS
-from lakebed.gc.rules.lifecycle import check_policy
+from lakebed.gc.rules.lifecycle import Policy, check_policy
 
 from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of, read_due
-from .protocol import PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
+from .protocol import REFS, PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
 from .tables import Table, rows_of_parts
 from .verdicts import read_rows
 
@@ -78,7 +78,7 @@ async def simulate(context: RunContext, *, days: int, policy: str = "") -> Simul
 async def _simulate(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, *, days: int, policy: str
 ) -> Simulation:
-    checked = check_policy(policy.encode()) if policy else policy_of(prepared)
+    checked = await _check(context, prepared, policy) if policy else policy_of(prepared)
     ranges, _ = await read_due(context, prepared.commits, prepared.refs, checked)
     until_ms = run.now_ms + days * DAY_MS
     garbage, totals = await mark_due(context, run, checked, ranges, until_ms=until_ms)
@@ -117,6 +117,12 @@ async def _simulate(
             for row in added.sort_by(order).to_pylist()
         ),
     )
+
+
+async def _check(context: RunContext, prepared: PreparedCommits, policy: str) -> Policy:
+    """Refuse what setting the policy would refuse, such as a period for a branch that is not there."""
+    refs = await context.read(prepared.refs, REFS)
+    return check_policy(policy.encode(), branches=[row["name"] for row in refs.to_pylist() if row["kind"] == "branch"])
 
 
 def _sums(rows: pa.Table, columns: list[tuple[str, str]]) -> pa.Table:
