@@ -41,63 +41,48 @@ from .engines import Effort, Engine, Task
 from .packing import Cause, Integers, LiveSet
 from .places import Namespace
 from .ranges import each_metarange, effort_of_whole, get_range, in_closed_slices, pack_rows, texts_of
-from .tables import CANDIDATES, LIVE, PARTS, Table
+from .tables import CANDIDATES, LIVE, PARTS, Table, required
 
 LIFECYCLE: Final = "lifecycle"
 """The reason that plans give."""
 
 REACHED: Final = Table(
     "a metarange, and the number of a set of classes that reach a commit with it; each pair once",
-    pa.schema([pa.field("metarange_id", pa.string(), nullable=False), pa.field("set", pa.int32(), nullable=False)]),
+    required(("metarange_id", pa.string()), ("set", pa.int32())),
 )
 SPANS: Final = Table(
     "a range that a metarange with this set names; a pair may come several times",
-    pa.schema(
-        [
-            pa.field(name, type_, nullable=False)
-            for name, type_ in (
-                ("range_id", pa.string()),
-                ("count", pa.int64()),
-                ("file_bytes", pa.int64()),
-                ("min_key", pa.binary()),
-                ("max_key", pa.binary()),
-                ("set", pa.int32()),
-            )
-        ]
+    required(
+        ("range_id", pa.string()),
+        ("count", pa.int64()),
+        ("file_bytes", pa.int64()),
+        ("min_key", pa.binary()),
+        ("max_key", pa.binary()),
+        ("set", pa.int32()),
     ),
 )
 DUE_RANGES: Final = Table(
     "a range to read, and the number of its cut-offs",
-    pa.schema(
-        [
-            pa.field(name, type_, nullable=False)
-            for name, type_ in (
-                ("range_id", pa.string()),
-                ("count", pa.int64()),
-                ("file_bytes", pa.int64()),
-                ("terms", pa.int32()),
-            )
-        ]
+    required(
+        ("range_id", pa.string()),
+        ("count", pa.int64()),
+        ("file_bytes", pa.int64()),
+        ("terms", pa.int32()),
     ),
 )
 
 VERSIONS: Final = Table(
     "a row of a range whose path has a rule that keeps versions; `rule` is -1 where the row is not due",
-    pa.schema(
-        [
-            pa.field(name, type_, nullable=False)
-            for name, type_ in (
-                ("path", pa.string()),
-                ("key", pa.binary()),
-                ("slice", pa.int64()),
-                ("sequence", pa.int32()),
-                ("address", pa.string()),
-                ("size_bytes", pa.int64()),
-                ("modified_ms", pa.int64()),
-                ("rule", pa.int32()),
-                ("terms", pa.int32()),
-            )
-        ]
+    required(
+        ("path", pa.string()),
+        ("key", pa.binary()),
+        ("slice", pa.int64()),
+        ("sequence", pa.int32()),
+        ("address", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("modified_ms", pa.int64()),
+        ("rule", pa.int32()),
+        ("terms", pa.int32()),
     ),
 )
 

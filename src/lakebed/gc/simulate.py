@@ -22,24 +22,19 @@ from .context import RunContext
 from .engines import Effort, Task
 from .kinds.lifecycle import mark_due, policy_of, read_due
 from .protocol import REFS, PreparedCommits, RunKind, SimulatedRow, Simulation, StartedRun
-from .tables import Table, rows_of_parts
+from .tables import Table, required, rows_of_parts
 from .verdicts import read_rows
 
 DAYS_MAX: Final = 3_660
 
 _SUMS: Final = Table(
     "what goes on a day (counted from today) by a rule, last kept by a branch; a triple may come several times",
-    pa.schema(
-        [
-            pa.field(name, type_, nullable=False)
-            for name, type_ in (
-                ("day", pa.int64()),
-                ("rule", pa.string()),
-                ("branch", pa.string()),
-                ("objects", pa.int64()),
-                ("size_bytes", pa.int64()),
-            )
-        ]
+    required(
+        ("day", pa.int64()),
+        ("rule", pa.string()),
+        ("branch", pa.string()),
+        ("objects", pa.int64()),
+        ("size_bytes", pa.int64()),
     ),
 )
 

@@ -40,7 +40,7 @@ class Table:
         return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
 
 
-def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+def required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(name, type_, nullable=False) for name, type_ in columns])
 
 
@@ -70,12 +70,12 @@ LEDGER: Final = Table(protocol.LEDGER.meaning, _of_handoff(protocol.LEDGER))
 
 VERDICTS: Final = Table(
     "garbage, with what the totals of a plan are summed by: branch and first folder of a path that had it",
-    pa.schema([*GARBAGE.schema, *_required(("branch", pa.string()), ("prefix", pa.string()))]),
+    pa.schema([*GARBAGE.schema, *required(("branch", pa.string()), ("prefix", pa.string()))]),
 )
 
 CANDIDATES: Final = Table(
     "packed: objects of one bucket that go unless something names them, and why; an object may come several times",
-    _required(
+    required(
         ("bucket", pa.int64()),
         ("sequences", pa.binary()),  # uint32, little-endian; empty in a foreign bucket
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
@@ -91,18 +91,18 @@ CANDIDATES: Final = Table(
 
 LIVE: Final = Table(
     "packed: objects of one bucket that something names; a bucket may come several times",
-    _required(
+    required(
         ("bucket", pa.int64()),
         ("bitmap", pa.binary()),  # bit s % 8 of byte s // 8 is sequence s; empty in a foreign bucket
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
     ),
 )
 
-CLOSED: Final = Table("slices that were closed when the run began, each once", _required(("bucket", pa.int64())))
+CLOSED: Final = Table("slices that were closed when the run began, each once", required(("bucket", pa.int64())))
 
 METARANGES: Final = Table(
     "a distinct metarange to read: live if any commit that stays has it, else what is known of its newest commit",
-    _required(
+    required(
         ("metarange_id", pa.string()),
         ("is_live", pa.bool_()),
         ("seen_ms", pa.int64()),
@@ -114,7 +114,7 @@ METARANGES: Final = Table(
 
 RANGES: Final = Table(
     "a range that some metarange names; the other columns are those of its metarange",
-    _required(
+    required(
         ("range_id", pa.string()),
         ("count", pa.int64()),  # entries, as its metarange says
         ("file_bytes", pa.int64()),  # about
@@ -126,11 +126,11 @@ RANGES: Final = Table(
     ),
 )
 
-RANGE_IDS: Final = Table("a range whose objects a run has taken into account", _required(("range_id", pa.string())))
+RANGE_IDS: Final = Table("a range whose objects a run has taken into account", required(("range_id", pa.string())))
 
 PARTS: Final = Table(
     "a Parquet part that a task wrote into the run's folder",
-    _required(
+    required(
         ("name", pa.string()),
         ("rows", pa.int64()),
         ("size_bytes", pa.int64()),
