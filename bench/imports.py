@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from lakebed.catalog import CommitNote, ImportState, Location
+from lakebed.catalog import ImportState, Location
 from lakebed.server import ServerOptions, opened, prepare_folder
+from lakebed.versions import Note
 
 from .harness import Bench, Single, Work
 
@@ -60,7 +61,7 @@ async def _import(data: Path, name: str, count: int) -> None:
         repository = await state.catalog.get(name)
         locations = [Location(source="local://raw", destination="logs", is_folder=True)]
         begun = await repository.imports.begin("main", locations)
-        note = CommitNote(message="import", committer="bench", metadata={})
+        note = Note(message="import", committer="bench", metadata={})
         ended = await repository.imports.run(begun, locations, note)
         assert (ended.state, ended.objects) == (ImportState.COMPLETED, count), ended
 

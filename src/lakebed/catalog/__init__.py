@@ -26,7 +26,6 @@ from .errors import (
 )
 from .guards import Guards
 from .imports import (
-    CommitNote,
     ImportCancelled,
     ImportEnded,
     ImportNotFound,
@@ -74,7 +73,6 @@ __all__ = [
     "Catalog",
     "CatalogOptions",
     "Changes",
-    "CommitNote",
     "CommitQueueTimeout",
     "DefaultBranchKept",
     "DeletedRecord",

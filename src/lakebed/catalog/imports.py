@@ -13,7 +13,7 @@ made of its date and size, because a listing has no digest of the bytes: importi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,7 +37,7 @@ from lakebed.base import (
 from lakebed.kv import PredicateFailed
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.ranges import changes_from_rows
-from lakebed.versions import BranchNotFound, NoChanges, Record, Versions, decode_record, encode_record
+from lakebed.versions import BranchNotFound, NoChanges, Note, Record, Versions, decode_record, encode_record
 
 from .changes import Changes
 from .errors import InvalidImport
@@ -51,7 +51,6 @@ BEAT_MS: Final = 2_000
 LOST_AFTER_MS: Final = 60_000
 KEPT_MS: Final = 7 * 24 * 3_600_000
 LOCATIONS_MAX: Final = 1_000
-CONTENT_TYPE: Final = "application/octet-stream"
 
 
 class ImportNotFound(NotFound):
@@ -95,13 +94,6 @@ class Location:
     source: str
     destination: str
     is_folder: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitNote:
-    message: str
-    committer: str
-    metadata: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -155,7 +147,7 @@ class Imports:
         self,
         begun: ImportRecord,
         locations: Sequence[Location],
-        note: CommitNote,
+        note: Note,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> ImportRecord:
@@ -230,7 +222,7 @@ class Imports:
             path_to_key(location.destination)
             await self._namespaces.check_outside(location.source)
 
-    async def _import(self, last: _Progress, locations: Sequence[Location], note: CommitNote) -> CommitId:
+    async def _import(self, last: _Progress, locations: Sequence[Location], note: Note) -> CommitId:
         own = last.record.own_branch
         await self._changes.create_branch(own, last.record.branch, hidden=True, force=True)
         for location in locations:
@@ -358,5 +350,4 @@ def _entry(address: str, stat: ObjectStat) -> Entry:
         size_bytes=stat.size_bytes,
         checksum=checksum,
         modified_ms=stat.modified_ms,
-        content_type=CONTENT_TYPE,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakebed.base import OUTCOME_UNKNOWN, Conflict, LakebedError, OutcomeUnknown
+from lakebed.base import OUTCOME_UNKNOWN, Conflict, LakebedError, OutcomeUnknown, count_of
 from lakebed.wire import ImportLocation, ImportStatus
 
 from .arguments import MessageOption, MetaOption, parse_meta
@@ -72,7 +72,7 @@ def import_(
         if reason.startswith(OUTCOME_UNKNOWN):
             raise OutcomeUnknown(f"{destination}: {reason}", id=begun)
         raise ImportFailed(f"{destination}: {reason}. The branch is as it was", id=begun)
-    count = f"{status.ingested_objects:,} object{'' if status.ingested_objects == 1 else 's'}"
+    count = count_of(status.ingested_objects, "object")
     session.show(status, lambda _: f"imported {count} into {target}: commit {commit.id[:12]}")
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from lakebed.base import LakebedError
-from lakebed.catalog import CommitNote, ImportRecord, Imports, Location
+from lakebed.catalog import ImportRecord, Imports, Location
+from lakebed.versions import Note
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ class Importing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
-    def start(self, imports: Imports, begun: ImportRecord, locations: Sequence[Location], note: CommitNote) -> None:
+    def start(self, imports: Imports, begun: ImportRecord, locations: Sequence[Location], note: Note) -> None:
         task = asyncio.create_task(self._run(imports, begun, locations, note))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -37,9 +38,7 @@ class Importing:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _run(
-        self, imports: Imports, begun: ImportRecord, locations: Sequence[Location], note: CommitNote
-    ) -> None:
+    async def _run(self, imports: Imports, begun: ImportRecord, locations: Sequence[Location], note: Note) -> None:
         beating = asyncio.create_task(_beat(imports, begun))
         try:
             await imports.run(begun, locations, note, is_stopping=lambda: self._is_closing)

@@ -32,7 +32,7 @@ from .cells import (
     is_gone,
 )
 from .cleanup import Cleaned, Cleanup
-from .commits.committer import Committer
+from .commits.committer import Committer, Note
 from .commits.merger import STRATEGY_KEY, Merger, Strategy
 from .commits.resetter import Resetter
 from .context import Context, Options
@@ -192,6 +192,7 @@ __all__ = [
     "MultipartRecord",
     "NameTaken",
     "NoChanges",
+    "Note",
     "ObjectsExpiring",
     "Options",
     "ParentWanted",

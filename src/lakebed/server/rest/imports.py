@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from lakebed import wire
-from lakebed.catalog import CommitNote, ImportRecord, ImportState, InvalidImport, Location, Repository
+from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, Repository
 from lakebed.operations import objects
 from lakebed.server.gate import require
 from lakebed.server.requests import RestRequest
 from lakebed.server.routing import Route
 from lakebed.server.state import AppState
+from lakebed.versions import Note
 
 from .commits import commit_record
 
@@ -30,7 +33,7 @@ class Imports:
             require(objects.IMPORT_START.asked_later, request.permissions, names)
         if body.commit.date is not None:
             raise InvalidImport("the commit of an import takes no date: it is made when the import ends")
-        note = CommitNote(
+        note = Note(
             message=body.commit.message,
             committer=request.identity.user_id,
             metadata=body.commit.metadata or {},
@@ -65,13 +68,7 @@ async def _status(repository: Repository, record: ImportRecord) -> wire.ImportSt
     if record.commit_id is None:
         return status
     commit = commit_record(await repository.versions.history.get_commit(record.commit_id))
-    return wire.ImportStatus(
-        completed=True,
-        update_time=status.update_time,
-        ingested_objects=record.objects,
-        metarange_id=commit.meta_range_id,
-        commit=commit,
-    )
+    return replace(status, metarange_id=commit.meta_range_id, commit=commit)
 
 
 def routes(state: AppState) -> list[Route]:
