@@ -23,7 +23,7 @@ from lakebed.cli.uris import parse_repository
 
 from . import apply
 from .options import Working, asked
-from .session import RootOption, check, checked_collector, with_spark
+from .session import RootOption, check, checked_collector, versions_of, with_spark
 from .text import plan_texts
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from lakebed.gc.protocol import PolicyCheck, PolicyVersion, SetPolicy, Simulation
     from lakebed.gc.rules.lifecycle import Problem
 
-PAGE = 100
 BAR = 40
 """Columns of the longest bar of a plot."""
 app = noun("Which objects go by path, branch and age although commits still name them.")
@@ -100,7 +99,10 @@ def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the policy, newest first: who set it, and when."""
-    session.show_all(_versions(session, parse_repository(uri), limit), _history_text)
+    from lakebed.operations import lifecycle
+
+    found = versions_of(session, lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, parse_repository(uri), limit)
+    session.show_all(found, _history_text)
 
 
 @app.command("plan")
@@ -145,20 +147,6 @@ def _read(file: Path) -> SetPolicy:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{file} is no JSON: {error}") from error
     return SetPolicy(policy=msgspec.Raw(data))
-
-
-def _versions(session: Session, repository: str, limit: int | None) -> Iterator[PolicyVersion]:
-    from lakebed.operations import lifecycle
-
-    before: int | None = None
-    left, has_more = limit, True
-    while has_more and left != 0:
-        query = {"before": before, "amount": PAGE if left is None else min(PAGE, left)}
-        page = session.client.do(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, repository, query=query)
-        yield from page.versions
-        left = None if left is None else left - len(page.versions)
-        before = page.versions[-1].version if page.versions else None
-        has_more = page.has_more and bool(page.versions)
 
 
 # Texts

@@ -23,7 +23,7 @@ from lakebed.cli.session import Session, command
 from lakebed.cli.tree import noun
 from lakebed.cli.uris import RefUri, parse_ref, parse_repository
 
-from .session import RootOption, check, checked_collector, rules_file, with_spark
+from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
 from .text import diff_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SAVE: Final = "Save these rules?"
 OFF: Final = "off"
-PAGE: Final = 100
 app = noun("How long committed data stays after it has been replaced, and what stays regardless.")
 
 DurationArgument = Annotated[str, typer.Argument(metavar="DURATION", help="36h, 20d, 2w, 6mo or forever.")]
@@ -194,7 +193,10 @@ def explain(
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the rules, newest first: who changed what, and when."""
-    session.show_all(_versions(session, parse_repository(uri), limit), history_text)
+    from lakebed.operations import collectors
+
+    found = versions_of(session, collectors.LIST_GC_RULES_HISTORY, parse_repository(uri), limit)
+    session.show_all(found, history_text)
 
 
 @app.command("diff")
@@ -299,20 +301,6 @@ def _write(session: Session, repository: str, found: RulesVersion, rules: Rules,
     for run in written.counts_after:
         session.note(f"run {run} goes on by the former rules; these count after it")
     session.done(message, version=written.version, counts_after=written.counts_after)
-
-
-def _versions(session: Session, repository: str, limit: int | None) -> Iterator[RulesVersion]:
-    from lakebed.operations import collectors
-
-    before: int | None = None
-    left, has_more = limit, True
-    while has_more and left != 0:
-        query = {"before": before, "amount": PAGE if left is None else min(PAGE, left)}
-        page = session.client.do(collectors.LIST_GC_RULES_HISTORY, repository, query=query)
-        yield from page.versions
-        left = None if left is None else left - len(page.versions)
-        before = page.versions[-1].version if page.versions else None
-        has_more = page.has_more and bool(page.versions)
 
 
 def planned_change(

@@ -10,9 +10,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import typer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lakebed.gc import Collector, LocalSession, RunStatus
     from lakebed.gc.protocol import Plan, Request
     from lakebed.gc.rules import Rules
+    from lakebed.operations import Operation
 
 LATEST: Final = "latest"
 SUPPOSED: Final = "supposed"
@@ -39,6 +40,7 @@ LISTED_MAX: Final = 10_000
 """Look for names of runs among this many of the newest."""
 RUN_ID_LENGTH: Final = 20
 WATCH_S: Final = 0.5
+VERSIONS_PAGE: Final = 100
 RunArgument = Annotated[
     str,
     typer.Argument(
@@ -333,3 +335,37 @@ def _watch(local: LocalSession, line: Line, done: threading.Event) -> None:
     while not done.wait(WATCH_S):
         line.update(look)
     line.erase()
+
+
+class _Version(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+V = TypeVar("V", bound=_Version)
+V_co = TypeVar("V_co", bound=_Version, covariant=True)
+
+
+class _History(Protocol[V_co]):
+    """A page of the versions of a setting, newest first."""
+
+    @property
+    def versions(self) -> Sequence[V_co]: ...
+
+    @property
+    def has_more(self) -> bool: ...
+
+
+def versions_of(
+    session: Session, listing: Operation[None, _History[V]], repository: str, limit: int | None
+) -> Iterator[V]:
+    """Yield the versions of a setting, newest first, a page a request."""
+    before: int | None = None
+    left, has_more = limit, True
+    while has_more and left != 0:
+        query = {"before": before, "amount": VERSIONS_PAGE if left is None else min(VERSIONS_PAGE, left)}
+        page = session.client.do(listing, repository, query=query)
+        yield from page.versions
+        left = None if left is None else left - len(page.versions)
+        before = page.versions[-1].version if page.versions else None
+        has_more = page.has_more and bool(page.versions)
