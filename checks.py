@@ -1,5 +1,6 @@
 """The full check, as CI runs it: format, lint, types, then every test. The layers and other rules of the code are tests
-too (tests/tidy). Options go to pytest. `python3 run.py test` sets up and calls this, and so does `just check`.
+too (tests/tidy). Options go to pytest, which runs in one process then; without any, in one for each core.
+`python3 run.py test` sets up and calls this, and so does `just check`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ STEPS = [
     ("lint", ["-m", "ruff", "check", "--quiet", "."]),
     ("types", ["-m", "mypy"]),
 ]
+ALL_TESTS = ["-q", "--numprocesses=auto", "--maxprocesses=4"]
 
 
 def main(pytest_options: list[str]) -> int:
@@ -25,7 +27,7 @@ def main(pytest_options: list[str]) -> int:
         print(f"{name}: {'failed' if code else 'ok'} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [name] * (code != 0)
     # Last, so that the output ends with the test runner's closing line.
-    tests = subprocess.call([sys.executable, "-m", "pytest", *(pytest_options or ["-q"])], cwd=ROOT)
+    tests = subprocess.call([sys.executable, "-m", "pytest", *(pytest_options or ALL_TESTS)], cwd=ROOT)
     if failed:
         print(f"failed before the tests: {', '.join(failed)}", file=sys.stderr)
     return tests or int(bool(failed))

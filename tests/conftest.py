@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("lakebed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lakebed")
@@ -19,6 +21,21 @@ settings.load_profile("lakebed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and every program that a test starts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class ByFile(LoadScopeScheduling):
+    """Where several processes share the tests, one takes a whole file, so that what a file sets up starts once.
+
+    All of Spark is one such file, for it shares a session; each test of the simulator is one, for its files take minutes.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = nodeid.split("/")[1]
+        return folder if folder == "spark" else nodeid if folder == "sim" else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return ByFile(config, log)
 
 
 @pytest.fixture

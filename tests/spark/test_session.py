@@ -51,11 +51,11 @@ def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> No
 
 
 INTERRUPTED = """
-import os, sys
+import os, signal, sys
 from lakebed.gc import SessionOptions, local_session
 try:
     with local_session(SessionOptions(cores=1), os.environ):
-        print("started")
+        signal.pause()  # a quick machine has started it before the interrupt comes
 except KeyboardInterrupt:
     sys.exit(130)
 """
