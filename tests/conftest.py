@@ -23,10 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class ByFile(LoadScopeScheduling):
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Where several processes share the tests, one takes a whole file, so that what a file sets up starts once.
 
-    All of Spark is one such file, for it shares a session; each test of the simulator is one, for its files take minutes.
+    All of Spark is one such file, for it shares a session. Each test of the simulator is one, for its files are long.
     """
 
     def _split_scope(self, nodeid: str) -> str:
