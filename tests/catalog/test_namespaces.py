@@ -217,6 +217,25 @@ async def test_nothing_is_staged_from_where_nobody_may_look() -> None:
     await Namespaces(lambda _: outside, trust_denials=True).check_outside("mem://new/x")
 
 
+async def test_folders_without_a_marker_are_looked_at_again_with_the_next_list_of_namespaces() -> None:
+    outside, lists = Counting(), [["mem://one"], ["mem://one", "mem://two"]]
+
+    async def known_lately() -> Sequence[str]:
+        return lists[0]
+
+    opened = Namespaces(lambda _: outside, known_lately=known_lately)
+    await opened.check_outside("mem://new/a/x")
+    looked = outside.looks
+    await opened.check_outside("mem://new/a/y")
+    assert outside.looks == looked
+    await outside.put(f"a/{MARKER_KEY}", b"theirs")
+
+    lists.pop(0)
+
+    with pytest.raises(AddressInNamespace):
+        await opened.check_outside("mem://new/a/y")
+
+
 async def test_in_s3_it_is_the_same() -> None:
     with serve_s3() as options:
         uri = f"s3://{make_bucket(options)}/a"

@@ -45,6 +45,7 @@ def slice_name(slice_: int) -> str:
     return "".join(_DIGITS[slice_ >> shift & 31] for shift in range(5 * (_NAME_LENGTH - 1), -1, -5))
 
 
+@lru_cache(maxsize=4096)
 def parse_slice_name(name: str) -> int | None:
     """Return the number that `slice_name` turns into this name, or None where the name is no slice's."""
     if len(name) != _NAME_LENGTH:

@@ -47,7 +47,7 @@ _BEHIND: Final = "\U0010ffff"
 
 
 async def _none_known() -> Sequence[str]:
-    return ()
+    return []
 
 
 class Namespaces:
@@ -71,6 +71,9 @@ class Namespaces:
         self._known_lately = known_lately
         self._trust_denials = trust_denials
         self._opened: dict[str, ObjectStore] = {}
+        self._lately: Sequence[str] = ()
+        self._clear: set[str] = set()
+        # Folders that no marker was in, found while `known_lately` returned this very list.
 
     def open(self, uri: str) -> ObjectStore:
         """Return the store of a namespace.
@@ -141,7 +144,9 @@ class Namespaces:
     async def check_outside(self, address: str, *, is_folder: bool = False) -> None:
         """Refuse an address that lies in a namespace, or a folder that lies around one of this installation.
 
-        Looks at every folder around the address, all at once. `check_listed` finds what lies inside a folder.
+        Looks at every folder around the address. `check_listed` finds what lies inside a folder. A single address is
+        held against what was known a moment ago: a namespace made since is as one made after this call, and reads
+        are refused then (`locate_outside`).
 
         Raises:
             AddressInNamespace: it lies in a namespace that is or was in use, here or by another installation.
@@ -150,13 +155,20 @@ class Namespaces:
         """
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
-        known = await self._known()
+        known = await (self._known() if is_folder else self._known_lately())
+        if known is not self._lately:
+            self._lately, self._clear = known, set()
         inside = [uri for uri in known if is_inside(place, uri) or (is_folder and overlap(place.rstrip("/"), uri))]
         # Read through the store of the whole bucket, as reads of the object will: no store is opened for each folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:
-            if not inside and await self._is_marked(objectstore, folder):
-                inside.append(f"{objectstore.uri}/{folder}".rstrip("/"))
+            uri = f"{objectstore.uri}/{folder}"
+            if inside or uri in self._clear:
+                continue
+            if await self._is_marked(objectstore, folder):
+                inside.append(uri.rstrip("/"))
+            elif known is self._lately:
+                self._clear.add(uri)
         if inside:
             how = "the folder meets" if is_folder else "physical address lies inside"
             raise AddressInNamespace(f"{how} the storage namespace {inside[0]}", address=address, namespace=inside[0])

@@ -337,6 +337,7 @@ def check_user_metadata(metadata: Mapping[str, str]) -> None:
 
 def check_header_text(**texts: str) -> None:
     for name, text in texts.items():
-        if not _HEADER_TEXT.fullmatch(text):
+        is_plain = text.isascii() and text.isprintable()  # Nearly all are, and this costs a fifth of the expression.
+        if not is_plain and not _HEADER_TEXT.fullmatch(text):
             shown = name.replace("_", " ")
             raise NotHeaderText(f"{shown} {text!a} has characters that no HTTP header can have", name=name)

@@ -65,7 +65,8 @@ class Settings:
         if known is None or not 0 <= now_ms - known[1] < CACHE_MS:
             patterns, _ = await self.protection_patterns()
             known = self._protection = (BranchProtection(patterns=patterns), now_ms)
-        return any(_pattern(pattern).match(branch) for pattern in known[0].patterns)
+        patterns = known[0].patterns
+        return bool(patterns) and any(_pattern(pattern).match(branch) for pattern in patterns)
 
     async def hide_branch(self, branch: str) -> None:
         record = HiddenBranch(created_ms=self._ports.clock.now_ms())

@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -352,7 +352,7 @@ class App:
             # Before the answer: an acknowledged change has its line, whatever becomes of this process.
             self._state.audit.note(request, request_id, response.status_code)
             response.raw_headers.append((b"x-request-id", request_id.encode()))
-            if isinstance(request, S3Request):
+            if type(request) is S3Request:
                 response.raw_headers.append((b"x-amz-request-id", request_id.encode()))
             if self._state.drain.is_draining or request.may_leave_its_body():
                 # Draining: the client is to open its next connection to another process. Else: it may send the body
@@ -374,7 +374,8 @@ class App:
             return _shown(request)
 
         try:
-            if isinstance(request, S3Request):
+            # By its exact type: `isinstance` asks the abstract classes below Starlette's, at each request.
+            if type(request) is S3Request:
                 return await self._s3.answer(request)
             return await self._answer(request)
         except LakebedError as error:
@@ -419,7 +420,7 @@ class App:
         if self._trusted is not None:
             request.identity, request.permissions = self._trusted, Permissions.everything(self._trusted.user_id)
         elif route.gate is not None:
-            authorization, session = _proofs(request.scope["headers"])
+            authorization, session = _proofs(request)
             if authorization is None and request.scope["method"] not in {"GET", "HEAD"}:
                 # A browser adds the cookie to requests of any page; a header it adds to none.
                 check_origin(request)
@@ -450,24 +451,25 @@ class App:
         return Response(_PAGE, media_type="text/html")
 
     async def _answer_metrics(self, request: RestRequest) -> Response:
-        request.identity = await self._state.authenticator.authenticate(*_proofs(request.scope["headers"]))
+        request.identity = await self._state.authenticator.authenticate(*_proofs(request))
         (await self._state.authorizer.permissions(request.identity)).require("ops:ReadMetrics", "*")
         samples = [*self._state.metrics.of_all_workers(), *await self._survey.samples()]
         return Response(as_text(samples), media_type=CONTENT_TYPE)
 
 
-def _proofs(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bytes | None]:
-    """The Authorization header and the session cookie."""
-    authorization = session = None
-    for name, value in headers:
-        if name == b"authorization":
-            authorization = value
-        elif name == b"cookie":
+def _proofs(request: RestRequest) -> tuple[bytes | None, bytes | None]:
+    """Return the Authorization header or, where there is none, the session cookie."""
+    authorization = request.raw_header(b"authorization")
+    session = None
+    if authorization is not None:
+        return authorization, None
+    for name, value in request.scope["headers"]:
+        if name == b"cookie":
             for cookie in value.split(b";"):
                 key, _, token = cookie.strip().partition(b"=")
                 if key == SESSION_COOKIE.encode():
                     session = token
-    return authorization, session
+    return None, session
 
 
 def _shown(request: RestRequest) -> str:

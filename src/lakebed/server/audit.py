@@ -48,6 +48,7 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _NOISE: Final = frozenset({"postStatsEvents"})
 """Clients send these by themselves, and they change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
+_encode: Final = msgspec.json.Encoder().encode
 _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
 
 
@@ -155,7 +156,7 @@ class AuditLog:
         return self._refusals[kind, name] > most
 
     def _write(self, record: AuditRecord) -> None:
-        line = msgspec.json.encode(record) + b"\n"
+        line = _encode(record) + b"\n"
         try:
             self._open(record.time[:10])
             written = os.write(self._descriptor, line)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
+from time import perf_counter
 from typing import Final, TypeVar
 
 import msgspec
@@ -74,6 +75,10 @@ class Timings:
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
+    def add_all(self, other: Timings) -> None:
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
     def samples(self, family: str, *labels: tuple[str, str]) -> Iterable[Sample]:
         totals = list(accumulate(self.counts))
         for bound, total in zip((*map(str, BUCKETS_S), "+Inf"), totals, strict=True):
@@ -86,8 +91,7 @@ class Metrics:
     """Count what one process does."""
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.request_seconds: dict[str, Timings] = {}
+        self.requests: dict[tuple[str, int], Timings] = {}
         self.in_progress = 0
         self.kv_seconds: dict[str, Timings] = {}
         self.kv_failures: Counter[tuple[str, str]] = Counter()
@@ -97,18 +101,19 @@ class Metrics:
         self._folder: Path | None = None
 
     def count_request(self, operation: str, status: int, seconds: float) -> None:
-        self.requests[operation, status] += 1
-        timings = self.request_seconds.get(operation)
+        timings = self.requests.get((operation, status))
         if timings is None:
-            timings = self.request_seconds[operation] = Timings()
+            timings = self.requests[operation, status] = Timings()
         timings.add(seconds)
 
     def samples(self) -> list[Sample]:
-        found = [
-            Sample("lakebed_requests_total", "", (("operation", operation), ("status", str(status))), count)
-            for (operation, status), count in self.requests.items()
-        ]
-        for operation, timings in self.request_seconds.items():
+        found: list[Sample] = []
+        of_operations: dict[str, Timings] = {}
+        for (operation, status), timings in self.requests.items():
+            labels = (("operation", operation), ("status", str(status)))
+            found.append(Sample("lakebed_requests_total", "", labels, sum(timings.counts)))
+            of_operations.setdefault(operation, Timings()).add_all(timings)
+        for operation, timings in of_operations.items():
             found += timings.samples("lakebed_request_seconds", ("operation", operation))
         for name, timings in self.kv_seconds.items():
             found += timings.samples("lakebed_kv_seconds", ("operation", name))
@@ -200,16 +205,16 @@ class MeasuredStore:
         self._store = store
         self._failures = metrics.kv_failures
         self._timings = {name: Timings() for name in _OPERATIONS}
-        self._gets = self._timings["get"]
+        self._gets, self._set_ifs = self._timings["get"], self._timings["set_if"]
         metrics.kv_seconds = self._timings
 
     def _note(self, name: str, began_s: float, error: LakebedError | None = None) -> None:
-        self._timings[name].add(time.perf_counter() - began_s)
+        self._timings[name].add(perf_counter() - began_s)
         if error is not None:
             self._failures[name, "lost race" if isinstance(error, Conflict) else type(error).__name__] += 1
 
     async def _timed(self, name: str, work: Awaitable[T]) -> T:
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         try:
             found = await work
         except LakebedError as error:
@@ -219,14 +224,14 @@ class MeasuredStore:
         return found
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        # Each request makes several of these: without `_timed`, which would be one more coroutine.
-        began_s = time.perf_counter()
+        # Each request makes several of these, and of `set_if`: `_timed` would be one more coroutine.
+        began_s = perf_counter()
         try:
             found = await self._store.get(partition, key)
         except LakebedError as error:
             self._note("get", began_s, error)
             raise
-        self._gets.add(time.perf_counter() - began_s)
+        self._gets.add(perf_counter() - began_s)
         return found
 
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
@@ -242,7 +247,14 @@ class MeasuredStore:
         await self._timed("set_many", self._store.set_many(partition, items))
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
-        return await self._timed("set_if", self._store.set_if(partition, key, value, predicate))
+        began_s = perf_counter()
+        try:
+            found = await self._store.set_if(partition, key, value, predicate)
+        except LakebedError as error:
+            self._note("set_if", began_s, error)
+            raise
+        self._set_ifs.add(perf_counter() - began_s)
+        return found
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         await self._timed("delete", self._store.delete(partition, key))

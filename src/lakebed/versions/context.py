@@ -231,7 +231,7 @@ class BranchRecords:
             raise BranchNotFound(f"branch {branch} not found", branch=branch)
         cached = self._cache.get(branch)
         if cached is not None and cached[0].held.value == held.value:
-            seen = Seen(cached[0].record, held)
+            seen = cached[0] if cached[0].held.predicate == held.predicate else Seen(cached[0].record, held)
         else:
             seen = Seen(decode_record(BranchRecord, held.value), held)
         if seen.record.state is not RefState.ACTIVE:

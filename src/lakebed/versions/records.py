@@ -110,7 +110,7 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     def tokens(self) -> tuple[StagingToken, ...]:
         """Every token it holds, newest first."""
-        return (self.staging_token, *(sealed.token for sealed in self.sealed))
+        return (self.staging_token, *[sealed.token for sealed in self.sealed])
 
 
 class TagRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -88,7 +88,7 @@ class Refs:
         match = _EXPRESSION.fullmatch(expression)
         if match is None:
             raise BadRef(f"{expression!r} is not a ref expression", ref=expression)
-        base, steps, suffix = match["base"], match["steps"], match["suffix"]
+        base, steps, suffix = match.group("base", "steps", "suffix")
         try:
             seen = await self._context.branches.cached(base)
         except BranchNotFound:

@@ -148,6 +148,7 @@ def _user_metadata(request: RestRequest) -> dict[str, str]:
     return {
         shown + key[len(prefix) :].decode("latin-1"): _header_text(value)
         for key, value in request.scope["headers"]
+        if key.startswith(b"x-lakefs-")  # Few headers are worth the inner loop.
         for prefix, shown in _METADATA_PREFIXES.items()
         if key.startswith(prefix)
     }

@@ -172,7 +172,7 @@ class Staging:
             BranchNotFound: there is no such branch, or it was deleted meanwhile.
             PathExists, PreconditionFailed: the condition does not hold.
         """
-        condition = Condition(if_none_match, if_match)
+        condition = Condition(if_none_match, if_match) if if_none_match or if_match is not None else ANY
         # An unknown branch or a failed condition is an error before the body is read; the write checks again.
         if condition.is_any:
             await self._context.branches.cached(branch)

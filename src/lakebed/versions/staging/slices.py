@@ -23,12 +23,16 @@ from lakebed.versions.records import SliceRecord, SliceState, decode_record, enc
 class OpenSlice:
     """A slice of this instance. `uploads` counts those under way in it.
 
+    `record` is what the store holds under `key` while the slice is open.
+
     `in_doubt`: of one of them nobody knows whether its cell may still be set. Such a slice is never closed by its
     owner, but by a collector that gives it up, which makes sure that the cell does not count.
     """
 
     number: int
     opened_ms: int
+    key: bytes
+    record: bytes
     next_sequence: int = 0
     uploads: int = 0
     ended: bool = False
@@ -69,8 +73,9 @@ class Slices:
 
     async def is_open(self, place: Place) -> bool:
         """Read the slice's record, after this call began."""
-        found = await self._context.read(SliceRecord, _key(place.slice_.number))
-        is_open = found is not None and found[0].state is SliceState.OPEN
+        # Only its owner writes an open record, and once: any other bytes are those of a slice that is not open.
+        held = await self._context.get_shared(place.slice_.key)
+        is_open = held is not None and held.value == place.slice_.record
         if not is_open and self._open_slice is place.slice_:
             self._open_slice = None
         return is_open
@@ -114,12 +119,13 @@ class Slices:
         while True:
             now = self._context.ports.clock.now_ms()
             number = slice_number(opened_at_ms=now, random_bits=self._context.ports.ids.bits(22))
-            record = SliceRecord(state=SliceState.OPEN, owner=self._context.options.owner, opened_ms=now)
+            key = keys.SLICE + slice_name(number).encode()
+            record = encode_record(SliceRecord(state=SliceState.OPEN, owner=self._context.options.owner, opened_ms=now))
             try:
-                await self._context.set_if(_key(number), encode_record(record), None)
+                await self._context.set_if(key, record, None)
             except PredicateFailed:
                 continue  # The random bits met another slice of this millisecond.
-            return OpenSlice(number, now)
+            return OpenSlice(number, now, key, record)
 
     async def _end(self, slice_: OpenSlice) -> None:
         if self._open_slice is slice_:
@@ -138,15 +144,11 @@ class Slices:
 
     async def _close(self, slice_: OpenSlice) -> None:
         """open → closed; a slice that was fenced meanwhile is its fencer's to close, one in doubt a collector's."""
-        held = await self._context.get(_key(slice_.number))
+        held = await self._context.get(slice_.key)
         if held is None or slice_.in_doubt:
             return
         record = decode_record(SliceRecord, held.value)
         if record.state is SliceState.OPEN:
             closed = SliceRecord(state=SliceState.CLOSED, owner=record.owner, opened_ms=record.opened_ms)
             with suppress(PredicateFailed):
-                await self._context.set_if(_key(slice_.number), encode_record(closed), held.predicate)
-
-
-def _key(number: int) -> bytes:
-    return keys.SLICE + slice_name(number).encode()
+                await self._context.set_if(slice_.key, encode_record(closed), held.predicate)
