@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Ports
+from lakebed.base import Entry, Ports
 from lakebed.catalog import NotHeaderText, PartMissing, ProtectedBranch, Repository
+from lakebed.kv import StoreUnavailable
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
 from lakebed.versions import (
     BranchNotFound,
+    CompletionUnderWay,
     MultipartNotFound,
     PartRecord,
     PathExists,
@@ -19,6 +21,12 @@ from lakebed.versions import (
     UploadState,
 )
 from tests.clocks import TurnableClock
+from tests.versions.conftest import HookedStore
+
+
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
 
 
 async def begun(repository: Repository, path: str = "a") -> str:
@@ -38,6 +46,19 @@ async def complete(repository: Repository, name: str, *parts: PartRecord, if_non
         metadata={"k": "w"},
         if_none_match=if_none_match,
     )
+    return await repository.objects.read(await repository.objects.get("main", "a"))
+
+
+async def finish(repository: Repository, name: str, parts: list[PartRecord]) -> Entry:
+    """Complete an upload as the S3 door does: one part is linked where it lies."""
+    if len(parts) == 1:
+        return await repository.multipart.link_only_part(name, parts[0], checksum="md5", metadata={})
+    size = sum(part.size_bytes for part in parts)
+    body = repository.multipart.stream(parts)
+    return await repository.multipart.complete(name, body, size_bytes=size, checksum="md5", metadata={})
+
+
+async def read(repository: Repository) -> bytes:
     return await repository.objects.read(await repository.objects.get("main", "a"))
 
 
@@ -119,6 +140,99 @@ async def test_an_upload_with_a_condition_that_does_not_hold_keeps_its_parts(rep
         await complete(repository, name, *parts, if_none_match=True)
 
     assert await complete(repository, name, *parts) == b"xy"
+
+
+async def crash() -> None:
+    raise StoreUnavailable("the process died")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_sent_again_after_a_crash_keeps_what_another_wrote_since(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    """Its answer was lost, so its client sends it again; meanwhile another writer overwrote the path."""
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+    store.before("set", b"multipart/", crash)
+    with pytest.raises(StoreUnavailable):
+        await finish(repository, name, stored)
+    assert await read(repository) == b"mine" * parts
+    await repository.objects.upload("main", "a", b"theirs")
+
+    with pytest.raises(MultipartNotFound):
+        await finish(repository, name, stored)
+
+    assert await read(repository) == b"theirs"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_sent_again_after_a_crash_finds_its_object(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+    store.before("set", b"multipart/", crash)
+    with pytest.raises(StoreUnavailable):
+        await finish(repository, name, stored)
+    address = (await repository.objects.get("main", "a")).address
+
+    assert (await finish(repository, name, stored)).address == address
+
+    assert await repository.versions.parts.every(name) == []
+    assert (await repository.versions.parts.completed(name)).etag == "md5"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_that_died_before_its_link_is_done_by_the_next(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+    store.before("set_if", b"upload/", crash)
+    with pytest.raises(StoreUnavailable):
+        await finish(repository, name, stored)
+    with pytest.raises(PathNotFound):
+        await read(repository)
+
+    await finish(repository, name, stored)
+
+    assert await read(repository) == b"mine" * parts
+
+
+async def test_a_completion_that_died_in_its_link_is_refused_for_good_once_it_cannot_land(
+    repository: Repository, store: HookedStore, ports: Ports
+) -> None:
+    clock = ports.clock
+    assert isinstance(clock, TurnableClock)
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in (1, 2)]
+    store.before("set_if", b"a", crash)
+    with pytest.raises(StoreUnavailable):
+        await finish(repository, name, stored)
+
+    with pytest.raises(CompletionUnderWay):
+        await finish(repository, name, stored)
+    clock.ms += 60_000
+    with pytest.raises(MultipartNotFound, match="interrupted"):
+        await finish(repository, name, stored)
+
+    with pytest.raises(PathNotFound):
+        await read(repository)
+
+
+async def test_of_two_completions_at_once_one_makes_the_object(repository: Repository, store: HookedStore) -> None:
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in (1, 2)]
+
+    async def another_completes() -> None:
+        await finish(repository, name, stored)
+        await repository.objects.upload("main", "a", b"theirs")
+
+    store.before("set_if", b"multipart/", another_completes)
+    with pytest.raises(MultipartNotFound):
+        await finish(repository, name, stored)
+
+    assert await read(repository) == b"theirs"
 
 
 async def test_a_part_that_breaks_off_is_none(repository: Repository) -> None:

@@ -1,20 +1,37 @@
 """Uploads in parts. The parts are objects of their own until the last request makes one object of them.
 
 The object is written anew from its parts, in one stream, except where there is only one: that is linked as it lies.
-Either way the cell is set by the flows that every upload takes. Parts are given up after it, never before.
+Either way it lies at an address that was handed out, which can be linked once, and the upload notes it first. So a
+completion that is sent again never sets the path a second time. Parts are given up after it, never before.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
-from lakebed.base import Entry, Invalid, Ports, key_to_path, path_to_key, to_row
-from lakebed.objectstore import Body, ObjectMissing, ObjectStore
-from lakebed.versions import MultipartNotFound, MultipartRecord, PartRecord, Versions
+from lakebed.base import Entry, Invalid, Ports, from_row, key_to_path, path_to_key, to_row
+from lakebed.objectstore import Body, ObjectMissing, ObjectStore, Stored
+from lakebed.versions import (
+    CompletionUnderWay,
+    Condition,
+    MultipartNotFound,
+    MultipartRecord,
+    PartRecord,
+    PathExists,
+    PreconditionFailed,
+    UploadRecord,
+    UploadRefused,
+    UploadState,
+    Versions,
+)
 
 from .guards import Guards
 from .objects import Objects, check_header_text
+
+LINK_MS_MAX: Final = 60_000
+"""No link takes longer. After that, a completion sent again fences the one before; sooner, it is asked to wait."""
 
 
 class PartMissing(Invalid):
@@ -83,13 +100,7 @@ class Multipart:
             ShortBody: the body is not `size_bytes` long.
         """
         record = await self._versions.parts.get(multipart_id)
-        address = await self._versions.parts.issue(multipart_id)
-        try:
-            stored = await self._objectstore.put(address, body, size_bytes=size_bytes)
-        except BaseException as error:
-            if isinstance(error, Exception):
-                await self._versions.parts.drop(address)
-            raise
+        address, stored = await self._store(multipart_id, body, size_bytes)
         part = PartRecord(
             address=address,
             size_bytes=stored.size_bytes,
@@ -99,6 +110,15 @@ class Multipart:
         )
         await self._versions.parts.put(multipart_id, number, part)
         return part
+
+    async def _store(self, multipart_id: str, body: Body, size_bytes: int | None) -> tuple[str, Stored]:
+        """Put bytes at a fresh address, which is given up where that fails."""
+        address = await self._versions.parts.issue(multipart_id)
+        try:
+            return address, await self._objectstore.put(address, body, size_bytes=size_bytes)
+        except Exception:
+            await self._versions.parts.drop(address)
+            raise
 
     async def complete(
         self,
@@ -113,26 +133,26 @@ class Multipart:
     ) -> Entry:
         """Make an object of the bytes of its parts (`stream`), and note that the upload is completed.
 
-        `metadata` is read after the last byte.
+        `metadata` is read after the last byte. Sent again after a crash, it links the object once at most.
 
         Raises:
-            MultipartNotFound: there is no such upload.
+            MultipartNotFound: there is no such upload, or what became of an interrupted completion cannot be known.
+            CompletionUnderWay: another request is at it.
             PathExists, PreconditionFailed: the condition does not hold.
         """
+        condition = Condition(if_none_match, if_match)
         record = await self._versions.parts.get(multipart_id)
-        entry = await self._objects.upload(
-            record.branch,
-            key_to_path(record.path),
-            body,
-            size_bytes=size_bytes,
-            content_type=record.content_type,
-            metadata=metadata,
-            checksum=checksum,
-            if_none_match=if_none_match,
-            if_match=if_match,
-        )
-        await self._note_completed(multipart_id, checksum)
-        return entry
+        linked = await self._interrupted(multipart_id, record, checksum)
+        if linked is not None:
+            return linked
+        await self._versions.staging.check(record.branch, record.path, condition)
+        address, _ = await self._store(multipart_id, body, size_bytes)
+        try:
+            await self._versions.parts.aim(multipart_id, address, instead_of=record.target)
+        except (MultipartNotFound, CompletionUnderWay):
+            await self._versions.parts.drop(address)
+            raise
+        return await self._link(multipart_id, record, address, size_bytes, checksum, metadata, condition)
 
     async def link_only_part(
         self,
@@ -147,22 +167,93 @@ class Multipart:
         """Make the only part the object, without moving its bytes, and note that the upload is completed.
 
         Raises:
-            MultipartNotFound, UploadRefused, UploadMissing, PathExists, PreconditionFailed.
+            UploadRefused, UploadMissing, and what `complete` raises.
         """
+        condition = Condition(if_none_match, if_match)
         record = await self._versions.parts.get(multipart_id)
-        entry = await self._objects.link_upload(
-            record.branch,
-            key_to_path(record.path),
-            part.address,
-            size_bytes=part.size_bytes,
-            checksum=checksum,
-            content_type=record.content_type,
-            metadata=metadata,
-            if_none_match=if_none_match,
-            if_match=if_match,
-        )
+        linked = await self._interrupted(multipart_id, record, checksum, wanted=part.address)
+        if linked is not None:
+            return linked
+        await self._versions.staging.check(record.branch, record.path, condition)
+        await self._versions.parts.aim(multipart_id, part.address, instead_of=record.target)
+        return await self._link(multipart_id, record, part.address, part.size_bytes, checksum, metadata, condition)
+
+    async def _link(
+        self,
+        multipart_id: str,
+        record: MultipartRecord,
+        address: str,
+        size_bytes: int,
+        checksum: str,
+        metadata: Mapping[str, str],
+        condition: Condition,
+    ) -> Entry:
+        try:
+            entry = await self._objects.link_upload(
+                record.branch,
+                key_to_path(record.path),
+                address,
+                size_bytes=size_bytes,
+                checksum=checksum,
+                content_type=record.content_type,
+                metadata=metadata,
+                if_none_match=condition.if_none_match,
+                if_match=condition.if_match,
+            )
+        except (PathExists, PreconditionFailed):
+            # The path was not set, so the client may complete the upload under another condition.
+            await self._versions.parts.aim(multipart_id, "", instead_of=address)
+            raise
         await self._note_completed(multipart_id, checksum)
         return entry
+
+    async def _interrupted(
+        self, multipart_id: str, record: MultipartRecord, checksum: str, *, wanted: str = ""
+    ) -> Entry | None:
+        """Return the object of a completion whose process died before it was noted. None: it linked nothing.
+
+        `wanted`: the address that may be linked now, if the earlier completion did not.
+
+        Raises:
+            CompletionUnderWay: it may yet link its object.
+            MultipartNotFound: it linked one of other parts, or it is too late to know whether it did.
+        """
+        if not record.target:
+            return None
+        state = await self._state(record.target)
+        if state is UploadState.ISSUED:
+            if record.target != wanted and not await self._versions.uploads.expire(record.target):
+                raise CompletionUnderWay("another request is completing this upload", id=multipart_id)
+            return None
+        if state is UploadState.EXPIRED:
+            return None
+        entry = await self._linked(record)
+        if entry is None and state in (UploadState.LINKING, UploadState.REVOKED):
+            if self._ports.clock.now_ms() - record.target_ms < LINK_MS_MAX:
+                raise CompletionUnderWay("another request is completing this upload", id=multipart_id)
+            # From now on it cannot land any more: either the path has it, or it was replaced or never set.
+            await self._versions.fencing.fence(UploadRecord, record.target)
+            entry = await self._linked(record)
+        if entry is None:
+            raise MultipartNotFound(
+                "a completion of this upload was interrupted, and the path now holds something else: upload it again",
+                id=multipart_id,
+            )
+        await self._note_completed(multipart_id, entry.checksum)
+        if entry.checksum != checksum:
+            raise MultipartNotFound("the upload was completed with other parts", id=multipart_id)
+        return entry
+
+    async def _state(self, address: str) -> UploadState | None:
+        try:
+            return (await self._versions.uploads.record(address)).state
+        except UploadRefused:
+            return None  # The cleaner removed it: it was linked or expired.
+
+    async def _linked(self, record: MultipartRecord) -> Entry | None:
+        row = await self._versions.staging.get_row(record.branch, record.path)
+        entry = None if row is None else from_row(row)
+        return entry if entry is not None and entry.address == record.target else None
 
     async def _note_completed(self, multipart_id: str, checksum: str) -> None:
         # Where two requests completed it at once, the object is there, whichever of them was noted.

@@ -45,6 +45,7 @@ from .errors import (
     CommitExpired,
     CommitNotFound,
     CommitOvertaken,
+    CompletionUnderWay,
     ContentsGone,
     InvalidNote,
     MergeConflict,
@@ -94,7 +95,7 @@ from .records import (
 from .refs import Branch, Refs, Resolved, Tag
 from .retired import Retired
 from .staging.copies import Copies
-from .staging.entries import Staging
+from .staging.entries import Condition, Staging
 from .staging.layers import Layers, Listing
 from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
@@ -177,6 +178,8 @@ __all__ = [
     "CommitExpired",
     "CommitNotFound",
     "CommitOvertaken",
+    "CompletionUnderWay",
+    "Condition",
     "ContentsGone",
     "CopyRecord",
     "CopyState",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.base import AlreadyExists, Conflict, Invalid, NotFound
+from lakebed.base import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
 
 
 class BranchNotFound(NotFound):
@@ -87,6 +87,10 @@ class UploadRefused(Conflict):
 
 class MultipartNotFound(NotFound):
     """There is no such upload in parts: it was never begun, or has been completed or aborted."""
+
+
+class CompletionUnderWay(Unavailable):
+    """Another request is completing this upload in parts, or died at it a moment ago."""
 
 
 class CommitExpired(Conflict):

@@ -173,15 +173,7 @@ class Staging:
             PathExists, PreconditionFailed: the condition does not hold.
         """
         condition = Condition(if_none_match, if_match) if if_none_match or if_match is not None else ANY
-        # An unknown branch or a failed condition is an error before the body is read; the write checks again.
-        if condition.is_any:
-            await self._context.branches.cached(branch)
-        else:
-            condition.check(
-                await self._context.branches.consistent(
-                    branch, lambda record: self._layers.look_up(View.of(record), key)
-                )
-            )
+        await self.check(branch, key, condition)
         place = await self._slices.place()
         try:
             entry = await store_body(place.address)
@@ -190,6 +182,19 @@ class Staging:
             await self._slices.leave(place)
             raise
         return await self._stage_placed(branch, key, entry, place, condition)
+
+    async def check(self, branch: str, key: bytes, condition: Condition) -> None:
+        """Refuse an unknown branch or a failed condition before a body is read. The write checks again.
+
+        Raises:
+            BranchNotFound, PathExists, PreconditionFailed.
+        """
+        if condition.is_any:
+            await self._context.branches.cached(branch)
+            return
+        condition.check(
+            await self._context.branches.consistent(branch, lambda record: self._layers.look_up(View.of(record), key))
+        )
 
     async def _stage_placed(self, branch: str, key: bytes, entry: Entry, place: Place, condition: Condition) -> Entry:
         while True:

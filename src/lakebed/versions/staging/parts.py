@@ -1,8 +1,8 @@
 """Uploads in parts: what was begun, and the parts that came, until the object is made or given up.
 
 The bytes of a part lie at an address of `Uploads.issue`, so collections count them as named until that record expires.
-Nothing here names an address in a cell: who completes an upload reads the parts and writes an object of its own, or
-links the only part. So a part is never more than an upload that its client did not link.
+Nothing here names an address in a cell: a completion links an object made of the parts, or the only part. So a part is
+never more than an upload that its client did not link.
 
 The upload's record goes first, its parts after it. A part whose upload is gone belongs to no object: `clean` takes it.
 """
@@ -14,10 +14,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from lakebed.base import OutcomeUnknown
+from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
-from lakebed.versions.context import Context
-from lakebed.versions.errors import BranchNotFound, MultipartNotFound
-from lakebed.versions.records import MultipartRecord, PartRecord
+from lakebed.versions.context import Context, Retry
+from lakebed.versions.errors import BranchNotFound, CompletionUnderWay, MultipartNotFound
+from lakebed.versions.records import MultipartRecord, PartRecord, encode_record
 
 from .uploads import Uploads
 
@@ -124,6 +126,35 @@ class Parts:
         """Return the uploads of a branch that were begun and have not ended. Empty for all: those of every branch."""
         found = [item async for item in self.begun() if branch in {"", item[1].branch} and not item[1].etag]
         return [(name, record) for name, record in found if await self._is_of_its_branch(record)]
+
+    async def aim(self, multipart_id: str, address: str, *, instead_of: str) -> None:
+        """Note the address that a completion is about to link. Empty: none any more.
+
+        An address is linked once. So a completion that is sent again finds what became of the first, and never sets
+        the path a second time, over what another writer put there since.
+
+        Raises:
+            MultipartNotFound: the upload ended meanwhile.
+            CompletionUnderWay: another completion noted an address in place of `instead_of`.
+        """
+        key = _upload_key(multipart_id)
+        retry = Retry()
+        while True:
+            found = await self._context.read(MultipartRecord, key)
+            if found is None or found[0].etag:
+                raise MultipartNotFound("the upload was completed or aborted meanwhile", id=multipart_id)
+            record, held = found
+            if record.target == address:
+                return
+            if record.target != instead_of:
+                raise CompletionUnderWay("another request is completing this upload", id=multipart_id)
+            aimed = replace(record, target=address, target_ms=self._context.ports.clock.now_ms())
+            try:
+                await self._context.set_if(key, encode_record(aimed), held.predicate)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                retry.lost(error)
 
     async def complete(self, multipart_id: str, etag: str) -> None:
         """Note that an upload was completed, so that the same request may be sent again, and give up its parts.
