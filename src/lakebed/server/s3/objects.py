@@ -6,6 +6,7 @@ metadata under SYSTEM, together with the checksum that the client sent, and no c
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -200,7 +201,7 @@ class Objects:
                     missing += 1
         if missing:
             headers["x-amz-missing-meta"] = str(missing)
-        for name in OVERRIDES:
+        for name in OVERRIDES if request.asked_for else ():
             value = request.parameter(f"response-{name}")
             if value:
                 if not _VALUE.fullmatch(value):
@@ -631,4 +632,8 @@ def _date(text: str | None) -> int | None:
 
 
 def _http_date(unix_ms: int) -> str:
-    return formatdate(unix_ms // 1000, usegmt=True)
+    return _formatted(unix_ms // 1000)
+
+
+_formatted: Final = functools.lru_cache(maxsize=1024)(functools.partial(formatdate, usegmt=True))
+"""Objects of one upload have few dates, and a date costs as much as a read of the store's cache."""

@@ -31,6 +31,10 @@ SKEW_S_MAX: Final = 15 * 60
 EXPIRES_S_MAX: Final = 7 * 24 * 3600
 _TIME: Final = re.compile(r"(\d{8})T\d{6}Z")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
+_WHOLE: Final = re.compile(
+    r" *Credential=([^,\s]+) *, *SignedHeaders=([^,\s]+) *, *Signature=([^,\s]+) *",
+)
+"""The fields in the order in which nearly every client has them."""
 _FIELD: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]*)\s*")
 _SPACES: Final = re.compile(r" {2,}")
 V4_QUERY: Final = frozenset(
@@ -211,15 +215,8 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
             ArgumentName="Authorization",
             ArgumentValue=algorithm[:200],
         )
-    fields: dict[str, str] = {}
-    for part in rest.split(","):
-        match = _FIELD.fullmatch(part)
-        if match is None or match[1] in fields:
-            raise _malformed(f'the authorization component "{part.strip()[:100]}" is malformed.')
-        fields[match[1]] = match[2]
-    for name in ("Credential", "SignedHeaders", "Signature"):
-        if not fields.get(name):
-            raise _malformed(f"missing {name}.")
+    whole = _WHOLE.fullmatch(rest)
+    credential, signed_headers, signature = whole.groups() if whole is not None else _fields(rest)
     payload = asked.header(b"x-amz-content-sha256")
     if payload is None:
         raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
@@ -229,13 +226,27 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
     return _signed(
         asked,
         _malformed,
-        credential=fields["Credential"],
+        credential=credential,
         time=time,
-        signed_headers=fields["SignedHeaders"],
-        signature=fields["Signature"],
+        signed_headers=signed_headers,
+        signature=signature,
         payload=payload,
         expires_s=None,
     )
+
+
+def _fields(rest: str) -> tuple[str, str, str]:
+    """Read the fields in any order, and say which of them is wrong."""
+    fields: dict[str, str] = {}
+    for part in rest.split(","):
+        match = _FIELD.fullmatch(part)
+        if match is None or match[1] in fields:
+            raise _malformed(f'the authorization component "{part.strip()[:100]}" is malformed.')
+        fields[match[1]] = match[2]
+    for name in ("Credential", "SignedHeaders", "Signature"):
+        if not fields.get(name):
+            raise _malformed(f"missing {name}.")
+    return fields["Credential"], fields["SignedHeaders"], fields["Signature"]
 
 
 def _malformed(words: str) -> S3Error:
@@ -311,11 +322,8 @@ def _signed(
     if not _HEX.fullmatch(signature):
         raise S3Error("SignatureDoesNotMatch")
     names = tuple(signed_headers.lower().split(";"))
-    unsigned = [
-        name.decode("latin-1")
-        for name, _ in asked.headers
-        if (name == b"host" or name.startswith(b"x-amz-")) and name.decode("latin-1") not in names
-    ]
+    present = {name.decode("latin-1") for name, _ in asked.headers}
+    unsigned = [name for name in present.difference(names) if name == "host" or name.startswith("x-amz-")]
     if expires_s is not None:
         # The digest of the body of a presigned request is a word of the client to itself.
         unsigned = [name for name in unsigned if name != "x-amz-content-sha256"]
@@ -323,9 +331,8 @@ def _signed(
         raise S3Error(
             "AccessDenied",
             "There were headers present in the request which were not signed",
-            HeadersNotSigned=", ".join(unsigned),
+            HeadersNotSigned=", ".join(sorted(unsigned)),
         )
-    present = {name.decode("latin-1") for name, _ in asked.headers}
     if "host" not in names or not present.issuperset(names):
         raise malformed("SignedHeaders names a header that the request does not have, or leaves out the host.")
     return Signed(
