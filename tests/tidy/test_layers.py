@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"base"},
     "lake": {"base", "wire", "client", "settings"},
     "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/protocol", "operations", "client", "wire", "runtime"},
+    "migration": CORE | {"catalog", "client", "wire"},
     "cli": {"base", "client", "settings", "wire"},
     "cli/gc": {
         "base",
@@ -53,6 +54,7 @@ COMPOSITION_ROOTS = {
     "__main__.py": {"cli"},
     "cli/backup.py": {"server"},
     "cli/kv.py": {"kv", "server"},
+    "cli/migrate.py": {"migration", "server"},
     "cli/serve.py": {"server"},
     "lake/local.py": {"server"},
 }

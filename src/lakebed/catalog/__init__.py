@@ -35,7 +35,7 @@ from .imports import (
     Location,
 )
 from .multipart import Multipart, PartMissing
-from .namespaces import Namespaces, OpenNamespace
+from .namespaces import Namespaces, OpenNamespace, overlap
 from .objects import (
     DEFAULT_CONTENT_TYPE,
     DELETE_MANY_MAX,
@@ -114,4 +114,5 @@ __all__ = [
     "UploadMissing",
     "UploadTarget",
     "check_user_metadata",
+    "overlap",
 ]

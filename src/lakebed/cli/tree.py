@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "lifecycle": "lakebed.cli.gc.lifecycle:app",
     "auth": "lakebed.cli.auth:app",
     "audit": "lakebed.cli.audit:app",
+    "migrate": "lakebed.cli.migrate:app",
     "backup": "lakebed.cli.backup:app",
     "kv": "lakebed.cli.kv:app",
 }

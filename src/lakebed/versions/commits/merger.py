@@ -8,7 +8,7 @@ that the history does not prove is `OutcomeUnknown`, never repeated.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -152,16 +152,38 @@ class Merger:
         note = Note(message=message, committer=committer, metadata=metadata or {})
 
         async def plan(head: CommitId) -> Plan:
-            tree = await self._applied(head, changes)
-            if tree == await self._context.commits.metarange(head):
+            before = await self._context.commits.metarange(head)
+            tree = await self._applied(before, changes)
+            if tree == before:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,))
 
         return await self._advance(branch, plan)
 
+    async def replay(
+        self,
+        branch: str,
+        changes: Callable[[], AsyncIterator[pa.Table]],
+        note: Note,
+        *,
+        merged: tuple[CommitId, ...] = (),
+    ) -> Commit:
+        """Commit what another installation's commit changed: as `apply`, in parts, and also where nothing changes.
+
+        `changes` yields the parts in order; it is called again for every other move of the branch. `merged` are the
+        commit's further parents.
+        """
+
+        async def plan(head: CommitId) -> Plan:
+            tree = await self._context.commits.metarange(head)
+            async for part in changes():
+                tree = await self._applied(tree, part)
+            return Plan(await self._committer.new_commit(branch, tree, (head, *merged), note), (head, *merged))
+
+        return await self._advance(branch, plan)
+
     @says_who_took
-    async def _applied(self, head: CommitId, changes: pa.Table) -> MetarangeId:
-        tree = await self._context.commits.metarange(head)
+    async def _applied(self, tree: MetarangeId, changes: pa.Table) -> MetarangeId:
         return (await self._context.trees.apply(tree, changes, retired_by=self._retired.retired_by)).metarange_id
 
     @says_who_took

@@ -1,0 +1,364 @@
+"""Write a source's commits into a repository here, one for one, then its branches and tags, then compare.
+
+1. Make the repository, if it is new, over a namespace of its own.
+2. Replay each commit on a hidden branch that stands at its first parent. The branches hold what is not yet named.
+   Each commit says in its metadata which commit it was: that is all a later call needs to go on.
+3. Move or make branches and tags. A branch that has commits or changes of its own here stays as it is.
+4. Compare the listings of all heads, entry by entry. Then remove the hidden branches.
+
+Entries keep their addresses, as imported objects do: the bytes stay where they are, and no collection here deletes
+them. The collections of the source still do, which is why the guide says to stop them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.base import CommitId, Conflict, Entry, Invalid, NotFound, Row, count_of, is_inside, path_to_key, to_row
+from lakebed.catalog import Catalog, Repository, RepositoryNotFound, overlap
+from lakebed.objectstore import ObjectMissing
+from lakebed.ranges import changes_from_rows
+from lakebed.versions import BranchNotFound, Note, TagNotFound, UncommittedChanges
+from lakebed.wire import Commit, ObjectStats
+
+from .source import Changed, SourceRepository, in_pages
+
+T = TypeVar("T")
+
+CAME_FROM: Final = "lakebed.migrated-from"
+"""The metadata of a commit here has the id of the source's commit below this key."""
+WORK: Final = "migration-"
+PART_OBJECTS: Final = 50_000
+"""Apply this many changes of a commit at a time."""
+SHOWN: Final = 5
+"""Differences that an error names."""
+
+Say = Callable[[str], object]
+
+
+class SourceUnreadable(NotFound):
+    """An object of the source is not where its server says, or this server cannot open that store."""
+
+
+class NamespaceOfSource(Invalid):
+    """The new namespace meets the source's: the collections of each would find files of the other."""
+
+
+class MigrationDiffers(Conflict):
+    """A listing here is not the source's. Nothing is lost: run the migration again, or delete the repository here."""
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What one repository had, and what of it is here.
+
+    `commits` are those written by this call, `commits_before` those of earlier calls. `entries` were compared, over the
+    heads of all branches and tags. `left` names branches and tags that stayed as they are here. `dirty` names branches
+    of the source whose uncommitted changes stay behind.
+    """
+
+    repository: str
+    commits: int
+    commits_before: int
+    branches: int
+    tags: int
+    entries: int
+    left: list[str]
+    dirty: list[str]
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a migration would do with one repository; nothing was written."""
+
+    repository: str
+    namespace: str
+    commits: int
+    commits_before: int
+    branches: int
+    tags: int
+    dirty: list[str]
+
+
+@dataclass(slots=True)
+class _Work:
+    """One repository under way. `here` maps the source's commits to ours; `tips` our heads of hidden branches."""
+
+    source: SourceRepository
+    target: Repository
+    here: dict[str, CommitId] = field(default_factory=dict)
+    tips: dict[CommitId, str] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+    """Folders of addresses that lie outside every namespace here."""
+
+
+async def plan_repository(catalog: Catalog, source: SourceRepository, namespace: str) -> Migration:
+    """Count what `migrate_repository` would do."""
+    target = await _find(catalog, source.name)
+    here = {} if target is None else await _replayed(target)
+    branches, tags, commits = await _read_refs(source, here)
+    return Migration(
+        repository=source.name,
+        namespace=namespace,
+        commits=len(commits),
+        commits_before=len(here),
+        branches=len(branches),
+        tags=len(tags),
+        dirty=[one for one in branches if await asyncio.to_thread(source.is_dirty, one)],
+    )
+
+
+async def migrate_repository(
+    catalog: Catalog, source: SourceRepository, namespace: str, say: Say = lambda _: None
+) -> Migrated:
+    """Bring one repository over, or go on with it. `namespace` is that of the new repository.
+
+    Raises:
+        SourceUnreadable: this server cannot read the source's objects.
+        AddressInNamespace: they lie in a namespace that belongs to a Lakebed server, whose collections delete there.
+        NamespaceOfSource, NamespaceInUse, NamespaceNested, StorageMissing: `namespace` cannot be used.
+        MigrationDiffers: after all, a listing here is not the source's.
+    """
+    target = await _find(catalog, source.name)
+    here = {} if target is None else await _replayed(target)
+    branches, tags, commits = await _read_refs(source, here)
+    await _check_readable(catalog, source, [*branches.values(), *tags.values()])
+    if target is None:
+        if overlap(namespace.rstrip("/"), source.record.storage_namespace.rstrip("/")):
+            raise NamespaceOfSource(
+                f"{namespace} meets {source.record.storage_namespace}, the namespace of the repository that is left:"
+                " choose a folder beside it",
+                namespace=namespace,
+            )
+        await catalog.create(source.name, storage_namespace=namespace, default_branch=source.record.default_branch)
+        target = await catalog.get(source.name)
+    work = _Work(source, target, here=here)
+    for name, commit_id in await _branches_here(target):
+        if name.startswith(WORK):
+            work.tips[commit_id] = name
+    before = len(here)
+    for at, commit in enumerate(commits):
+        await _replay(catalog, work, commit)
+        if at % 100 == 0:
+            say(f"{source.name}: {at + 1:,} of {count_of(len(commits), 'commit')}")
+    left = await _set_refs(work, branches, tags)
+    entries = 0
+    for head in dict.fromkeys([*branches.values(), *tags.values()]):
+        say(f"{source.name}: comparing commit {head[:12]}")
+        entries += await _compare(work, head)
+    for name in work.tips.values():
+        await target.changes.delete_branch(name, force=True)
+    patterns = await asyncio.to_thread(source.protected)
+    if patterns:
+        await target.set_protection([*patterns])
+    return Migrated(
+        repository=source.name,
+        commits=len(commits),
+        commits_before=before,
+        branches=len(branches),
+        tags=len(tags),
+        entries=entries,
+        left=left,
+        dirty=[one for one in branches if await asyncio.to_thread(source.is_dirty, one)],
+    )
+
+
+async def _find(catalog: Catalog, name: str) -> Repository | None:
+    try:
+        return await catalog.get(name)
+    except RepositoryNotFound:
+        return None
+
+
+async def _read_refs(
+    source: SourceRepository, here: dict[str, CommitId]
+) -> tuple[dict[str, str], dict[str, str], list[Commit]]:
+    """Return branches and tags with their commits, and the commits that are not here, parents first."""
+    branches = {ref.id: ref.commit_id for ref in await asyncio.to_thread(source.branches)}
+    tags = {ref.id: ref.commit_id for ref in await asyncio.to_thread(source.tags)}
+    first = source.record.default_branch
+    heads = dict.fromkeys([*(branches[one] for one in branches if one == first), *branches.values(), *tags.values()])
+    return branches, tags, await asyncio.to_thread(source.commits, [*heads], here)
+
+
+async def _branches_here(target: Repository) -> list[tuple[str, CommitId]]:
+    found: list[tuple[str, CommitId]] = []
+    is_more = True
+    while is_more:
+        page, is_more = await target.versions.refs.list_branches(after=found[-1][0] if found else "")
+        found += [(one.name, one.commit_id) for one in page]
+    return found
+
+
+async def _replayed(target: Repository) -> dict[str, CommitId]:
+    """Return what earlier calls wrote: the source's commits, and ours."""
+    heads = [commit_id for _, commit_id in await _branches_here(target)]
+    ancestry = target.versions.history.ancestry(heads)
+    return {commit.metadata[CAME_FROM]: commit.id async for commit in ancestry if CAME_FROM in commit.metadata}
+
+
+async def _check_readable(catalog: Catalog, source: SourceRepository, heads: Iterable[str]) -> None:
+    """Look at one object before anything is written: an address that cannot be opened here is found at once.
+
+    Raises:
+        SourceUnreadable: there is no such object, or no such store, for this server.
+        AddressInNamespace: a Lakebed server owns the source's namespace.
+    """
+    for head in dict.fromkeys(heads):
+        stats = await asyncio.to_thread(next, source.listing(head), None)
+        if stats is None:
+            continue
+        await catalog.namespaces.check_outside(stats.physical_address)
+        objectstore, key = catalog.namespaces.locate(stats.physical_address)
+        try:
+            await objectstore.stat(key)
+        except ObjectMissing as error:
+            raise SourceUnreadable(
+                f"{source.name}: {stats.path} should lie at {stats.physical_address}, and this server finds nothing"
+                " there: it must use the source's object store",
+                address=stats.physical_address,
+            ) from error
+        return
+
+
+async def _replay(catalog: Catalog, work: _Work, commit: Commit) -> None:
+    parents = [work.here[one] for one in commit.parents]
+    first = parents[0] if parents else await _root(work.target)
+    branch = work.tips.pop(first, None)
+    if branch is None:
+        branch = f"{WORK}{commit.id[:20]}"
+        await work.target.changes.create_branch(branch, first, hidden=True, force=True)
+    note = Note(
+        message=commit.message,
+        committer=commit.committer,
+        metadata={**commit.metadata, CAME_FROM: commit.id},
+        created_ms=commit.creation_date * 1000,
+    )
+
+    async def changes() -> AsyncIterator[pa.Table]:
+        part: list[Changed] = []
+        async for page in _in_thread(work.source.changes(commit)):
+            part += page
+            if len(part) >= PART_OBJECTS:
+                yield await _table(catalog, work, part)
+                part = []
+        if part:
+            yield await _table(catalog, work, part)
+
+    made = await work.target.versions.merges.replay(branch, changes, note, merged=tuple(parents[1:]))
+    work.here[commit.id] = made.id
+    work.tips[made.id] = branch
+    for merged in parents[1:]:
+        # The new commit holds it.
+        if (finished := work.tips.pop(merged, None)) is not None:
+            await work.target.changes.delete_branch(finished, force=True)
+
+
+async def _root(target: Repository) -> CommitId:
+    """Return the commit that a new repository has: it stands below those of the source that have no parent."""
+    head = (await target.versions.refs.get_branch(target.record.default_branch)).commit_id
+    async for commit in target.versions.history.ancestry([head], first_parent=True):
+        head = commit.id
+    return head
+
+
+async def _table(catalog: Catalog, work: _Work, changed: list[Changed]) -> pa.Table:
+    keys = [path_to_key(path) for path, _ in changed]
+    rows = []
+    for key, (_, stats) in zip(keys, changed, strict=True):
+        rows.append(None if stats is None else to_row(key, await _entry(catalog, work, stats)))
+    return changes_from_rows(keys, rows)
+
+
+async def _entry(catalog: Catalog, work: _Work, stats: ObjectStats) -> Entry:
+    """
+    Raises:
+        AddressInNamespace: the object lies where a Lakebed server collects.
+    """
+    folder = stats.physical_address.rpartition("/")[0]
+    namespace = work.source.record.storage_namespace.rstrip("/")
+    folder = namespace if is_inside(folder, namespace) else folder
+    if folder not in work.checked:
+        await catalog.namespaces.check_outside(stats.physical_address)
+        work.checked.add(folder)
+    return _entry_of(stats)
+
+
+def _entry_of(stats: ObjectStats) -> Entry:
+    return Entry(
+        address=stats.physical_address,
+        size_bytes=stats.size_bytes or 0,
+        checksum=stats.checksum,
+        modified_ms=stats.mtime * 1000,
+        content_type=stats.content_type or "application/octet-stream",
+        metadata=stats.metadata or {},
+    )
+
+
+async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str]) -> list[str]:
+    """Move or make all; returns those that stay, because users of this server changed them."""
+    left = []
+    refs, changes = work.target.versions.refs, work.target.changes
+    for name, theirs in branches.items():
+        wanted = work.here[theirs]
+        try:
+            head = (await refs.get_branch(name)).commit_id
+        except BranchNotFound:
+            await changes.create_branch(name, wanted, force=True)
+            continue
+        if head == wanted:
+            continue
+        base = await work.target.versions.history.common_ancestor(head, wanted)
+        if base.id != head:
+            left.append(name)
+            continue
+        try:
+            await changes.hard_reset(name, wanted)
+        except UncommittedChanges:
+            left.append(name)
+    for name, theirs in tags.items():
+        wanted = work.here[theirs]
+        try:
+            if await refs.get_tag(name) != wanted:
+                left.append(name)
+        except TagNotFound:
+            await changes.create_tag(name, wanted, force=True)
+    return left
+
+
+async def _compare(work: _Work, theirs: str) -> int:
+    """Compare both listings of a commit; returns how many entries they have.
+
+    Raises:
+        MigrationDiffers: they are not equal.
+    """
+    listing = work.target.versions.staging.list
+    commit_id, after, count = work.here[theirs], b"", 0
+    async for page in _in_thread(in_pages(work.source.listing(theirs))):
+        wanted = [(key := path_to_key(stats.path), to_row(key, _entry_of(stats))) for stats in page]
+        here = (await listing(commit_id, after=after, limit=len(page))).items
+        _check_equal(work, theirs, wanted, here)
+        after, count = wanted[-1][0], count + len(page)
+    _check_equal(work, theirs, [], (await listing(commit_id, after=after, limit=SHOWN)).items)
+    return count
+
+
+def _check_equal(
+    work: _Work, theirs: str, wanted: Sequence[tuple[bytes, Row]], here: Sequence[tuple[bytes, Row | None]]
+) -> None:
+    if differing := sorted({key for key, _ in {*wanted} ^ {*here}})[:SHOWN]:
+        paths = [key.decode() for key in differing]
+        raise MigrationDiffers(
+            f"{work.source.name}: commit {theirs[:12]} is not the same here, first at {', '.join(paths)}", paths=paths
+        )
+
+
+async def _in_thread(pages: Iterator[T]) -> AsyncIterator[T]:
+    """Take each item in a thread: the source's client waits for its answers."""
+    end = object()
+    while (item := await asyncio.to_thread(next, pages, end)) is not end:
+        yield item  # type: ignore[misc]  # only the mark of the end is no T
