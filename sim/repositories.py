@@ -1,22 +1,40 @@
-"""A repository that is deleted and made again under its name, while other processes still use the one before.
+"""A repository that is deleted, and made again under its name or brought back, while other processes still use it.
 
 Each actor is a process with a catalog of its own, whose handles stay: clocks do not move here. What is acknowledged
-after the deletion was is in the repository that has the name then, and in the end nothing is left of the one before.
+after the deletion was is in the repository that has the name then. In the end a repository is in use, or kept as
+deleted, or forgotten, and of a forgotten one nothing is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
 from lakebed.catalog import Catalog, Repository
 from lakebed.catalog.namespaces import overlap
-from lakebed.catalog.records import DELETED_REPOSITORIES, BranchProtection, RepositoryRecord
+from lakebed.catalog.records import (
+    DELETED_REPOSITORIES,
+    BranchProtection,
+    DeletedRecord,
+    DeletedState,
+    RepositoryRecord,
+)
 from lakebed.objectstore import ObjectStat, ObjectStore
 from lakebed.ranges import metarange_key
-from lakebed.versions import BranchRecord, Commit, Options, Versions, decode_cell, decode_record, is_gone, keys
+from lakebed.versions import (
+    BranchRecord,
+    Commit,
+    Options,
+    RefState,
+    Versions,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
 
 from .actors import Actor, Ending, Program, Scene, Violation
 from .disk import Disk
@@ -100,13 +118,17 @@ def _create(namespace: str, *, name: str = NAME) -> Act:
     return act
 
 
-async def _write(catalog: Catalog, name: str) -> None:
+async def _write(catalog: Catalog, name: str, branch: str = "main") -> None:
     entry = Entry(address=f"s3://elsewhere/{name}", size_bytes=1, checksum=name, modified_ms=0)
-    await (await _handle(catalog)).versions.staging.put("main", name.encode(), entry)
+    await (await _handle(catalog)).versions.staging.put(branch, name.encode(), entry)
 
 
-async def _commit(catalog: Catalog, name: str) -> str:
-    return (await (await _handle(catalog)).versions.commits.commit("main", message=name, committer="sim")).id
+async def _commit(catalog: Catalog, name: str, branch: str = "main") -> str:
+    return (await (await _handle(catalog)).versions.commits.commit(branch, message=name, committer="sim")).id
+
+
+async def _make_branch(catalog: Catalog, _: str) -> None:
+    await (await _handle(catalog)).versions.refs.create_branch("topic", "main")
 
 
 async def _protect(catalog: Catalog, name: str) -> None:
@@ -121,8 +143,28 @@ async def _prepare(ports: SimPorts) -> None:
     await _doing(("create", _create("sim://one")), ("write", _write))(ports)
 
 
+async def _undelete(catalog: Catalog, _: str) -> None:
+    await catalog.undelete(NAME)
+
+
+async def _forget(catalog: Catalog, _: str) -> None:
+    await catalog.deleted.forget(NAME)
+
+
 async def _tidy(ports: SimPorts) -> None:
-    """Once to finish deletions, and once more when every request has ended."""
+    """Finish what was begun, forget what stays deleted, and clean once more when every request has ended."""
+    catalog = _catalog(ports)
+    await catalog.clean()
+    for one in await catalog.deleted.list():
+        if one.record.state is DeletedState.KEPT:
+            await catalog.deleted.forget(one.record.name, uid=one.uid)
+    for _ in range(2):
+        ports.clock.ms += OLD_MS
+        await _catalog(ports).clean()
+
+
+async def _finish(ports: SimPorts) -> None:
+    """Finish what was begun, twice, because the first may meet what the second is to go on with."""
     for _ in range(2):
         ports.clock.ms += OLD_MS
         await _catalog(ports).clean()
@@ -190,6 +232,46 @@ def nothing_is_left_of_the_one_before(ending: Ending) -> None:
             raise Violation(f"{len(cells)} records of a deleted repository stay in {partition.decode()}")
 
 
+def _deleted(disk: Disk) -> dict[str, DeletedRecord]:
+    cells = disk.cells.get(DELETED_REPOSITORIES, {})
+    return {uid.decode(): decode_record(DeletedRecord, disk.value(DELETED_REPOSITORIES, uid) or b"") for uid in cells}
+
+
+def what_came_back_is_whole(ending: Ending) -> None:
+    """A repository is in use, or kept, or forgotten, and in use means with every branch and acknowledged write."""
+    in_use, deleted = _repositories(ending.disk), _deleted(ending.disk)
+    if wrong := {name: record.state.value for name, record in in_use.items() if record.state.value != "active"}:
+        raise Violation(f"unusable for ever: {wrong}")
+    live = [record.uid for record in in_use.values()]
+    if len(set(live)) < len(live):
+        raise Violation("one repository has two names")
+    for uid, record in deleted.items():
+        if (record.state is DeletedState.RESTORED) != (uid in live) or record.state is DeletedState.RESTORING:
+            raise Violation(f"a repository is {record.state}, and {'' if uid in live else 'not '}in use")
+        wanted = RefState.ACTIVE if uid in live else RefState.SUSPENDED
+        partition = uid.encode()
+        for key in ending.disk.cells.get(partition, {}):
+            if key.startswith(keys.BRANCH):
+                found = decode_record(BranchRecord, ending.disk.value(partition, key) or b"").state
+                if found is not wanted:
+                    raise Violation(f"{key.decode()} is {found} while its repository is {record.state}")
+    for repository in in_use.values():
+        lost = {record.operation.value for record in ending.acknowledged("write")} - _written(ending.disk, repository)
+        if lost:
+            raise Violation(f"acknowledged, and not in the repository that came back: {lost}")
+
+
+def what_was_acknowledged_last_counts(ending: Ending) -> None:
+    """A repository that was brought back after every deletion is there; one that was forgotten is not."""
+    deletions = ending.of("delete")
+    for undone in ending.acknowledged("undelete"):
+        is_last = all(one.is_acknowledged and one.operation.name in (undone.before or ()) for one in deletions)
+        if is_last and NAME not in _repositories(ending.disk):
+            raise Violation("a repository was acknowledged to be back, and it is not")
+        if ending.acknowledged("forget"):
+            raise Violation("a repository was brought back and forgotten")
+
+
 def namespaces_are_apart(ending: Ending) -> None:
     """Of repositories that were made, no namespace lies in another; and one id was given out once."""
     made = [record.namespace_uri for record in _repositories(ending.disk).values() if record.state.value == "active"]
@@ -233,6 +315,26 @@ def repository_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
         )
         for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
             yield made, budget, len(others) == 1
+    yield from _deletions()
+    # A branch that is made through an old handle is usable while its repository is forgotten.
+    on_topic: tuple[tuple[str, Act], ...] = (
+        ("branch", _make_branch),
+        ("write to a branch", partial(_write, branch="topic")),
+        ("commit of a branch", partial(_commit, branch="topic")),
+    )
+    for name, deeds in (("writer", on_topic[:2]), ("committer", (on_topic[0], on_topic[2], on_topic[1]))):
+        made = Scene(
+            name=f"brancher and {name} of a repository, deleter that forgets it",
+            actors=(
+                Actor("b", _doing(*deeds, knows=True)),
+                Actor("d", _doing(("delete", _delete), ("forget", _forget))),
+            ),
+            prepare=_prepare,
+            tidy=_tidy,
+            tidy_checks=(nothing_is_left_of_the_one_before,),
+        )
+        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
+            yield made, budget, True
     creators = {
         "two creators of one repository": (_create("sim://one"), _create("sim://two")),
         "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
@@ -240,5 +342,53 @@ def repository_worlds() -> Iterator[tuple[Scene, Budget, bool]]:
     for name, (one, two) in creators.items():
         first, second = (Actor(letter, _doing(("create", act))) for letter, act in (("a", one), ("b", two)))
         made = Scene(name=name, actors=(first, second), checks=(namespaces_are_apart,))
+        for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
+            yield made, budget, True
+
+
+def _deletions() -> Iterator[tuple[Scene, Budget, bool]]:
+    """Deleted and brought back. The repository holds a write that was acknowledged before."""
+
+    async def deleted(ports: SimPorts) -> None:
+        await _prepare(ports)
+        await _catalog(ports).delete(NAME)
+
+    async def clean(catalog: Catalog, _: str) -> None:
+        await catalog.clean()
+
+    delete, undelete, upkeep = ("delete", _delete), ("undelete", _undelete), ("clean", clean)
+    writer = Actor("w", _doing(("write", _write), knows=True))
+    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
+        "two undeleters": (deleted, (Actor("u", _doing(undelete)), Actor("v", _doing(undelete)))),
+        "undeleter, forgetter": (deleted, (Actor("u", _doing(undelete)), Actor("f", _doing(("forget", _forget))))),
+        "undeleter that deletes again, cleaner": (
+            deleted,
+            (Actor("u", _doing(undelete, delete)), Actor("c", _doing(upkeep))),
+        ),
+        "two deleters, one of which brings back": (
+            _prepare,
+            (Actor("d", _doing(delete)), Actor("e", _doing(delete, undelete))),
+        ),
+        "writer of a repository, deleter that brings it back": (
+            _prepare,
+            (writer, Actor("d", _doing(delete, undelete))),
+        ),
+        "cleaner, deleter that brings back and deletes again": (
+            _prepare,
+            (Actor("c", _doing(upkeep)), Actor("d", _doing(delete, undelete, delete))),
+        ),
+        "two undeleters, one of which deletes again and brings back": (
+            deleted,
+            (Actor("u", _doing(undelete)), Actor("v", _doing(undelete, delete, undelete))),
+        ),
+    }
+    for name, (prepare, actors) in worlds.items():
+        made = Scene(
+            name=name,
+            actors=actors,
+            prepare=prepare,
+            tidy=_finish,
+            tidy_checks=(what_came_back_is_whole, what_was_acknowledged_last_counts),
+        )
         for budget in (NO_BUDGET, Budget(crashes=1), Budget(losses=1), Budget(late=1)):
             yield made, budget, True

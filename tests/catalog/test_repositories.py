@@ -20,7 +20,7 @@ from lakebed.catalog import (
 )
 from lakebed.kv import Predicate, Store
 from lakebed.objectstore import InvalidNamespace, ObjectOutcomeUnknown, ObjectStoreUnavailable, open_objectstore
-from lakebed.versions import BranchNotFound, Sealed, encode_record, keys
+from lakebed.versions import BranchNotFound, RefState, Sealed, encode_record, keys
 from lakebed.versions.commits.committer import Committer
 
 
@@ -129,8 +129,8 @@ async def test_metadata_that_would_outgrow_a_value_is_refused(catalog: Catalog, 
     assert (await catalog.get("repo")).record.metadata.keys() == {"a"}
 
 
-async def test_a_deleted_repository_is_gone_with_all_its_records(
-    catalog: Catalog, namespace: str, store: Store, ports: Ports
+async def test_a_forgotten_repository_is_gone_with_all_its_records(
+    catalog: Catalog, namespace: str, store: Store
 ) -> None:
     repository = await catalog.create("repo", storage_namespace=namespace)
     await repository.objects.upload("main", "a", b"1")
@@ -139,6 +139,7 @@ async def test_a_deleted_repository_is_gone_with_all_its_records(
     uid = repository.record.uid
 
     await catalog.delete("repo")
+    await catalog.deleted.forget("repo")
 
     with pytest.raises(RepositoryNotFound):
         await catalog.get("repo")
@@ -202,6 +203,7 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
     token = (await repository.versions.context.branches.every())[0][1].staging_token
     partition = f"{repository.record.uid}/{token}".encode()
     await catalog.delete("repo")
+    await catalog.deleted.forget("repo")
     await store.set(partition, b"late", b"cell")
 
     await catalog.clean()
@@ -214,7 +216,7 @@ async def test_what_was_written_late_is_cleaned_when_no_old_request_can_be_under
     assert (await store.scan(f"{repository.record.uid}/deleted".encode(), b"", 10)).keys == []
 
 
-async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with_every_cell(
+async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_forgotten_with_every_cell(
     catalog: Catalog, namespace: str, store: Store, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 branches of 21 tokens each, in a store whose values may have 300 KB."""
@@ -240,6 +242,7 @@ async def test_a_repository_of_more_tokens_than_a_value_can_hold_is_deleted_with
     monkeypatch.setattr(store, "set", small_set)
     monkeypatch.setattr(store, "set_many", small_set_many)
     await catalog.delete("repo")
+    await catalog.deleted.forget("repo")
     await store.set(keys.token_partition(uid, tokens[-1]), b"late", b"cell")
     await ports.clock.sleep(3600)
     await catalog.clean()
@@ -253,6 +256,7 @@ async def test_a_last_cleaning_that_died_over_the_list_of_tokens_is_done_again(
 ) -> None:
     uid = (await catalog.create("repo", storage_namespace=namespace)).record.uid
     await catalog.delete("repo")
+    await catalog.deleted.forget("repo")
     await ports.clock.sleep(3600)
 
     async def die(*_: object) -> None:
@@ -369,7 +373,7 @@ class TestCrashes:
         await ports.clock.sleep(60)
         await catalog.create("repo", storage_namespace=namespace)
 
-    async def test_a_token_that_a_commit_makes_while_its_repository_is_deleted_is_cleaned_with_it(
+    async def test_a_token_that_a_commit_makes_while_its_repository_is_forgotten_is_cleaned_with_it(
         self, catalog: Catalog, namespace: str, store: Store, ports: Ports, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         repository = await catalog.create("repo", storage_namespace=namespace)
@@ -384,9 +388,13 @@ class TestCrashes:
                 await versions.staging.put("main", b"late", entry)
             await delete_if(partition, key, predicate)
 
+        await catalog.delete("repo")
+        record = (await versions.context.branches.every())[0][1]
+        # A branch that was made through an old handle is as usable as this.
+        await store.set(versions.partition, b"branch/main", encode_record(replace(record, state=RefState.ACTIVE)))
         with monkeypatch.context() as patch:
             patch.setattr(store, "delete_if", seal_first)
-            await catalog.delete("repo")
+            await catalog.deleted.forget("repo")
         await ports.clock.sleep(3600)
         await catalog.clean()
 
@@ -401,7 +409,7 @@ class TestCrashes:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(store), "delete_many", die)
+            patch.setattr(type(store), "delete_if", die)
             with pytest.raises(KeyboardInterrupt):
                 await catalog.delete("repo")
         with pytest.raises(RepositoryNotFound):
@@ -409,8 +417,8 @@ class TestCrashes:
 
         await catalog.clean()
 
-        assert (await store.scan(repository.record.uid.encode(), b"", 10)).keys == []
         assert (await store.scan(b"repositories", b"", 10)).keys == []
+        assert [one.uid for one in await catalog.deleted.list()] == [repository.record.uid]
 
 
 async def test_a_setting_is_not_acknowledged_into_a_repository_that_was_deleted_and_made_again(

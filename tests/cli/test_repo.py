@@ -76,3 +76,49 @@ def test_a_path_is_no_namespace_and_it_is_said_what_one_looks_like_here(shell: S
         2,
         "error: '/tmp/abc' is no storage namespace: those of this server look like local://example-bucket/\n",
     )
+
+
+def test_a_deleted_repository_is_listed_and_brought_back(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://regret", "local://regret")
+    shell.ok("repo", "delete", "lakefs://regret", "--yes")
+
+    [listed] = shell.ok("repo", "list", "--deleted", "--prefix", "regret", "-o", "json").json
+    back = shell.ok("repo", "undelete", "lakefs://regret").out
+    again = shell("repo", "undelete", "lakefs://regret")
+
+    assert (listed["id"], listed["state"], listed["storage_namespace"]) == ("regret", "kept", "local://regret")
+    assert listed["kept_until"] - listed["deletion_date"] == 7 * 86_400
+    assert back == "lakefs://regret is back\n"
+    assert shell.ok("repo", "list", "--deleted", "--prefix", "regret").out == ""
+    assert (again.code, "no deleted repository regret" in again.err) == (3, True)
+
+
+def test_a_repository_comes_back_under_another_name_or_not_at_all(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://first-one", "local://first-one")
+    shell.ok("repo", "delete", "lakefs://first-one", "--yes")
+    shell.ok("repo", "create", "lakefs://first-one", "local://second-one")
+
+    taken = shell("repo", "undelete", "lakefs://first-one")
+    shell.ok("repo", "undelete", "lakefs://first-one", "--name", "first-again")
+    shell.ok("repo", "delete", "lakefs://first-again", "--yes")
+    shell.ok("repo", "forget", "lakefs://first-again", "--yes")
+    forgotten = shell("repo", "undelete", "lakefs://first-again")
+
+    assert (taken.code, forgotten.code) == (4, 3)
+
+
+def test_what_is_protected_against_deletion_is_named_in_the_refusal(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://kept", "local://kept")
+    shell.ok("branch", "create", "lakefs://kept/release-1", "--source", "main")
+    shell.ok("repo", "protect", "lakefs://kept")
+    shell.ok("branch", "protect", "lakefs://kept", "release-*", "--deletion")
+
+    repository = shell("repo", "delete", "lakefs://kept", "--yes")
+    branch = shell("branch", "delete", "lakefs://kept/release-1", "--yes")
+    shell.ok("branch", "protect", "lakefs://kept", "release-*", "--deletion", "--remove")
+    shell.ok("repo", "protect", "lakefs://kept", "--remove")
+
+    assert "repository kept is protected against deletion" in repository.err
+    assert "branch release-1 is protected against deletion by release-*" in branch.err
+    shell.ok("branch", "delete", "lakefs://kept/release-1", "--yes")
+    shell.ok("repo", "delete", "lakefs://kept", "--yes")

@@ -173,7 +173,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
 
     shown = {"effective", "first_parent", "include_right_stats", "limit", "show_hidden", "user_metadata", "denied"}
     assert flags == shown | {"bare", "force", "no_tombstone", "presign"}
-    assert later == {"importStart", "listObjects", "restoreGcObjects", "startGcJob"}
+    assert later == {"importStart", "listObjects", "restoreGcObjects", "startGcJob", "undeleteRepository"}
 
 
 async def test_an_import_asks_for_each_of_its_sources(
@@ -294,6 +294,20 @@ async def test_a_repository_is_made_where_its_namespace_is_allowed(
     for name, where, status in (("ann-1", "ann/1", 201), ("ann-2", "bob/2", 401), ("bob-3", "ann/3", 401)):
         made = await ann.post("/repositories", json={"name": name, "storage_namespace": f"{namespace}/{where}"})
         assert made.status_code == status, made.text
+
+
+async def test_a_repository_comes_back_under_a_name_that_is_allowed(
+    client: httpx.AsyncClient, repo: str, login: Login
+) -> None:
+    ann = await login("ann")
+    await give(client, "ann", allow("fs:CreateRepository", resource="arn:lakefs:fs:::repository/lake"))
+    assert (await client.delete(repo)).status_code == 204
+
+    refused = await ann.post(f"{repo}/undelete", json={"name": "other"})
+    back = await ann.post(f"{repo}/undelete", json={})
+
+    assert (refused.status_code, "fs:CreateRepository" in refused.json()["message"]) == (403, True)
+    assert (back.status_code, back.json()["id"]) == (201, "lake")
 
 
 async def test_own_credentials_are_ones_own(client: httpx.AsyncClient, login: Login) -> None:

@@ -1,11 +1,14 @@
 """Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
 from .changes import Changes
+from .deleted import DELETED_DAYS, DeletedRepositories, DeletedRepository
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,
     CommitQueueTimeout,
     DefaultBranchKept,
+    DeletedNotFound,
+    DeleteProtected,
     ForeignAddress,
     InvalidImport,
     NamespaceInUse,
@@ -18,6 +21,7 @@ from .errors import (
     RepositoryNotFound,
     ReservedMetadata,
     SettingChanged,
+    SeveralDeleted,
     SourceChanged,
     StorageMissing,
     TooManyPaths,
@@ -51,6 +55,7 @@ from .records import (
     MARKER_KEY,
     BranchProtection,
     DeletedRecord,
+    DeletedState,
     HiddenBranch,
     RepositoryRecord,
     RepositoryState,
@@ -61,6 +66,7 @@ from .settings import Settings
 
 __all__ = [
     "DEFAULT_CONTENT_TYPE",
+    "DELETED_DAYS",
     "DELETED_REPOSITORIES",
     "DELETE_MANY_MAX",
     "HIDDEN_METADATA",
@@ -75,7 +81,12 @@ __all__ = [
     "Changes",
     "CommitQueueTimeout",
     "DefaultBranchKept",
+    "DeleteProtected",
+    "DeletedNotFound",
     "DeletedRecord",
+    "DeletedRepositories",
+    "DeletedRepository",
+    "DeletedState",
     "ForeignAddress",
     "Guards",
     "HiddenBranch",
@@ -107,6 +118,7 @@ __all__ = [
     "ReservedMetadata",
     "SettingChanged",
     "Settings",
+    "SeveralDeleted",
     "SourceChanged",
     "StorageMissing",
     "TooManyPaths",

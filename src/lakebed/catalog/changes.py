@@ -17,11 +17,11 @@ from typing import Final, TypeVar
 from lakebed.base import CommitId, Ports
 from lakebed.versions import Commit, CommitOvertaken, NoChanges, Strategy, UncommittedChanges, Versions
 
-from .errors import DefaultBranchKept
+from .errors import DefaultBranchKept, DeleteProtected
 from .guards import Guards
 from .queue import BranchQueue
 from .records import RepositoryRecord
-from .settings import Settings
+from .settings import Settings, matching
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ class Changes:
     ) -> None:
         self._versions = versions
         self._default_branch = record.default_branch
+        self._delete_protected = record.protected_branches
         self._settings = settings
         self._guards = guards
         self._queue = queue
@@ -222,11 +223,13 @@ class Changes:
         """Delete a branch.
 
         Raises:
-            DefaultBranchKept, ReadOnly, BranchNotFound.
+            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound.
         """
         self._guards.check_writable(force=force)
         if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
+        if (pattern := matching(self._delete_protected, name)) is not None:
+            raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
         await self._versions.refs.delete_branch(name)
         await self._settings.unhide_branch(name)
 

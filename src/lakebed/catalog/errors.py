@@ -13,6 +13,18 @@ class RepositoryExists(AlreadyExists):
     """There is a repository of this id."""
 
 
+class DeletedNotFound(NotFound):
+    """No deleted repository of this name is kept: it was forgotten, or brought back. Facts: `repository`."""
+
+
+class SeveralDeleted(Conflict):
+    """Several deleted repositories had this name, and the caller did not say which."""
+
+
+class DeleteProtected(Denied):
+    """The repository or branch is protected against deletion, and `force` does not change that."""
+
+
 class NamespaceInUse(Invalid):
     """The storage namespace is a repository's, lies inside another one, or contains one. Facts: `namespace`."""
 

@@ -1,8 +1,8 @@
 """The records that the catalog stores of a repository (docs/formats/repositories.md).
 
 repositories / <id>             RepositoryRecord
-deleted-repositories / <uid>    DeletedRecord: the upkeep cleans once more when no older request can be under way
-<uid>/deleted / <token>         each staging token of a deleted repository; one value could not hold them all
+deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten
+<uid>/deleted / <token>         each staging token of one that is being forgotten; one value could not hold them all
 <uid> / setting/<name>          BranchProtection, HiddenBranch, and settings of other parts
 """
 
@@ -25,6 +25,7 @@ class RepositoryState(StrEnum):
     CREATING = "creating"
     ACTIVE = "active"
     DELETING = "deleting"
+    RESTORING = "restoring"
 
 
 class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,7 +33,8 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `storage_namespace` is spelled as by the user, `namespace_uri` as by the driver, without a slash at its end.
     `marker` is the content of the namespace's marker object: the uid of this repository, or of an earlier attempt to
-    create it that died and was taken over.
+    create it that died and was taken over. `protected` and `protected_branches`, which are patterns, cannot be deleted.
+    While it is deleting or restoring, `attempt` is one of a kind, so that no such record is ever the same again.
     """
 
     uid: RepositoryUid
@@ -44,12 +46,45 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     read_only: bool = False
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    protected: bool = False
+    protected_branches: tuple[str, ...] = ()
+    attempt: str = ""
+    deleted_ms: int = 0
+    deleted_by: str = ""
+
+
+class DeletedState(StrEnum):
+    """Say how a deleted repository stands: from `purging` nothing comes back."""
+
+    KEPT = "kept"
+    RESTORING = "restoring"
+    RESTORED = "restored"
+    PURGING = "purging"
 
 
 class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Record a deleted repository. Its tokens are the keys of `deleted_partition`, which is emptied first."""
+    """Record a deleted repository, as `repository` was when it was active.
 
-    deleted_ms: int
+    `move` is one of a kind for each write. `restored_by` is the `attempt` of the record that may become active. Of one
+    that is purging, the tokens are the keys of `deleted_partition`, which is emptied first; `purged_ms` is when a token
+    was last added.
+    """
+
+    state: DeletedState = DeletedState.PURGING
+    move: str = ""
+    name: str = ""
+    repository: RepositoryRecord | None = None
+    deleted_ms: int = 0
+    deleted_by: str = ""
+    kept_until_ms: int = 0
+    restoring_as: str = ""
+    restored_by: str = ""
+    purged_ms: int = 0
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether users see it: not one that is in use again, nor an attempt to create one that failed."""
+        return self.repository is not None and self.state is not DeletedState.RESTORED
 
 
 def deleted_partition(uid: RepositoryUid) -> bytes:

@@ -5,20 +5,16 @@ Making one takes five steps. A crash at any of them leaves a record that the nex
 namespace overlaps; 3 put the marker object; 4 make first commit and default branch; 5 `set_if` creating → active.
 A `creating` record older than CREATING_AGE_MS, or given up by its maker, may be taken over; the `set_if` decides.
 
-Deleting takes four: 1 `set_if` active → deleting, which makes it unusable; 2 write a `DeletedRecord`, and each token
-under its own key; 3 remove cells, then the records of its partition; 4 `delete_if` the repository's record.
-Older requests may still write. The upkeep cleans once more when they must be over, then drops tokens and DeletedRecord.
-Objects stay for ever: no collector deletes them.
+Deleting one keeps it for a while: deleted.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from lakebed.base import (
     BranchName,
@@ -27,8 +23,6 @@ from lakebed.base import (
     Ports,
     RepositoryId,
     RepositoryUid,
-    RunId,
-    StagingToken,
     Unavailable,
     check_branch,
     check_repository,
@@ -37,15 +31,15 @@ from lakebed.base import (
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.objectstore import BucketMissing, ObjectStore
 from lakebed.versions import (
-    BranchRecord,
-    ClaimRecord,
     Versions,
     decode_record,
     encode_record,
     keys,
 )
 
+from .deleted import DELETED_DAYS, DeletedRepositories
 from .errors import (
+    DeleteProtected,
     NamespaceInUse,
     NamespaceNested,
     ReadOnly,
@@ -56,13 +50,11 @@ from .errors import (
 )
 from .namespaces import Namespaces, OpenNamespace, overlap
 from .queue import BranchQueue
-from .records import DELETED_REPOSITORIES, DeletedRecord, RepositoryRecord, RepositoryState, deleted_partition
+from .records import RepositoryRecord, RepositoryState
 from .repository import Open, Repository
 from .settings import Settings
 
 CREATING_AGE_MS: Final = 60_000
-DELETED_AGE_MS: Final = 3_600_000
-_PURGE_PAGE: Final = 1_000
 _RECORD_BYTES_MAX: Final = 250_000
 
 MakeVersions = Callable[[RepositoryUid, ObjectStore], Versions]
@@ -72,12 +64,13 @@ MakeVersions = Callable[[RepositoryUid, ObjectStore], Versions]
 class CatalogOptions:
     """Set how long a repository's record is used without another read (`record_cache_ms`).
 
-    For `trust_denials` see `Namespaces`.
+    A deleted repository can be brought back for `deleted_days` at least. For `trust_denials` see `Namespaces`.
     """
 
     record_cache_ms: int = 1_000
     queue_wait_s_max: float = 60.0
     trust_denials: bool = False
+    deleted_days: int = DELETED_DAYS
 
 
 class Catalog:
@@ -100,6 +93,7 @@ class Catalog:
             known_lately=self._known_lately,
             trust_denials=self._options.trust_denials,
         )
+        self.deleted = DeletedRepositories(store, ports, kept_days=self._options.deleted_days)
         self._lately: tuple[Sequence[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
         self._opened: dict[RepositoryUid, Open] = {}
@@ -185,7 +179,7 @@ class Catalog:
         except LakebedError:
             await self._give_up(name, record, held)
             raise
-        active = msgspec.structs.replace(record, state=RepositoryState.ACTIVE)
+        active = replace(record, state=RepositoryState.ACTIVE)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(active), held.predicate)
         except PredicateFailed as error:
@@ -217,7 +211,7 @@ class Catalog:
             if dead.state is not RepositoryState.CREATING or age_ms < CREATING_AGE_MS:
                 raise RepositoryExists("repository exists", repository=name)
             if dead.namespace_uri == uri:
-                record = msgspec.structs.replace(record, marker=dead.marker)
+                record = replace(record, marker=dead.marker)
         value = encode_record(record)
         try:
             predicate = await self.store.set_if(
@@ -226,12 +220,14 @@ class Catalog:
         except PredicateFailed as error:
             raise RepositoryExists("repository exists", repository=name) from error
         if found is not None:
-            await self._purge(found[0].uid)
+            await self.deleted.purge(found[0].uid)
         return record, Held(value, predicate)
 
     async def _known_namespaces(self) -> Sequence[str]:
         found = scan_prefix(self.store, keys.REPOSITORIES, b"")
-        return [decode_record(RepositoryRecord, value).namespace_uri async for _, value in found]
+        there = [decode_record(RepositoryRecord, value).namespace_uri async for _, value in found]
+        # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
+        return [*there, *await self.deleted.namespaces()]
 
     async def _known_lately(self) -> Sequence[str]:
         now_ms = self._ports.clock.now_ms()
@@ -242,14 +238,18 @@ class Catalog:
     async def _check_no_overlap(self, name: RepositoryId, uri: str) -> None:
         self._lately = None
         # Our own record is written before we look: of two that are made at once, at least one sees the other.
-        async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
-            other = decode_record(RepositoryRecord, value)
-            if key != name.encode() and overlap(uri, other.namespace_uri):
-                where = {"namespace": other.namespace_uri}
-                if uri == other.namespace_uri:
-                    raise NamespaceInUse(f"namespace {uri} is in use", **where)
-                side = "inside" if is_inside(uri, other.namespace_uri) else "around"
-                raise NamespaceNested(f"namespace {uri} lies {side} {other.namespace_uri}", **where)
+        others = [
+            decode_record(RepositoryRecord, value).namespace_uri
+            async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b"")
+            if key != name.encode()
+        ]
+        # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
+        for other in (*others, *await self.deleted.namespaces()):
+            if uri == other:
+                raise NamespaceInUse(f"namespace {uri} is in use", namespace=other)
+            if overlap(uri, other):
+                side = "inside" if is_inside(uri, other) else "around"
+                raise NamespaceNested(f"namespace {uri} lies {side} {other}", namespace=other)
 
     async def _withdraw(self, name: RepositoryId, held: Held) -> None:
         try:
@@ -259,7 +259,7 @@ class Catalog:
 
     async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
         """Let the next attempt take over at once. The record stays: only it says whose marker is in the namespace."""
-        dead = msgspec.structs.replace(record, created_ms=0)
+        dead = replace(record, created_ms=0)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
         except PredicateFailed:
@@ -269,17 +269,23 @@ class Catalog:
 
     async def set_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
         """Add or replace these keys, and leave the others. Read-only repositories take it: it is not their data."""
-        await self._change_metadata(repository_id, lambda old: {**old, **metadata})
+        await self._change(repository_id, lambda old: replace(old, metadata={**old.metadata, **metadata}))
 
     async def remove_metadata(self, repository_id: str, names: Sequence[str]) -> None:
-        await self._change_metadata(
-            repository_id, lambda old: {key: value for key, value in old.items() if key not in names}
+        await self._change(
+            repository_id,
+            lambda old: replace(old, metadata={key: value for key, value in old.metadata.items() if key not in names}),
         )
 
-    async def _change_metadata(self, repository_id: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    async def protect_deletion(self, repository_id: str, *, repository: bool, branches: Sequence[str]) -> None:
+        """Say whether the repository can be deleted, and the patterns of branches that cannot."""
+        patterns = tuple(dict.fromkeys(branches))
+        await self._change(repository_id, lambda old: replace(old, protected=repository, protected_branches=patterns))
+
+    async def _change(self, repository_id: str, change: Callable[[RepositoryRecord], RepositoryRecord]) -> None:
         while True:
             record, held = await self._find_active(repository_id)
-            value = encode_record(msgspec.structs.replace(record, metadata=change(record.metadata)))
+            value = encode_record(change(record))
             if len(value) > _RECORD_BYTES_MAX:
                 raise TooMuchMetadata(f"a repository's record has at most {_RECORD_BYTES_MAX} bytes", size=len(value))
             try:
@@ -291,38 +297,55 @@ class Catalog:
 
     # Deleting
 
-    async def delete(self, repository_id: str, *, force: bool = False) -> None:
+    async def delete(self, repository_id: str, *, force: bool = False, by: str = "") -> None:
         """Delete a repository. It is unusable from the first step on; the upkeep finishes after a crash.
 
         Raises:
-            RepositoryNotFound, ReadOnly.
+            RepositoryNotFound, ReadOnly, DeleteProtected.
         """
-        record, held = await self._find_active(repository_id)
-        if record.read_only and not force:
-            raise ReadOnly("read-only repository", repository=repository_id)
-        deleting = msgspec.structs.replace(record, state=RepositoryState.DELETING)
-        value = encode_record(deleting)
-        try:
-            predicate = await self.store.set_if(keys.REPOSITORIES, repository_id.encode(), value, held.predicate)
-        except PredicateFailed as error:
-            raise RepositoryNotFound("repository not found", repository=repository_id) from error
-        self._handles.pop(repository_id, None)
-        await self._finish_deletion(RepositoryId(repository_id), deleting, Held(value, predicate))
+        while True:
+            record, held = await self._find_active(repository_id)
+            if record.protected:
+                raise DeleteProtected(
+                    f"repository {repository_id} is protected against deletion", repository=repository_id
+                )
+            if record.read_only and not force:
+                raise ReadOnly("read-only repository", repository=repository_id)
+            deleting = self.deleted.began(record, by=by)
+            value = encode_record(deleting)
+            try:
+                predicate = await self.store.set_if(keys.REPOSITORIES, repository_id.encode(), value, held.predicate)
+            except PredicateFailed:
+                continue
+            self._handles.pop(repository_id, None)
+            await self._finish_deletion(RepositoryId(repository_id), deleting, Held(value, predicate))
+            return
+
+    async def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> Repository:
+        """Bring a deleted repository back, with all that it had, uncommitted changes too.
+
+        Raises:
+            DeletedNotFound, SeveralDeleted, RepositoryExists: see `DeletedRepositories.undelete`.
+        """
+        wanted = check_repository(new_name or name)
+        found = await self._find(wanted)
+        if found is not None and found[0].state is RepositoryState.DELETING:
+            await self._finish_deletion(wanted, *found)
+        back = await self.deleted.undelete(name, uid=uid, new_name=new_name)
+        self._handles.pop(back, None)
+        return await self.get(back)
 
     async def clean(self) -> None:
-        """Finish deletions that a crash left half done, and clean once more after old requests. For the upkeep."""
+        """Finish what a crash left half done, and clean once more after old requests. For the upkeep."""
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
-            if decode_record(RepositoryRecord, value).state is RepositoryState.DELETING:
-                found = await self._find(key.decode())
+            if decode_record(RepositoryRecord, value).state in (RepositoryState.DELETING, RepositoryState.RESTORING):
+                name = RepositoryId(key.decode())
+                found = await self._find(name)
                 if found is not None and found[0].state is RepositoryState.DELETING:
-                    await self._finish_deletion(RepositoryId(key.decode()), *found)
-        async for key, value in scan_prefix(self.store, DELETED_REPOSITORIES, b""):
-            deleted = decode_record(DeletedRecord, value)
-            if self._ports.clock.now_ms() - deleted.deleted_ms >= DELETED_AGE_MS:
-                uid = RepositoryUid(key.decode())
-                await self._purge(uid)
-                await self._purge_partition(deleted_partition(uid))
-                await self.store.delete(DELETED_REPOSITORIES, key)
+                    await self._finish_deletion(name, *found)
+                elif found is not None and found[0].state is RepositoryState.RESTORING:
+                    await self.deleted.settle(name, *found)
+        await self.deleted.clean()
 
     def opened(self) -> Sequence[Versions]:
         """Return the versions of every repository that this process has open, for its upkeep."""
@@ -336,62 +359,8 @@ class Catalog:
         await self.namespaces.close()
 
     async def _finish_deletion(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        await self._purge(record.uid)
+        await self.deleted.finish(name, record, held)
         self._opened.pop(record.uid, None)
-        await self._withdraw(name, held)
-
-    async def _purge(self, uid: RepositoryUid) -> None:
-        """Remove everything that the key-value store holds of a repository that is unusable for good."""
-        await self._remove_branches(uid)
-        for token in await self._note_tokens(uid):
-            await self._purge_partition(keys.token_partition(uid, token))
-        async for run_key, _ in scan_prefix(self.store, keys.repository_partition(uid), keys.RUN):
-            await self._purge_partition(keys.expiring_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
-        await self._purge_partition(keys.retired_partition(uid))
-        await self._purge_partition(keys.repository_partition(uid))
-
-    async def _remove_branches(self, uid: RepositoryUid) -> None:
-        """Remove each branch only as it was when its tokens were noted.
-
-        A commit under way makes a new token. Removing that branch unnoted would leave cells that no record names.
-        """
-        partition = keys.repository_partition(uid)
-        noted = await self._note_tokens(uid)
-        async for key, _ in scan_prefix(self.store, partition, keys.BRANCH):
-            while (held := await self.store.get(partition, key)) is not None:
-                if noted >= set(decode_record(BranchRecord, held.value).tokens()):
-                    with suppress(PredicateFailed):
-                        await self.store.delete_if(partition, key, held.predicate)
-                else:
-                    noted = await self._note_tokens(uid)
-
-    async def _note_tokens(self, uid: RepositoryUid) -> Set[StagingToken]:
-        """Note and return every token that had an owner when tokens were noted before, then those that have one now."""
-        partition = deleted_partition(uid)
-        noted = [StagingToken(key.decode()) async for key, _ in scan_prefix(self.store, partition, b"")]
-        found = dict.fromkeys((*noted, *await self._tokens(uid)))
-        fresh = [token.encode() for token in found][len(noted) :]
-        if fresh or await self.store.get(DELETED_REPOSITORIES, uid.encode()) is None:
-            # The record goes first: the list is found through it.
-            deleted = DeletedRecord(deleted_ms=self._ports.clock.now_ms())
-            await self.store.set(DELETED_REPOSITORIES, uid.encode(), encode_record(deleted))
-        for at in range(0, len(fresh), _PURGE_PAGE):
-            await self.store.set_many(partition, [(token, b"") for token in fresh[at : at + _PURGE_PAGE]])
-        return found.keys()
-
-    async def _tokens(self, uid: RepositoryUid) -> Sequence[StagingToken]:
-        """Return every token with an owner: a branch, or a claim."""
-        partition = keys.repository_partition(uid)
-        tokens: list[StagingToken] = []
-        async for _, value in scan_prefix(self.store, partition, keys.BRANCH):
-            tokens += decode_record(BranchRecord, value).tokens()
-        async for _, value in scan_prefix(self.store, partition, keys.CLAIM):
-            tokens += decode_record(ClaimRecord, value).tokens
-        return tokens
-
-    async def _purge_partition(self, partition: bytes) -> None:
-        while (page := await self.store.scan(partition, b"", _PURGE_PAGE)).keys:
-            await self.store.delete_many(partition, page.keys)
 
     # Records and handles
 

@@ -66,7 +66,7 @@ class Settings:
             patterns, _ = await self.protection_patterns()
             known = self._protection = (BranchProtection(patterns=patterns), now_ms)
         patterns = known[0].patterns
-        return bool(patterns) and any(_pattern(pattern).match(branch) for pattern in patterns)
+        return bool(patterns) and matching(patterns, branch) is not None
 
     async def hide_branch(self, branch: str) -> None:
         record = HiddenBranch(created_ms=self._ports.clock.now_ms())
@@ -79,6 +79,11 @@ class Settings:
         return frozenset(
             [key[len(_HIDDEN) :].decode() async for key, _ in scan_prefix(self._store, self._partition, _HIDDEN)]
         )
+
+
+def matching(patterns: Sequence[str], branch: str) -> str | None:
+    """Return the first pattern that this branch matches."""
+    return next((pattern for pattern in patterns if _pattern(pattern).match(branch)), None)
 
 
 def _etag(value: bytes) -> str:

@@ -163,18 +163,24 @@ def protect(
     patterns: Annotated[
         list[str] | None, typer.Argument(metavar="PATTERN", help="A branch, or a pattern with *. None: list them.")
     ] = None,
+    deletion: Annotated[bool, typer.Option("--deletion", help="Only against being deleted.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the protection.")] = False,
 ) -> None:
     """Protect branches: they take merges and nothing else. Lists the protected ones afterwards."""
     repository = parse_repository(uri)
     repositories = session.client.repositories
-    found, version = repositories.protected_branches(repository)
+    before = repositories.delete_protection(repository)
+    writes, version = repositories.protected_branches(repository)
+    found = before.branches if deletion else writes
     given = patterns or []
     if remove and (unknown := sorted(set(given) - set(found))):
         raise Misuse(f"{unknown[0]} is not protected in {uri}")
     wanted = sorted(set(found) - set(given) if remove else set(found) | set(given))
     if given:
-        repositories.protect_branches(repository, wanted, version=version)
+        if deletion:
+            repositories.protect_deletion(repository, repository=before.repository, branches=wanted)
+        else:
+            repositories.protect_branches(repository, wanted, version=version)
         session.note(f"{'no longer protected' if remove else 'protected'}: {', '.join(given)}")
     session.show_all(wanted, lambda lines: lines)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from lakebed.base import LakebedError
-from lakebed.wire import Repository
+from lakebed.wire import DeletedRepository, Repository
 
 from .arguments import LimitOption, PrefixOption, RepositoryArgument, YesOption
 from .failures import Misuse, being_new
@@ -17,7 +17,20 @@ from .session import Session, command
 from .tree import noun
 from .uris import SCHEME, parse_repository
 
-app = noun("Create, list, show and delete repositories.")
+app = noun("Create, list, show, delete and undelete repositories.")
+
+UidOption = Annotated[str, typer.Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
+
+
+DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
+    "repository": lambda one: one.id,
+    "deleted": lambda one: human_time(one.deletion_date),
+    "by": lambda one: one.deleted_by,
+    "kept until": lambda one: human_time(one.kept_until),
+    "state": lambda one: one.state,
+    "uid": lambda one: one.uid,
+    "storage namespace": lambda one: one.storage_namespace,
+}
 
 
 @app.command("create")
@@ -41,8 +54,17 @@ def create(
 
 @app.command("list")
 @command
-def list_repositories(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
+def list_repositories(
+    session: Session,
+    prefix: PrefixOption = "",
+    limit: LimitOption = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted instead.")] = False,
+) -> None:
     """List repositories."""
+    if deleted:
+        found = session.client.repositories.list_deleted(prefix=prefix)
+        session.show_table(found[:limit], DELETED_COLUMNS)
+        return
     columns: dict[str, Callable[[Repository], object]] = {
         "repository": lambda one: one.id,
         "created": lambda one: human_time(one.creation_date),
@@ -72,11 +94,49 @@ def show(session: Session, uri: RepositoryArgument) -> None:
 @app.command("delete")
 @command
 def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
-    """Delete a repository with all its history. Its objects stay in the storage namespace."""
+    """Delete a repository. It can be undeleted for some days, and its objects stay in the storage namespace."""
     name = parse_repository(uri)
     session.confirm(f"Delete the repository {name} with all its branches, tags and commits?", yes=yes)
     session.client.repositories.delete(name)
     session.done(f"deleted {SCHEME}{name}", deleted=name)
+
+
+@app.command("undelete")
+@command
+def undelete(
+    session: Session,
+    uri: RepositoryArgument,
+    uid: UidOption = "",
+    new_name: Annotated[str, typer.Option("--name", help="A new name, where its own is taken.")] = "",
+) -> None:
+    """Bring a deleted repository back, with its branches, tags, commits and uncommitted changes."""
+    name = parse_repository(uri)
+    back = session.client.repositories.undelete(name, uid=uid, new_name=new_name)
+    session.show(back, lambda _: f"{SCHEME}{back.id} is back")
+
+
+@app.command("forget")
+@command
+def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
+    """Remove the records of a deleted repository for good. Its objects stay, and no collection can take them."""
+    name = parse_repository(uri)
+    session.confirm(f"Forget the deleted repository {name}? It cannot come back, and its objects stay.", yes=yes)
+    session.client.repositories.forget(name, uid=uid)
+    session.done(f"forgot {SCHEME}{name}", forgot=name)
+
+
+@app.command("protect")
+@command
+def protect(
+    session: Session,
+    uri: RepositoryArgument,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection.")] = False,
+) -> None:
+    """Protect a repository against deletion."""
+    name = parse_repository(uri)
+    before = session.client.repositories.delete_protection(name)
+    session.client.repositories.protect_deletion(name, repository=not remove, branches=before.branches)
+    session.done(f"{SCHEME}{name} can{'' if remove else 'not'} be deleted", repository=name, protected=not remove)
 
 
 def _accepted(session: Session) -> str:

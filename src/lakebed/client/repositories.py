@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakebed.operations import collections, repositories
-from lakebed.wire import BranchProtectionRule, GarbageCollectionRules, Repository, RepositoryCreation
+from lakebed.operations import collections, deleted, repositories
+from lakebed.wire import (
+    BranchProtectionRule,
+    DeletedRepository,
+    DeleteProtection,
+    GarbageCollectionRules,
+    Repository,
+    RepositoryCreation,
+    RepositoryUndeletion,
+)
 
 from .connection import Connection, decode
 from .paging import listing
@@ -39,8 +47,38 @@ class Repositories:
         return listing(self._connection, repositories.LIST_REPOSITORIES, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete the records; the objects stay in the storage namespace. `force`: even where it is read-only."""
+        """Delete a repository, which can be undeleted for a while. `force`: even where it is read-only."""
         self._connection.do(repositories.DELETE_REPOSITORY, name, query={"force": force or None})
+
+    def list_deleted(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
+        """List deleted repositories by name, the newest of a name first."""
+        return self._connection.do(deleted.LIST_DELETED_REPOSITORIES, query={"prefix": prefix or None}).results
+
+    def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> Repository:
+        """Bring a deleted repository back with all that it had, under its name or a new one.
+
+        Raises:
+            Missing: no such repository is kept.
+            Clash: the name is taken, or several had it and no `uid` says which.
+        """
+        body = RepositoryUndeletion(uid=uid, name=new_name or None)
+        return self._connection.do(deleted.UNDELETE_REPOSITORY, name, body=body)
+
+    def forget(self, name: str, *, uid: str = "") -> None:
+        """Remove the records of a deleted repository for good. Its objects stay.
+
+        Raises:
+            Missing, Clash: as for `undelete`.
+        """
+        self._connection.do(deleted.FORGET_REPOSITORY, name, query={"uid": uid or None})
+
+    def delete_protection(self, name: str) -> DeleteProtection:
+        return self._connection.do(deleted.GET_DELETE_PROTECTION, name)
+
+    def protect_deletion(self, name: str, *, repository: bool, branches: Sequence[str]) -> None:
+        """Say what cannot be deleted: the repository, and branches by pattern."""
+        body = DeleteProtection(repository=repository, branches=list(branches))
+        self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body)
 
     def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
         """Replace all rules."""

@@ -56,7 +56,7 @@ DELETE_REPOSITORY: Final = delete(
     "deleteRepository",
     ONE_REPOSITORY,
     on(REPOSITORY, "fs:DeleteRepository"),
-    "Delete a repository's records. The objects stay in the storage namespace.",
+    "Delete a repository. It is kept for a while and can be undeleted; its objects stay in the storage namespace.",
     FORCE,
 )
 GET_REPOSITORY_METADATA: Final = get(

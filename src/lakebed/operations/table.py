@@ -10,6 +10,7 @@ from . import (
     accounts,
     collections,
     collectors,
+    deleted,
     history,
     installation,
     lifecycle,
@@ -29,6 +30,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Installation": _of(installation),
     "Users, groups and policies": _of(accounts),
     "Repositories": _of(repositories),
+    "Deleted repositories": _of(deleted),
     "Branches, tags and commits": _of(history),
     "Objects": _of(objects),
     "Garbage collection in the contract's words": _of(collections),
@@ -38,7 +40,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-OURS: Final = frozenset({*_of(collectors), *_of(lifecycle), *_of(sessions), *_of(operators)})
+OURS: Final = frozenset({*_of(collectors), *_of(deleted), *_of(lifecycle), *_of(sessions), *_of(operators)})
 """The operations that the contract does not have."""
 CONTRACT: Final = frozenset(OPERATIONS) - OURS
 BY_ID: Final[Mapping[str, AnyOperation]] = {operation.id: operation for operation in OPERATIONS}

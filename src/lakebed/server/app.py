@@ -39,7 +39,7 @@ from lakebed.auth import (
     load_server_keys,
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
-from lakebed.catalog import Catalog, CatalogOptions
+from lakebed.catalog import DELETED_DAYS, Catalog, CatalogOptions
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.objectstore import (
     InvalidNamespace,
@@ -68,6 +68,7 @@ from .rest import (
     branches,
     commits,
     content,
+    deleted,
     differences,
     gc,
     gc_jobs,
@@ -101,6 +102,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     identity,
     roles,
     repositories,
+    deleted,
     branches,
     commits,
     differences,
@@ -150,6 +152,7 @@ class ServerOptions:
     trust_denials: bool = False
     audit: AuditMode = "changes"
     audit_days: int = 0
+    deleted_days: int = DELETED_DAYS
     presign: bool = True
     s3: S3Options = field(default_factory=S3Options)
 
@@ -164,7 +167,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of the object stores.
+    LAKEBED_DELETED_DAYS, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of the object stores.
 
     Raises:
         UnknownObjectStore: a kind of object store that there is no driver for.
@@ -183,7 +186,8 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         objectstore=options_from_environment(environment),
         trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
         audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
-        audit_days=_audit_days(environment.get("LAKEBED_AUDIT_DAYS") or "0"),
+        audit_days=_days("LAKEBED_AUDIT_DAYS", environment.get("LAKEBED_AUDIT_DAYS") or "0"),
+        deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
         s3=s3_options(environment),
     )
@@ -197,9 +201,9 @@ def _audit_mode(text: str) -> AuditMode:
             raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
 
 
-def _audit_days(text: str) -> int:
+def _days(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 6:
-        raise InvalidSetting(f"LAKEBED_AUDIT_DAYS is {text!r}: it is a number of days, 0 for ever")
+        raise InvalidSetting(f"{name} is {text!r}: it is a number of days")
     return int(text)
 
 
@@ -266,7 +270,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
             ports=ports,
             open_namespace=open_namespace,
             make_versions=make_versions,
-            options=CatalogOptions(trust_denials=options.trust_denials),
+            options=CatalogOptions(trust_denials=options.trust_denials, deleted_days=options.deleted_days),
         ),
         accounts=accounts,
         groups=groups,

@@ -223,7 +223,7 @@ class BranchRecords:
     async def fresh(self, branch: str) -> Seen:
         """
         Raises:
-            BranchNotFound: there is none, or it is still being made.
+            BranchNotFound: there is none, it is being made, or its repository is deleted.
         """
         held = await self._context.get_shared(keys.BRANCH + branch.encode())
         if held is None:
@@ -235,7 +235,7 @@ class BranchRecords:
         else:
             seen = Seen(decode_record(BranchRecord, held.value), held)
         if seen.record.state is not RefState.ACTIVE:
-            raise BranchNotFound(f"branch {branch} is still being made", branch=branch)
+            raise BranchNotFound(f"branch {branch} is {seen.record.state}", branch=branch)
         self._remember(branch, seen)
         return seen
 

@@ -85,10 +85,13 @@ def decode_records(kind: type[R], values: Sequence[bytes]) -> list[R]:
 
 
 class RefState(StrEnum):
-    """A ref that is being made is not usable, and yet a root for collectors."""
+    """Say whether a ref is usable. Collectors take it for a root while it is being made, too, and while it is suspended
+    because its repository is deleted.
+    """
 
     CREATING = "creating"
     ACTIVE = "active"
+    SUSPENDED = "suspended"
 
 
 class Sealed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -317,7 +320,11 @@ class SweptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 MOVES: Final[dict[type[StrEnum], dict[StrEnum, frozenset[StrEnum]]]] = {
-    RefState: {RefState.CREATING: frozenset({RefState.ACTIVE}), RefState.ACTIVE: frozenset()},
+    RefState: {
+        RefState.CREATING: frozenset({RefState.ACTIVE}),
+        RefState.ACTIVE: frozenset({RefState.SUSPENDED}),
+        RefState.SUSPENDED: frozenset({RefState.ACTIVE}),
+    },
     SliceState: {
         SliceState.OPEN: frozenset({SliceState.FENCED, SliceState.CLOSED}),
         SliceState.FENCED: frozenset({SliceState.CLOSED}),

@@ -44,6 +44,7 @@ from .config import (
     UsageReportSummary,
     VersionConfig,
 )
+from .deleted import DeletedRepository, DeletedRepositoryList, DeleteProtection, RepositoryUndeletion
 from .objects import (
     ObjectCopyCreation,
     ObjectError,
@@ -109,6 +110,9 @@ __all__ = [
     "CredentialsList",
     "CredentialsWithSecret",
     "CurrentUser",
+    "DeleteProtection",
+    "DeletedRepository",
+    "DeletedRepositoryList",
     "Diff",
     "DiffList",
     "DiffObjectStat",
@@ -151,6 +155,7 @@ __all__ = [
     "RepositoryList",
     "RepositoryMetadataKeys",
     "RepositoryMetadataSet",
+    "RepositoryUndeletion",
     "ResetCreation",
     "RevertCreation",
     "Setup",

@@ -28,7 +28,7 @@ class Repositories:
             limit=request.amount(),
         )
         pagination = page_of(found, has_more=has_more, last=found[-1][0] if found else "")
-        results = [_repository(name, record) for name, record in found]
+        results = [repository_record(name, record) for name, record in found]
         return wire.RepositoryList(pagination=pagination, results=results)
 
     async def create(self, request: RestRequest, body: wire.RepositoryCreation) -> wire.Repository:
@@ -55,14 +55,14 @@ class Repositories:
                 f"failed to create repository: found lakeFS objects in the storage {where}: "
                 "storage namespace already in use",
             ) from error
-        return _repository(repository.id, repository.record)
+        return repository_record(repository.id, repository.record)
 
     async def get(self, request: RestRequest) -> wire.Repository:
         repository = await self._catalog.get(request.args[0])
-        return _repository(repository.id, repository.record)
+        return repository_record(repository.id, repository.record)
 
     async def delete(self, request: RestRequest) -> None:
-        await self._catalog.delete(request.args[0], force=request.flag("force"))
+        await self._catalog.delete(request.args[0], force=request.flag("force"), by=request.identity.user_id)
 
     async def metadata(self, request: RestRequest) -> dict[str, str]:
         return (await self._catalog.get(request.args[0])).record.metadata
@@ -108,7 +108,7 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def _repository(name: str, record: RepositoryRecord) -> wire.Repository:
+def repository_record(name: str, record: RepositoryRecord) -> wire.Repository:
     return wire.Repository(
         id=name,
         creation_date=record.created_ms // 1000,

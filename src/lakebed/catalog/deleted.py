@@ -1,0 +1,334 @@
+"""Deleted repositories: kept for a window, brought back, or forgotten.
+
+Deleting takes away the name and nothing else: every record of the repository's partition stays as it is.
+1 `set_if` active → deleting, so no new request finds it; 2 suspend each branch, so a request that found it before
+fails; 3 write the DeletedRecord as `kept`; 4 `delete_if` the repository's record: its name is free.
+
+Bringing back: 1 `set_if` kept → restoring; 2 `set_if` absent → the repository's record, unusable as yet; 3 make each
+branch active, with a new epoch; 4 `set_if` restoring → restored; 5 `set_if` the repository's record → active.
+
+Forgetting: `set_if` kept → purging, and from then on nothing comes back. Note each token, remove the records, then
+the tokens' cells. Older requests may still write, so the upkeep cleans once more when they must be over.
+
+Any process may go on with each of them. Every record here is written with a fresh id, so that a process that slept
+through a whole deletion and its undoing finds nothing as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import Ports, RepositoryId, RepositoryUid, RunId, StagingToken, check_repository
+from lakebed.kv import Held, Page, PredicateFailed, Store, scan_prefix
+from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
+
+from .errors import DeletedNotFound, RepositoryExists, SeveralDeleted
+from .records import (
+    DELETED_REPOSITORIES,
+    DeletedRecord,
+    DeletedState,
+    RepositoryRecord,
+    RepositoryState,
+    deleted_partition,
+)
+
+DELETED_DAYS: Final = 7
+"""A deleted repository is kept for this long, unless a setting says otherwise."""
+DAY_MS: Final = 86_400_000
+DELETED_AGE_MS: Final = 3_600_000
+_PURGE_PAGE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRepository:
+    """A deleted repository as users see it."""
+
+    uid: RepositoryUid
+    record: DeletedRecord
+
+
+class DeletedRepositories:
+    def __init__(self, store: Store, ports: Ports, *, kept_days: int) -> None:
+        self._store = store
+        self._ports = ports
+        self._kept_ms = kept_days * DAY_MS
+
+    async def list(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
+        """List those that can be brought back, are on their way, or are being forgotten, by name; newest first."""
+        found = [one async for one in self._every() if one.record.is_shown and one.record.name.startswith(prefix)]
+        return sorted(found, key=lambda one: (one.record.name, -one.record.deleted_ms, one.uid))
+
+    async def namespaces(self) -> Sequence[str]:
+        """Return the namespaces that hold their objects."""
+        return [one.record.repository.namespace_uri for one in await self.list() if one.record.repository is not None]
+
+    # Deleting
+
+    def began(self, record: RepositoryRecord, *, by: str) -> RepositoryRecord:
+        """Return the record of step 1."""
+        return replace(
+            record,
+            state=RepositoryState.DELETING,
+            attempt=self._ports.ids.fresh(),
+            deleted_ms=self._ports.clock.now_ms(),
+            deleted_by=by,
+        )
+
+    async def finish(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        """Steps 2 to 4. `held` is the record as `deleting`; where it is so no more, another process did them."""
+        await self._suspend(name, record.uid, held)
+        await self._keep(name, record, held)
+        with suppress(PredicateFailed):
+            await self._store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
+
+    async def _suspend(self, name: RepositoryId, uid: RepositoryUid, held: Held) -> None:
+        partition = keys.repository_partition(uid)
+        async for key, _ in scan_prefix(self._store, partition, keys.BRANCH):
+            while (found := await self._store.get(partition, key)) is not None:
+                branch = decode_record(BranchRecord, found.value)
+                if branch.state is RefState.SUSPENDED:
+                    break
+                # After the branch was read: a process that sleeps here until the repository is in use again finds
+                # that the branch has another epoch.
+                if not await self._is_still(name, held):
+                    return
+                with suppress(PredicateFailed):
+                    if branch.state is RefState.CREATING:
+                        await self._store.delete_if(partition, key, found.predicate)
+                    else:
+                        suspended = encode_record(replace(branch, state=RefState.SUSPENDED))
+                        await self._store.set_if(partition, key, suspended, found.predicate)
+
+    async def _keep(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        before = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
+        if before is not None and decode_record(DeletedRecord, before.value).state is not DeletedState.RESTORED:
+            return
+        # After the look at what is there: a process that slept through the undoing must not call it deleted again.
+        if not await self._is_still(name, held):
+            return
+        kept = DeletedRecord(
+            state=DeletedState.KEPT,
+            move=self._ports.ids.fresh(),
+            name=name,
+            repository=replace(record, state=RepositoryState.ACTIVE, attempt="", deleted_ms=0, deleted_by=""),
+            deleted_ms=record.deleted_ms,
+            deleted_by=record.deleted_by,
+            kept_until_ms=record.deleted_ms + self._kept_ms,
+        )
+        predicate = before.predicate if before else None
+        with suppress(PredicateFailed):
+            await self._store.set_if(DELETED_REPOSITORIES, record.uid.encode(), encode_record(kept), predicate)
+
+    async def _is_still(self, name: RepositoryId, held: Held) -> bool:
+        now = await self._store.get(keys.REPOSITORIES, name.encode())
+        return now is not None and now.value == held.value
+
+    # Bringing back
+
+    async def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> RepositoryId:
+        """Bring a repository back with everything that it had, under its name or another.
+
+        Raises:
+            DeletedNotFound: none of this name is kept, or it is being forgotten.
+            SeveralDeleted: several are, and no `uid` says which.
+            RepositoryExists: the name is taken.
+        """
+        found, held = await self._find_kept(name, uid)
+        wanted = check_repository(new_name or name)
+        restoring = replace(
+            found.record, state=DeletedState.RESTORING, move=self._ports.ids.fresh(), restoring_as=wanted
+        )
+        return await self._restore(found.uid, *await self._move(found.uid, restoring, held))
+
+    async def _find_kept(self, name: str, uid: str) -> tuple[DeletedRepository, Held]:
+        found = [one for one in await self.list(prefix=name) if one.record.name == name and uid in ("", one.uid)]
+        kept = [one for one in found if one.record.state is DeletedState.KEPT]
+        if len(kept) > 1:
+            uids = ", ".join(one.uid for one in kept)
+            raise SeveralDeleted(f"{len(kept)} deleted repositories had the name {name}: choose one of {uids}")
+        if kept:
+            held = await self._store.get(DELETED_REPOSITORIES, kept[0].uid.encode())
+            if held is not None and decode_record(DeletedRecord, held.value) == kept[0].record:
+                return kept[0], held
+        states = f": it is {found[0].record.state}" if found else ""
+        raise DeletedNotFound(f"no deleted repository {name} can be brought back{states}", repository=name)
+
+    async def _move(self, uid: RepositoryUid, record: DeletedRecord, held: Held) -> tuple[DeletedRecord, Held]:
+        """
+        Raises:
+            DeletedNotFound: another process moved it meanwhile.
+        """
+        value = encode_record(record)
+        try:
+            predicate = await self._store.set_if(DELETED_REPOSITORIES, uid.encode(), value, held.predicate)
+        except PredicateFailed as error:
+            message = f"the deleted repository {record.name} was brought back or forgotten meanwhile"
+            raise DeletedNotFound(message, repository=record.name) from error
+        return record, Held(value, predicate)
+
+    async def _restore(self, uid: RepositoryUid, restoring: DeletedRecord, held: Held) -> RepositoryId:
+        """Steps 2 to 5. Any number of processes may be at it."""
+        assert restoring.repository is not None
+        name = RepositoryId(restoring.restoring_as)
+        attempt = f"{restoring.move}/{self._ports.ids.fresh()}"
+        coming = replace(restoring.repository, state=RepositoryState.RESTORING, attempt=attempt)
+        value = encode_record(coming)
+        try:
+            claimed = Held(value, await self._store.set_if(keys.REPOSITORIES, name.encode(), value, None))
+        except PredicateFailed:
+            other = await self._store.get(keys.REPOSITORIES, name.encode())
+            theirs = None if other is None else decode_record(RepositoryRecord, other.value)
+            if other is None or theirs is None or not theirs.attempt.startswith(f"{restoring.move}/"):
+                kept = replace(restoring, state=DeletedState.KEPT, move=self._ports.ids.fresh(), restoring_as="")
+                with suppress(DeletedNotFound):
+                    await self._move(uid, kept, held)
+                return await self._restored(uid, name)
+            coming, claimed = theirs, other
+        await self._resume(uid, held)
+        restored = replace(
+            restoring, state=DeletedState.RESTORED, move=self._ports.ids.fresh(), restored_by=coming.attempt
+        )
+        with suppress(DeletedNotFound):
+            await self._move(uid, restored, held)
+        await self.settle(name, coming, claimed)
+        return await self._restored(uid, name)
+
+    async def _restored(self, uid: RepositoryUid, name: RepositoryId) -> RepositoryId:
+        """
+        Raises:
+            RepositoryExists: the name was taken, and the repository stays deleted.
+        """
+        now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
+        if now is None or decode_record(DeletedRecord, now.value).state is not DeletedState.RESTORED:
+            raise RepositoryExists("repository exists", repository=name)
+        return name
+
+    async def _resume(self, uid: RepositoryUid, held: Held) -> None:
+        partition = keys.repository_partition(uid)
+        async for key, _ in scan_prefix(self._store, partition, keys.BRANCH):
+            while (found := await self._store.get(partition, key)) is not None:
+                branch = decode_record(BranchRecord, found.value)
+                if branch.state is not RefState.SUSPENDED:
+                    break
+                now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
+                if now is None or now.value != held.value:
+                    return
+                active = replace(branch, state=RefState.ACTIVE, epoch=branch.epoch + 1)
+                with suppress(PredicateFailed):
+                    await self._store.set_if(partition, key, encode_record(active), found.predicate)
+
+    async def settle(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
+        """Step 5 for a repository that is `restoring`; or remove the claim of a process that came too late."""
+        deleted = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
+        now = None if deleted is None else decode_record(DeletedRecord, deleted.value)
+        if now is not None and now.state is DeletedState.RESTORING and record.attempt.startswith(f"{now.move}/"):
+            return  # Step 4 is not done: `clean` goes on with it.
+        with suppress(PredicateFailed):
+            if now is not None and now.state is DeletedState.RESTORED and now.restored_by == record.attempt:
+                active = encode_record(replace(record, state=RepositoryState.ACTIVE, attempt=""))
+                await self._store.set_if(keys.REPOSITORIES, name.encode(), active, held.predicate)
+            else:
+                await self._store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
+
+    # Forgetting
+
+    async def forget(self, name: str, *, uid: str = "") -> RepositoryUid:
+        """Remove every record of a deleted repository, for good. Its objects stay.
+
+        Raises:
+            DeletedNotFound, SeveralDeleted: as for `undelete`.
+        """
+        found, held = await self._find_kept(name, uid)
+        purging = replace(found.record, state=DeletedState.PURGING, move=self._ports.ids.fresh(), purged_ms=0)
+        await self._move(found.uid, purging, held)
+        await self.purge(found.uid)
+        return found.uid
+
+    async def clean(self) -> None:
+        """Go on with what a crash interrupted, and clean once more after old requests."""
+        async for one in self._every():
+            match one.record.state:
+                case DeletedState.RESTORING:
+                    held = await self._store.get(DELETED_REPOSITORIES, one.uid.encode())
+                    if held is not None and decode_record(DeletedRecord, held.value) == one.record:
+                        with suppress(RepositoryExists):
+                            await self._restore(one.uid, one.record, held)
+                case DeletedState.PURGING:
+                    await self._purge_again(one)
+                case _:
+                    pass
+
+    async def _purge_again(self, one: DeletedRepository) -> None:
+        """Purge if no purge began yet, and for the last time if one began so long ago that older requests are over."""
+        if self._ports.clock.now_ms() - one.record.purged_ms < DELETED_AGE_MS:
+            return
+        await self.purge(one.uid)
+        if one.record.purged_ms:
+            await self._purge_partition(deleted_partition(one.uid))
+            await self._store.delete(DELETED_REPOSITORIES, one.uid.encode())
+
+    async def purge(self, uid: RepositoryUid) -> None:
+        """Remove everything that the key-value store holds of a repository that is unusable for good."""
+        partition = keys.repository_partition(uid)
+        noted = {StagingToken(key.decode()) async for key, _ in scan_prefix(self._store, deleted_partition(uid), b"")}
+        await self._note(uid, (), noted)
+        async for run_key, _ in scan_prefix(self._store, partition, keys.RUN):
+            await self._purge_partition(keys.expiring_partition(uid, RunId(run_key[len(keys.RUN) :].decode())))
+        await self._purge_partition(keys.retired_partition(uid))
+        while (page := await self._store.scan(partition, b"", _PURGE_PAGE)).keys:
+            await self._note(uid, _tokens(page), noted)
+            branches = {key for key in page.keys if key.startswith(keys.BRANCH)}
+            await self._store.delete_many(partition, [key for key in page.keys if key not in branches])
+            for key in sorted(branches):
+                await self._remove_branch(uid, key, noted)
+        for token in sorted(noted):
+            await self._purge_partition(keys.token_partition(uid, token))
+
+    async def _remove_branch(self, uid: RepositoryUid, key: bytes, noted: set[StagingToken]) -> None:
+        """Remove a branch only as it was when its tokens were noted.
+
+        A commit under way makes a new token. Removing that branch unnoted would leave cells that no record names.
+        """
+        partition = keys.repository_partition(uid)
+        while (held := await self._store.get(partition, key)) is not None:
+            await self._note(uid, decode_record(BranchRecord, held.value).tokens(), noted)
+            with suppress(PredicateFailed):
+                await self._store.delete_if(partition, key, held.predicate)
+
+    async def _note(self, uid: RepositoryUid, tokens: Iterable[StagingToken], noted: set[StagingToken]) -> None:
+        """Note tokens, whose cells are removed now and once more, and add them to `noted`."""
+        fresh = sorted(set(tokens) - noted)
+        held = await self._store.get(DELETED_REPOSITORIES, uid.encode()) if fresh or not noted else None
+        known = DeletedRecord() if held is None else decode_record(DeletedRecord, held.value)
+        if fresh or not (noted or known.purged_ms):
+            # The record goes first: the list is found through it. It is `purging`, and never anything else again.
+            noting = encode_record(replace(known, purged_ms=max(self._ports.clock.now_ms(), 1)))
+            await self._store.set(DELETED_REPOSITORIES, uid.encode(), noting)
+        for at in range(0, len(fresh), _PURGE_PAGE):
+            items = [(token.encode(), b"") for token in fresh[at : at + _PURGE_PAGE]]
+            await self._store.set_many(deleted_partition(uid), items)
+        noted.update(fresh)
+
+    async def _purge_partition(self, partition: bytes) -> None:
+        while (page := await self._store.scan(partition, b"", _PURGE_PAGE)).keys:
+            await self._store.delete_many(partition, page.keys)
+
+    async def _every(self) -> AsyncIterator[DeletedRepository]:
+        async for key, value in scan_prefix(self._store, DELETED_REPOSITORIES, b""):
+            yield DeletedRepository(RepositoryUid(key.decode()), decode_record(DeletedRecord, value))
+
+
+def _tokens(page: Page) -> set[StagingToken]:
+    """Return every token that a branch or a claim among these records owns."""
+    tokens: set[StagingToken] = set()
+    for key, value in zip(page.keys, page.values, strict=True):
+        if key.startswith(keys.BRANCH):
+            tokens.update(decode_record(BranchRecord, value).tokens())
+        elif key.startswith(keys.CLAIM):
+            tokens.update(decode_record(ClaimRecord, value).tokens)
+    return tokens

@@ -1,0 +1,37 @@
+"""What was deleted and can come back, and what cannot be deleted. Dates are Unix seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .repositories import RepositoryName
+
+
+class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleted repository. `state` is kept, restoring or purging; of the last two nothing can be asked."""
+
+    id: str
+    uid: str
+    state: str
+    storage_namespace: str
+    deletion_date: int
+    deleted_by: str
+    kept_until: int
+
+
+class DeletedRepositoryList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[DeletedRepository]
+
+
+class RepositoryUndeletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Say which of several deleted repositories of one name (`uid`), and a new name for it."""
+
+    uid: str = ""
+    name: RepositoryName | None = None
+
+
+class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
+    """Say whether the repository can be deleted, and give patterns of branches that cannot."""
+
+    repository: bool
+    branches: list[str]
