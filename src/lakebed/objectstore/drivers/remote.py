@@ -1,6 +1,6 @@
 """The drivers of remote stores, through obstore: an ObjectStore and a Deleter over the client that a service hands in.
 
-Today that service is S3 (`s3.py`). Another one adds a file with its client, its credentials and its conditions.
+A service adds a file with its client, its credentials and the names of its conditions: `s3.py`, `azure.py`, `gcs.py`.
 
 A small body is one PUT, conditional where `if_absent` says so. A large one is a multipart upload with a few parts in
 flight, about 50 MiB in memory whatever its size, and aborted when anything goes wrong. obstore has no conditional
@@ -26,7 +26,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import lt
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import obstore
 
@@ -57,7 +57,9 @@ from .remote_answers import ObjectConflict, done
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
-    from obstore.store import S3Store
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Client: TypeAlias = AzureStore | GCSStore | S3Store
 
 SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000
@@ -89,7 +91,7 @@ class RemoteObjectStore:
     def __init__(
         self,
         uri: str,
-        client: S3Store,
+        client: Client,
         prefix: str,
         conditions: Conditions,
         name_download: Callable[[str, str], str] | None = None,
@@ -332,7 +334,7 @@ class RemoteObjectStore:
 class RemoteDeleter:
     """Deletes objects of the namespace that a RemoteObjectStore of the same arguments reads and writes."""
 
-    def __init__(self, uri: str, client: S3Store, prefix: str) -> None:
+    def __init__(self, uri: str, client: Client, prefix: str) -> None:
         self._uri = uri
         self._client = client
         self._prefix = prefix
@@ -436,6 +438,10 @@ class Feed:
 
 class _Abandoned(Exception):
     """The put was cancelled."""
+
+
+def prefix_of(path: str) -> str:
+    return path + "/" if path else ""
 
 
 def _paths(prefix: str, keys: Sequence[str]) -> Sequence[str]:

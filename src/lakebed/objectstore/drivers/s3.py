@@ -1,12 +1,6 @@
-"""S3, or anything that speaks it: the client of a bucket, and whether the service keeps conditions.
+"""S3, or anything that speaks it: the client of a bucket, and the names of signed downloads.
 
 What `ObjectStoreOptions` leave open (region, endpoint, credentials), obstore looks up as AWS's own tools do.
-
-Some services read past `If-None-Match` and store. A writer that claims a name by a conditional put would then have
-claimed what is another's: two repositories one namespace, two applies one number. So before its first conditional put a
-process tries in the namespace, at one key that no listing shows, that the second of two is refused. The object of one
-byte stays: the next process needs one request instead of two, and no permission to delete. Large bodies get their key
-by a conditional copy, which a service may know or not know by itself. The first one tries that too.
 """
 
 from __future__ import annotations
@@ -14,35 +8,32 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
-import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from lakebed.objectstore.keys import RESERVED_SEGMENT
 from lakebed.objectstore.options import ObjectStoreOptions
-from lakebed.objectstore.store import InvalidNamespace, ObjectExists, ObjectOutcomeUnknown, ObjectStoreUnavailable
+from lakebed.objectstore.store import InvalidNamespace
 
-from .remote import RemoteDeleter, RemoteObjectStore
-from .remote_answers import ObjectConflict, brief, done
+from .conditions import TriedConditions
+from .remote import RemoteDeleter, RemoteObjectStore, prefix_of
+from .remote_answers import brief
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential
 
 _ENDPOINT: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])(:([0-9]{1,5}))?/?")
-_KEY: Final = f"{RESERVED_SEGMENT}/if-none-match"
-_BODY: Final = b"."
-"""Not empty, since not every service copies an empty part."""
+_CONDITIONS: Final = ("`If-None-Match: *` on PutObject", "`If-None-Match: *` on CompleteMultipartUpload")
 
 
 def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteObjectStore:
     """Return the store of the keys in `bucket` below `path`, which may be empty."""
-    prefix = _prefix_of(path)
+    prefix = prefix_of(path)
     secret = options.s3_secret_access_key
     # Credentials that obstore finds by itself, those of a machine for instance, are not ours to sign with.
     name_download = None if secret is None else partial(signed_download, secret=secret)
@@ -51,11 +42,7 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
 
 
 def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteDeleter:
-    return RemoteDeleter(uri, client_of(bucket, options), _prefix_of(path))
-
-
-def _prefix_of(path: str) -> str:
-    return path + "/" if path else ""
+    return RemoteDeleter(uri, client_of(bucket, options), prefix_of(path))
 
 
 @lru_cache(maxsize=64)
@@ -114,60 +101,7 @@ def _credentials(options: ObjectStoreOptions) -> Callable[[], S3Credential] | No
 
 @lru_cache(maxsize=1024)
 def _conditions_of(bucket: str, options: ObjectStoreOptions, prefix: str) -> TriedConditions:
-    return TriedConditions(client_of(bucket, options), prefix)
-
-
-class TriedConditions:
-    """Conditions of one namespace in this process. A check costs requests only until it has succeeded once."""
-
-    def __init__(self, client: S3Store, prefix: str) -> None:
-        self._client = client
-        self._path = prefix + _KEY
-        self._puts_are_kept = False
-        self._copies_are_kept = False
-
-    async def check_puts(self) -> None:
-        """
-        Raises:
-            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
-        """
-        if self._puts_are_kept:
-            return
-        # The first put may find the object of another process, and is then all that is needed.
-        if await self._is_put() and await self._is_put():
-            raise _not_kept("PutObject")
-        self._puts_are_kept = True
-
-    async def check_copies(self) -> None:
-        """
-        Raises:
-            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
-        """
-        await self.check_puts()
-        if self._copies_are_kept:
-            return
-        if await _is_done(obstore.copy_async(self._client, self._path, self._path, overwrite=False)):
-            raise _not_kept("CompleteMultipartUpload")
-        self._copies_are_kept = True
-
-    async def _is_put(self) -> bool:
-        return await _is_done(obstore.put_async(self._client, self._path, _BODY, mode="create", use_multipart=False))
-
-
-async def _is_done(request: Awaitable[object]) -> bool:
-    try:
-        await done(_KEY, request, conditional=True)
-    except (ObjectExists, ObjectConflict):  # Only who looks at conditions tells that two of them met.
-        return False
-    except ObjectOutcomeUnknown as error:
-        raise ObjectStoreUnavailable(f"whether this store keeps conditions could not be tried: {error}") from error
-    return True
-
-
-def _not_kept(operation: str) -> ObjectStoreUnavailable:
-    return ObjectStoreUnavailable(
-        f"this store does not keep `If-None-Match: *` on {operation}: no claim made in it would hold"
-    )
+    return TriedConditions(client_of(bucket, options), prefix, _CONDITIONS)
 
 
 # Signed downloads

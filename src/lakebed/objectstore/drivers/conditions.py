@@ -1,0 +1,82 @@
+"""Find out whether a service keeps the conditions that claims rest on, before the first claim of a process.
+
+Some services read past `If-None-Match` and store. A writer that claims a name by a conditional put would then have
+claimed what is another's: two repositories one namespace, two applies one number. So before its first conditional put a
+process tries in the namespace, at one key that no listing shows, that the second of two is refused. The object of one
+byte stays: the next process needs one request instead of two, and no permission to delete. Large bodies get their key
+by a conditional copy, which a service may know or not know by itself. The first one tries that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+import obstore
+
+from lakebed.objectstore.keys import RESERVED_SEGMENT
+from lakebed.objectstore.store import ObjectExists, ObjectOutcomeUnknown, ObjectStoreUnavailable
+
+from .remote_answers import ObjectConflict, done
+
+if TYPE_CHECKING:
+    from .remote import Client
+
+_KEY: Final = f"{RESERVED_SEGMENT}/if-none-match"
+_BODY: Final = b"."
+"""Not empty, since not every service copies an empty part."""
+
+
+class TriedConditions:
+    """Try the conditions of one namespace. A check costs requests only until it has succeeded once in this process.
+
+    `names` are those of the conditions on a put and on a copy, for messages.
+    """
+
+    def __init__(self, client: Client, prefix: str, names: tuple[str, str]) -> None:
+        self._client = client
+        self._path = prefix + _KEY
+        self._put_name, self._copy_name = names
+        self._puts_are_kept = False
+        self._copies_are_kept = False
+
+    async def check_puts(self) -> None:
+        """
+        Raises:
+            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
+        """
+        if self._puts_are_kept:
+            return
+        # The first put may find the object of another process, and is then all that is needed.
+        if await self._is_put() and await self._is_put():
+            raise _not_kept(self._put_name)
+        self._puts_are_kept = True
+
+    async def check_copies(self) -> None:
+        """
+        Raises:
+            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
+        """
+        await self.check_puts()
+        if self._copies_are_kept:
+            return
+        if await _is_done(obstore.copy_async(self._client, self._path, self._path, overwrite=False)):
+            raise _not_kept(self._copy_name)
+        self._copies_are_kept = True
+
+    async def _is_put(self) -> bool:
+        return await _is_done(obstore.put_async(self._client, self._path, _BODY, mode="create", use_multipart=False))
+
+
+async def _is_done(request: Awaitable[object]) -> bool:
+    try:
+        await done(_KEY, request, conditional=True)
+    except (ObjectExists, ObjectConflict):  # Only who looks at conditions tells that two of them met.
+        return False
+    except ObjectOutcomeUnknown as error:
+        raise ObjectStoreUnavailable(f"whether this store keeps conditions could not be tried: {error}") from error
+    return True
+
+
+def _not_kept(condition: str) -> ObjectStoreUnavailable:
+    return ObjectStoreUnavailable(f"this store does not keep {condition}: no claim made in it would hold")
