@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,10 +119,10 @@ def bare_server(folder: Path, **options: str) -> Iterator[Peer]:
 
 
 @contextmanager
-def started(command: list[str], *, marker: str) -> Iterator[Peer]:
+def started(command: list[str], *, marker: str, environment: Mapping[str, str] = os.environ) -> Iterator[Peer]:
     """Start a Python process that says where it listens in a line with `marker` before the port."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
+    variables = {**environment, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=variables)
     try:
         yield Peer(process, _port(process, marker))
     finally:

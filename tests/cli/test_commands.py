@@ -136,9 +136,9 @@ def test_a_noun_without_a_verb_is_answered_with_its_help(shell: Shell) -> None:
 
 
 def test_a_server_with_an_object_store_that_there_is_not_does_not_start(shell: Shell, tmp_path: Path) -> None:
-    outcome = shell("serve", "--data", str(tmp_path / "lake"), "--port", "0", LAKEBED_BLOCKSTORE="gs")
+    outcome = shell("serve", "--data", str(tmp_path / "lake"), "--port", "0", LAKEBED_BLOCKSTORE="ftp")
 
-    assert (outcome.code, outcome.err) == (2, "error: LAKEBED_BLOCKSTORE is 'gs': known are local and s3\n")
+    assert (outcome.code, outcome.err) == (2, "error: LAKEBED_BLOCKSTORE is 'ftp': known are local, s3, gs, az\n")
     assert not (tmp_path / "lake").exists()
 
 

@@ -40,7 +40,9 @@ class Installation:
     def server(self, *, workers: int) -> Iterator[str]:
         """Yield the URL of a server."""
         options = ["--data", str(self.folder / "data"), "--kv", self.uri, "--port", "0", "--workers", str(workers)]
-        with started(["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:") as peer:
+        with started(
+            ["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:", environment=self.environment
+        ) as peer:
             yield f"http://127.0.0.1:{peer.port}"
 
     def lakebed(self, *arguments: str) -> str:

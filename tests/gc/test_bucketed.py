@@ -227,10 +227,16 @@ ADDRESSES = [
     "data/000000000000w/00000012",
     "data/no/such/slice/at/all/0",
     "s3://lake/main/ü/00000001",
+    "az://lake/main/data/y",
+    "abfss://lake@account.dfs.core.windows.net/main/data/0000000000000/00000012",
+    "wasb://lake@account.blob.core.windows.net/mainly/data/y",
+    "https://account.blob.core.windows.net/lake/main/data/y",
+    "https://account.blob.core.windows.net/other/lake/main/data/y",
+    "data/lake/main/y",
 ]
 
 
-@given(st.lists(st.sampled_from(ADDRESSES)), st.sampled_from(["s3://lake/main", "s3a://lake/main/"]))
+@given(st.lists(st.sampled_from(ADDRESSES)), st.sampled_from(["s3://lake/main", "s3a://lake/main/", "az://lake/main"]))
 def test_places_of_many_are_the_places_of_each(addresses: list[str], uri: str) -> None:
     here = Namespace(uri)
 

@@ -188,6 +188,20 @@ def test_every_spelling_of_an_address_is_brought_to_one_place(namespace: str, ad
     assert Namespace(namespace).place_of(address) == place
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"az://lake/repo/{format_address(SLICE, 5)}",
+        f"abfss://lake@account.dfs.core.windows.net/repo/{format_address(SLICE, 5)}",
+        f"wasbs://lake@account.blob.core.windows.net/repo/{format_address(SLICE, 5)}",
+        f"https://account.blob.core.windows.net/lake/repo/{format_address(SLICE, 5)}",
+    ],
+)
+def test_every_spelling_of_a_blob_of_azure_is_brought_to_one_place(address: str) -> None:
+    assert Namespace("az://lake/repo").place_of(address) == (SLICE, 5)
+    assert Namespace("az://lake/other").place_of(address) is None
+
+
 @pytest.mark.parametrize("key", ["_lakefs/dummy", "x", "data", "data/", "data//x", "data/../x", "data/./x", "data/\0"])
 def test_special_and_crooked_keys_may_never_be_deleted(key: str) -> None:
     assert not may_be_deleted(key)

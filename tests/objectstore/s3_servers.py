@@ -147,8 +147,8 @@ def options_for(
         s3_region=region,
         s3_access_key_id=access_key_id,
         s3_secret_access_key=secret_access_key,
-        s3_retries_max=1,
-        s3_timeout_s=30,
+        retries_max=1,
+        timeout_s=30,
     )
 
 

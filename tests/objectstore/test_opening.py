@@ -15,6 +15,7 @@ from lakebed.objectstore import (
     ObjectStoreOptions,
     environment_of,
     normalise_namespace,
+    open_deleter,
     open_objectstore,
     options_from_environment,
 )
@@ -31,6 +32,9 @@ from lakebed.objectstore import (
         ("local:///srv/lake/", "local:///srv/lake"),
         ("s3://my-bucket/a+b/ü%2F", "s3://my-bucket/a+b/ü%2F"),
         ("S3://my.bucket", "s3://my.bucket"),
+        ("GS://my.bucket/a/", "gs://my.bucket/a"),
+        ("az://my-container/a", "az://my-container/a"),
+        ("https://account.blob.core.windows.net/my-container/a/", "az://my-container/a"),
     ],
 )
 def test_a_namespace_has_one_spelling(uri: str, normal: str) -> None:
@@ -45,7 +49,12 @@ def test_a_namespace_has_one_spelling(uri: str, normal: str) -> None:
         "name",
         "/srv/lake",
         "file:///srv/lake",
-        "gs://bucket/path",
+        "gs://Bucket/path",
+        "gs://b",
+        "az://my_container/x",
+        "az://container--x/x",
+        "az://container@account/x",
+        "abfss://container@account.dfs.core.windows.net/x",
         "https://example.com/x",
         "s3:/bucket/x",
         "s3://",
@@ -82,9 +91,11 @@ def test_what_is_no_namespace_is_refused_by_name(uri: str) -> None:
         open_objectstore(uri, ObjectStoreOptions(local_root=Path("/nowhere"), allow_absolute_local=True))
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/path", "name", "local://"])
+@pytest.mark.parametrize("uri", ["ftp://bucket/path", "name", "local://"])
 def test_a_refusal_says_what_is_known(uri: str) -> None:
-    with pytest.raises(InvalidNamespace, match="mem://name, local://bucket/path and s3://bucket/prefix"):
+    with pytest.raises(
+        InvalidNamespace, match="mem://name, local://bucket/path, s3://bucket/prefix, gs://bucket/prefix and az://"
+    ):
         normalise_namespace(uri)
 
 
@@ -138,6 +149,17 @@ def test_endpoints_are_urls_of_hosts(endpoint: str) -> None:
     assert open_objectstore("s3://bucket/x/", options).uri == "s3://bucket/x"
 
 
+def test_a_url_of_another_account_is_refused() -> None:
+    """Its container would be taken for the one of that name in ours."""
+    uri = "https://theirs.blob.core.windows.net/container/x"
+    options = ObjectStoreOptions(azure_account="ours", azure_key="a2V5")
+    with pytest.raises(InvalidNamespace, match="account here is ours"):
+        open_objectstore(uri, options)
+    with pytest.raises(InvalidNamespace, match="account here is ours"):
+        open_deleter(uri, options)
+    assert open_objectstore(uri.replace("theirs", "ours"), options).uri == "az://container/x"
+
+
 def test_half_of_the_credentials_is_refused() -> None:
     with pytest.raises(InvalidNamespace, match="together"):
         open_objectstore("s3://bucket/x", ObjectStoreOptions(s3_access_key_id="id"))
@@ -157,6 +179,9 @@ def test_options_are_read_from_an_environment() -> None:
             "AWS_ACCESS_KEY_ID": "theirs",
             "AWS_SESSION_TOKEN": "belongs to theirs",
             "LAKEBED_S3_VIRTUAL_HOSTED": "",
+            "LAKEBED_AZURE_ACCOUNT": "account",
+            "AZURE_STORAGE_KEY": "of another account",
+            "LAKEBED_GS_SERVICE_ACCOUNT": "/srv/account.json",
         }
     )
     assert options == ObjectStoreOptions(
@@ -166,6 +191,8 @@ def test_options_are_read_from_an_environment() -> None:
         s3_region="eu-central-1",
         s3_access_key_id="ours",
         s3_secret_access_key="hush",
+        azure_account="account",
+        gs_service_account=Path("/srv/account.json"),
     )
 
 
@@ -176,6 +203,7 @@ def test_options_can_be_sent_to_workers() -> None:
 
 def test_credentials_do_not_show_in_the_options() -> None:
     assert "hush" not in repr(ObjectStoreOptions(s3_secret_access_key="hush", s3_session_token="hush"))
+    assert "hush" not in repr(ObjectStoreOptions(azure_key="hush", azure_sas_token="hush"))
 
 
 def test_opening_a_folder_does_not_load_the_object_stores() -> None:
@@ -214,6 +242,8 @@ async def test_a_forked_child_has_threads_of_its_own(tmp_path: Path) -> None:
             s3_session_token="token",
             s3_virtual_hosted=True,
         ),
+        ObjectStoreOptions(azure_account="a", azure_key="k", azure_sas_token="t", azure_endpoint="http://127.0.0.1:1"),
+        ObjectStoreOptions(gs_endpoint="http://127.0.0.1:1", gs_service_account=Path("/srv/account.json")),
     ],
 )
 def test_options_go_to_another_process_as_its_environment(options: ObjectStoreOptions) -> None:

@@ -287,4 +287,4 @@ async def test_a_body_that_always_breaks_off_is_unavailable() -> None:
     with serve_broken_bodies(b"data" * 100, 1000) as (options, requests):
         with pytest.raises(ObjectStoreUnavailable):
             await open_objectstore("s3://bucket/ns", options).get("x")
-        assert len(requests) == 1 + options.s3_retries_max
+        assert len(requests) == 1 + options.retries_max

@@ -7,6 +7,7 @@ brought to a *place* before anything is compared: a slice and a sequence, or a k
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -25,8 +26,11 @@ _NUMBERED_LENGTH: Final = len(format_address(0, 0))
 _NUMBERED_END: Final = r"data/[0-9a-v]{13}/[0-9]{8}\z"
 """How every spelling of a slice and a sequence ends."""
 
-_ALIASES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
+_ALIASES: Final = {"s3a": "s3", "s3n": "s3", "abfs": "az", "abfss": "az", "wasb": "az", "wasbs": "az"}
 """Schemes under which other tools write addresses of the same store."""
+
+_AZURE_URL: Final = re.compile(r"https?://[^/]+\.(?:blob|dfs)\.[^/]+/", re.IGNORECASE)
+"""An account of Azure as its own tools name it, before the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,13 @@ class Namespace:
             is_absolute_, is_spelt_so = pc.match_substring(addresses, "://"), pc.starts_with(addresses, root)
             below = pc.utf8_slice_codeunits(addresses.filter(is_spelt_so), len(root))
             keys = pa.concat_arrays([addresses.filter(pc.invert(is_absolute_)), below])
-            is_odd = pc.and_not(pc.match_substring(addresses, f"://{rest}/"), is_spelt_so)
+            # Azure's other spellings have the account between the container and the path, or before both.
+            container, _, path = rest.partition("/")
+            may_be_odd = pc.or_(
+                pc.match_substring(addresses, f"/{rest}/"),
+                pc.and_(pc.match_substring(addresses, f"://{container}@"), pc.match_substring(addresses, f"/{path}")),
+            )
+            is_odd = pc.and_not(pc.and_(is_absolute_, may_be_odd), is_spelt_so)
             places = [self.place_of(address) for address in addresses.filter(is_odd).to_pylist()]
         may_be_numbered = pc.equal(pc.binary_length(keys), _NUMBERED_LENGTH)
         if pc.any(may_be_numbered).as_py():
@@ -77,9 +87,15 @@ def _canonical(uri: str) -> str:
     """A key is left as it is."""
     if not is_absolute(uri):
         return uri
+    if found := _AZURE_URL.match(uri):
+        return f"az://{uri[found.end() :]}"
     scheme, _, rest = uri.partition("://")
-    scheme = scheme.lower()
-    return f"{_ALIASES.get(scheme, scheme)}://{rest}"
+    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
+    if scheme == "az" and "@" in rest.partition("/")[0]:
+        # In doubt about the account an object is ours, and kept.
+        container, _, path = rest.partition("/")
+        rest = f"{container.partition('@')[0]}/{path}"
+    return f"{scheme}://{rest}"
 
 
 def may_be_deleted(key: str) -> bool:

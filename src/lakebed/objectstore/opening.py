@@ -4,6 +4,9 @@ mem://name                 in memory; the same name is the same store in the who
 local://bucket/path        the folder bucket/path below `ObjectStoreOptions.local_root`
 local:///absolute/path     that folder, if `allow_absolute_local`; never one below local_root, or above it
 s3://bucket/prefix         keys that begin with prefix/
+gs://bucket/prefix         the same, in Google Cloud Storage
+az://container/prefix      the same, in Azure Blob Storage, in the account of the options
+https://ACCOUNT.blob.core.windows.net/container/prefix     another spelling of it, which other clients use
 """
 
 from __future__ import annotations
@@ -18,13 +21,20 @@ from .keys import is_object_key
 from .options import ObjectStoreOptions
 from .store import Deleter, InvalidNamespace, ObjectStore
 
-KNOWN: Final = "known are mem://name, local://bucket/path and s3://bucket/prefix"
+KNOWN: Final = (
+    "known are mem://name, local://bucket/path, s3://bucket/prefix, gs://bucket/prefix and az://container/prefix"
+)
 
 _BUCKET: Final = {
     "mem": re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"),
     "local": re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"),
     "s3": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}"),
+    "gs": re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
+    "az": re.compile(r"[a-z0-9](?!.*--)[a-z0-9-]{1,61}[a-z0-9]"),
 }
+_AZURE_URL: Final = re.compile(
+    r"https://([a-z0-9]{3,24})\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
+)
 _AMBIGUOUS: Final = re.compile(r"[?#\\\s]")
 
 
@@ -35,6 +45,7 @@ def open_objectstore(uri: str, options: ObjectStoreOptions = ObjectStoreOptions(
         InvalidNamespace: the URI is malformed, or these options do not allow it.
     """
     scheme, bucket, path = _parse(uri)
+    _check_account(uri, options)
     normal = _format(scheme, bucket, path)
     if scheme == "mem":
         return _memory(normal)
@@ -43,8 +54,14 @@ def open_objectstore(uri: str, options: ObjectStoreOptions = ObjectStoreOptions(
 
         base, inside = _folder_of(normal, bucket, path, options)
         return LocalObjectStore(normal, base, inside, durable=options.local_durable)
-    from .drivers.s3 import open_bucket  # here, since loading obstore takes long, and many processes never need it
-
+    # Here, since loading obstore takes long, and many processes never need it.
+    match scheme:
+        case "az":
+            from .drivers.azure import open_bucket
+        case "gs":
+            from .drivers.gcs import open_bucket
+        case _:
+            from .drivers.s3 import open_bucket
     return open_bucket(normal, bucket, path, options)
 
 
@@ -57,6 +74,7 @@ def open_deleter(uri: str, options: ObjectStoreOptions = ObjectStoreOptions()) -
         InvalidNamespace: the URI is malformed, or these options do not allow it.
     """
     scheme, bucket, path = _parse(uri)
+    _check_account(uri, options)
     normal = _format(scheme, bucket, path)
     if scheme == "mem":
         return MemoryDeleter(_memory(normal))
@@ -65,8 +83,13 @@ def open_deleter(uri: str, options: ObjectStoreOptions = ObjectStoreOptions()) -
 
         base, inside = _folder_of(normal, bucket, path, options)
         return LocalDeleter(normal, base, inside, durable=options.local_durable)
-    from .drivers.s3 import open_bucket_deleter
-
+    match scheme:
+        case "az":
+            from .drivers.azure import open_bucket_deleter
+        case "gs":
+            from .drivers.gcs import open_bucket_deleter
+        case _:
+            from .drivers.s3 import open_bucket_deleter
     return open_bucket_deleter(normal, bucket, path, options)
 
 
@@ -81,6 +104,8 @@ def normalise_namespace(uri: str) -> str:
 
 
 def _parse(uri: str) -> tuple[str, str, str]:
+    if found := _AZURE_URL.match(uri):
+        uri = f"az://{uri[found.end() :]}"
     scheme, separator, rest = uri.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _BUCKET:
@@ -94,6 +119,13 @@ def _parse(uri: str) -> tuple[str, str, str]:
     if not bucket and not path:
         raise _invalid(uri, KNOWN)
     return scheme, bucket, path
+
+
+def _check_account(uri: str, options: ObjectStoreOptions) -> None:
+    """Refuse a URL that names another account than the options."""
+    found = _AZURE_URL.match(uri)
+    if found and found[1].lower() != options.azure_account:
+        raise _invalid(uri, f"the account here is {options.azure_account or 'not named by LAKEBED_AZURE_ACCOUNT'}")
 
 
 def _format(scheme: str, bucket: str, path: str) -> str:

@@ -16,7 +16,8 @@ class ObjectStoreOptions:
 
     Without `s3_access_key_id` the credentials come from where AWS's tools look for them.
     `s3_endpoint` is any S3-compatible service, addressed by path unless `s3_virtual_hosted`; one that begins with
-    `http://` is used without TLS.
+    `http://` is used without TLS. `azure_endpoint` and `gs_endpoint` are for emulators and private links, and
+    `gs_service_account` is a file that every process must be able to read. Timeouts and retries are those of all three.
     """
 
     local_root: Path | None = None
@@ -28,8 +29,14 @@ class ObjectStoreOptions:
     s3_secret_access_key: str | None = field(default=None, repr=False)
     s3_session_token: str | None = field(default=None, repr=False)
     s3_virtual_hosted: bool = False
-    s3_timeout_s: float = 60.0
-    s3_retries_max: int = 5
+    azure_account: str | None = None
+    azure_key: str | None = field(default=None, repr=False)
+    azure_sas_token: str | None = field(default=None, repr=False)
+    azure_endpoint: str | None = None
+    gs_endpoint: str | None = None
+    gs_service_account: Path | None = None
+    timeout_s: float = 60.0
+    retries_max: int = 5
 
 
 def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptions:
@@ -37,6 +44,10 @@ def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptio
     LAKEBED_S3_ACCESS_KEY_ID, LAKEBED_S3_SECRET_ACCESS_KEY, LAKEBED_S3_SESSION_TOKEN, LAKEBED_S3_VIRTUAL_HOSTED (`1`);
     where one for S3 is missing, AWS's own (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION, AWS_DEFAULT_REGION,
     AWS_ACCESS_KEY_ID, …). The credentials are taken together, from one of the two families.
+
+    LAKEBED_AZURE_ACCOUNT, LAKEBED_AZURE_KEY, LAKEBED_AZURE_SAS_TOKEN, LAKEBED_AZURE_ENDPOINT, LAKEBED_GS_ENDPOINT,
+    LAKEBED_GS_SERVICE_ACCOUNT (a file). Azure's own count where LAKEBED_AZURE_ACCOUNT is missing
+    (AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN).
     """
 
     def first(*names: str) -> str | None:
@@ -44,6 +55,9 @@ def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptio
 
     family = "LAKEBED_S3_" if environment.get("LAKEBED_S3_ACCESS_KEY_ID") else "AWS_"
     root = first("LAKEBED_BLOCKS_LOCAL_ROOT")
+    service_account = first("LAKEBED_GS_SERVICE_ACCOUNT")
+    # The credentials of one account are of no use for another.
+    azure = "LAKEBED_AZURE_" if environment.get("LAKEBED_AZURE_ACCOUNT") else "AZURE_STORAGE_"
     return ObjectStoreOptions(
         local_root=Path(root) if root else None,
         allow_absolute_local=first("LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL") == "1",
@@ -53,6 +67,12 @@ def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptio
         s3_secret_access_key=first(family + "SECRET_ACCESS_KEY"),
         s3_session_token=first(family + "SESSION_TOKEN"),
         s3_virtual_hosted=first("LAKEBED_S3_VIRTUAL_HOSTED") == "1",
+        azure_account=first(azure + "ACCOUNT", azure + "ACCOUNT_NAME"),
+        azure_key=first(azure + "KEY", azure + "ACCOUNT_KEY"),
+        azure_sas_token=first(azure + "SAS_TOKEN"),
+        azure_endpoint=first("LAKEBED_AZURE_ENDPOINT"),
+        gs_endpoint=first("LAKEBED_GS_ENDPOINT"),
+        gs_service_account=Path(service_account) if service_account else None,
     )
 
 
@@ -68,5 +88,11 @@ def environment_of(options: ObjectStoreOptions) -> dict[str, str]:
         "LAKEBED_S3_SECRET_ACCESS_KEY": options.s3_secret_access_key,
         "LAKEBED_S3_SESSION_TOKEN": options.s3_session_token,
         "LAKEBED_S3_VIRTUAL_HOSTED": "1" if options.s3_virtual_hosted else None,
+        "LAKEBED_AZURE_ACCOUNT": options.azure_account,
+        "LAKEBED_AZURE_KEY": options.azure_key,
+        "LAKEBED_AZURE_SAS_TOKEN": options.azure_sas_token,
+        "LAKEBED_AZURE_ENDPOINT": options.azure_endpoint,
+        "LAKEBED_GS_ENDPOINT": options.gs_endpoint,
+        "LAKEBED_GS_SERVICE_ACCOUNT": options.gs_service_account and str(options.gs_service_account),
     }
     return {name: value for name, value in values.items() if value}

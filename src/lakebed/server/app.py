@@ -46,6 +46,7 @@ from lakebed.objectstore import (
     ObjectStore,
     ObjectStoreOptions,
     environment_of,
+    normalise_namespace,
     open_objectstore,
     options_from_environment,
 )
@@ -120,7 +121,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 PRESIGN_S: Final = 15 * 60
-BLOCKSTORES: Final = ("local", "s3")
+BLOCKSTORES: Final = ("local", "s3", "gs", "az")
 """What LAKEBED_BLOCKSTORE may say; the first where it says nothing."""
 
 
@@ -134,7 +135,7 @@ class InvalidSetting(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """`blockstore` is the scheme that storage namespaces have here: local, s3 or mem.
+    """`blockstore` is the scheme that storage namespaces have here: local, s3, gs, az or mem.
 
     `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
     `setup_secret` None: callers on this machine may set up, without a secret.
@@ -165,7 +166,7 @@ class ServerOptions:
 def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
     """Read the settings of a server. `store_uri` goes before LAKEBED_STORE_URI.
 
-    LAKEBED_BLOCKSTORE (local, s3), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
+    LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
     LAKEBED_DELETED_DAYS, LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of the object stores.
 
@@ -176,7 +177,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
     if blockstore not in BLOCKSTORES:
-        raise UnknownObjectStore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {' and '.join(BLOCKSTORES)}")
+        raise UnknownObjectStore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {', '.join(BLOCKSTORES)}")
     return ServerOptions(
         data_dir=data_dir,
         blockstore=blockstore,
@@ -253,7 +254,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         objectstore = replace(objectstore, local_root=options.data_dir / OBJECTS_FOLDER)
 
     def open_namespace(uri: str) -> ObjectStore:
-        if not uri.startswith(options.blockstore + "://"):
+        if not normalise_namespace(uri).startswith(options.blockstore + "://"):
             raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
         return open_objectstore(uri, objectstore)
 
@@ -291,13 +292,15 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
 
 
 def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
+    # Clients of the contract know Azure under another name, and by the URLs of its accounts.
+    scheme = "(az|https)" if blockstore == "az" else blockstore
     return StorageConfig(
-        blockstore_type=blockstore,
+        blockstore_type="azure" if blockstore == "az" else blockstore,
         blockstore_namespace_example=f"{blockstore}://example-bucket/",
-        validity_regex=f"^{blockstore}://",
+        validity_regex=f"^{scheme}://",
         default_namespace_prefix=f"{blockstore}://",
         import_support=True,
-        import_validity_regex=f"^{blockstore}://",
+        import_validity_regex=f"^{scheme}://",
         pre_sign_support=presign,
     )
 

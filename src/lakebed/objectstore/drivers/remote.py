@@ -22,8 +22,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import lt
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -65,6 +68,7 @@ SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000
 PARTS_AT_ONCE: Final = 4
 COPY_BYTES_MAX: Final = 5 << 30
+COPY_WAIT_S: Final = 120
 DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
@@ -82,6 +86,19 @@ class Conditions(Protocol):
     async def check_copies(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Say how a service differs from S3.
+
+    `forbidden`: what no key may contain. `copies_later`: a copy may go on after it was answered.
+    `signs`: signed URLs can be made with the credentials at hand.
+    """
+
+    forbidden: re.Pattern[str] | None = None
+    copies_later: bool = False
+    signs: bool = True
+
+
 class RemoteObjectStore:
     """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash.
 
@@ -95,19 +112,21 @@ class RemoteObjectStore:
         prefix: str,
         conditions: Conditions,
         name_download: Callable[[str, str], str] | None = None,
+        traits: Traits = Traits(),
     ) -> None:
         self._uri = uri
         self._client = client
         self._prefix = prefix
         self._conditions = conditions
         self._name_download = name_download
+        self._traits = traits
 
     @property
     def uri(self) -> str:
         return self._uri
 
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
-        path = _path(self._prefix, key)
+        path = self._path(key)
         head, rest = await gather(body, size_bytes, small_bytes=SINGLE_PUT_BYTES)
         if rest is None and len(head) <= SINGLE_PUT_BYTES:
             stored = await _hashed(head)
@@ -124,7 +143,7 @@ class RemoteObjectStore:
         return await self._put_parts_if_absent(key, path, feed, part_bytes)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        path = _path(self._prefix, key)
+        path = self._path(key)
         if start == 0 and end is None:
             return await _bytes(key, await done(key, obstore.get_async(self._client, path)))
         found = await self._get_range(key, start, end)
@@ -151,7 +170,7 @@ class RemoteObjectStore:
             await self.stat(key)  # an empty range was asked for, of an object that must exist all the same
 
     async def stat(self, key: str) -> ObjectStat:
-        meta = await done(key, obstore.head_async(self._client, _path(self._prefix, key)))
+        meta = await done(key, obstore.head_async(self._client, self._path(key)))
         return _object_stat(key, meta)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
@@ -252,24 +271,42 @@ class RemoteObjectStore:
         obstore does not read. So the target is looked at: one that was there before with the same size passes for the
         copy. No caller of ours has another target than a fresh one, or one with the same bytes.
         """
-        from_, to = _path(self._prefix, source), _path(self._prefix, target)
+        from_, to = self._path(source), self._path(target)
         size_bytes = (await self.stat(source)).size_bytes
         if size_bytes > COPY_BYTES_MAX:
             await self.put(target, self.stream(source), size_bytes=size_bytes)
             return
         await done(source, outlast(asyncio.ensure_future(obstore.copy_async(self._client, from_, to)), _nothing))
-        try:
-            found_bytes = (await self.stat(target)).size_bytes
-        except ObjectMissing as error:
-            raise ObjectStoreUnavailable(
-                f"the store says that it copied {source!r}, and did not", key=source
-            ) from error
-        if found_bytes != size_bytes:
-            raise ObjectStoreUnavailable(f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source)
+        await self._check_copied(source, target, size_bytes)
+
+    async def _check_copied(self, source: str, target: str, size_bytes: int) -> None:
+        """Look at the target, and wait for a copy that goes on: until then Azure shows an empty object.
+
+        Raises:
+            ObjectStoreUnavailable: the target is absent, or not as large as the source.
+        """
+        deadline, pause_s = time.monotonic() + COPY_WAIT_S, 0.05
+        while True:
+            try:
+                found_bytes = (await self.stat(target)).size_bytes
+            except ObjectMissing as error:
+                raise ObjectStoreUnavailable(
+                    f"the store says that it copied {source!r}, and did not", key=source
+                ) from error
+            if found_bytes == size_bytes:
+                return
+            if not self._traits.copies_later or time.monotonic() > deadline:
+                raise ObjectStoreUnavailable(
+                    f"of {source!r} {found_bytes} of {size_bytes} bytes were copied", key=source
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2)
 
     async def presign_get(self, key: str, *, expires_s: int, file_name: str = "") -> str | None:
         url = await self._sign("GET", key, expires_s)
-        return url if self._name_download is None or not file_name else self._name_download(url, file_name)
+        if url is None or self._name_download is None or not file_name:
+            return url
+        return self._name_download(url, file_name)
 
     async def presign_put(self, key: str, *, expires_s: int) -> str | None:
         return await self._sign("PUT", key, expires_s)
@@ -279,7 +316,7 @@ class RemoteObjectStore:
 
     async def _get_range(self, key: str, start: int, end: int | None, *, e_tag: str | None = None) -> GetResult | None:
         """Return what the object has of this range; None where the object exists and has none of it."""
-        path = _path(self._prefix, key)
+        path = self._path(key)
         if end is not None and end <= start:
             await self.stat(key)
             return None
@@ -293,6 +330,9 @@ class RemoteObjectStore:
             if (await self.stat(key)).size_bytes > start:
                 raise
             return None
+
+    def _path(self, key: str) -> str:
+        return _path(self._prefix, key, self._traits)
 
     async def _made(self, key: str, request: Awaitable[object], *, if_absent: bool) -> None:
         try:
@@ -320,24 +360,30 @@ class RemoteObjectStore:
         try:
             copy = obstore.copy_async(self._client, temporary, path, overwrite=False)
             await self._made(key, copy, if_absent=True)
+            if self._traits.copies_later:
+                await self._check_copied(key, key, stored.size_bytes)
         finally:
             remove = asyncio.ensure_future(obstore.delete_async(self._client, temporary))
             with contextlib.suppress(LakebedError):  # no listing shows it, and a lifecycle rule takes it
                 await done(temporary, outlast(remove, _nothing))
         return stored
 
-    async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str:
+    async def _sign(self, method: Literal["GET", "PUT"], key: str, expires_s: int) -> str | None:
+        path = self._path(key)
+        if not self._traits.signs:
+            return None
         lifetime = timedelta(seconds=expires_s)
-        return await done(key, obstore.sign_async(self._client, method, _path(self._prefix, key), lifetime))
+        return await done(key, obstore.sign_async(self._client, method, path, lifetime))
 
 
 class RemoteDeleter:
     """Deletes objects of the namespace that a RemoteObjectStore of the same arguments reads and writes."""
 
-    def __init__(self, uri: str, client: Client, prefix: str) -> None:
+    def __init__(self, uri: str, client: Client, prefix: str, traits: Traits = Traits()) -> None:
         self._uri = uri
         self._client = client
         self._prefix = prefix
+        self._traits = traits
 
     @property
     def uri(self) -> str:
@@ -347,7 +393,7 @@ class RemoteDeleter:
         """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
         names only the first failure of a batch.
         """
-        paths = _paths(self._prefix, keys)
+        paths = self._paths(keys)
         failures: list[DeleteFailure] = []
         for first in range(0, len(keys), DELETE_KEYS_MAX):
             batch, named = keys[first : first + DELETE_KEYS_MAX], paths[first : first + DELETE_KEYS_MAX]
@@ -359,6 +405,12 @@ class RemoteDeleter:
 
     async def close(self) -> None:
         """Release nothing: the process shares the connections among all namespaces of the bucket."""
+
+    def _paths(self, keys: Sequence[str]) -> Sequence[str]:
+        longest = len(self._prefix.encode()) + max(map(len, keys), default=0)
+        if self._traits.forbidden is None and longest <= BLOCK_KEY_BYTES_MAX and are_plain_object_keys(keys):
+            return [self._prefix + key for key in keys]
+        return [_path(self._prefix, key, self._traits) for key in keys]
 
     async def _delete_singly(self, keys: Sequence[str], paths: dict[str, str], reason: str) -> Sequence[DeleteFailure]:
         failures: list[DeleteFailure] = []
@@ -444,19 +496,14 @@ def prefix_of(path: str) -> str:
     return path + "/" if path else ""
 
 
-def _paths(prefix: str, keys: Sequence[str]) -> Sequence[str]:
-    longest = len(prefix.encode()) + max(map(len, keys), default=0)
-    if longest <= BLOCK_KEY_BYTES_MAX and are_plain_object_keys(keys):
-        return [prefix + key for key in keys]
-    return [_path(prefix, key) for key in keys]
-
-
-def _path(prefix: str, key: str) -> str:
+def _path(prefix: str, key: str, traits: Traits) -> str:
     path = prefix + check_object_key(key)
     if len(path) * 4 > BLOCK_KEY_BYTES_MAX and len(path.encode()) > BLOCK_KEY_BYTES_MAX:
         raise InvalidObjectKey(
-            f"with its namespace this key is over S3's {BLOCK_KEY_BYTES_MAX} bytes: {key[:100]!a}", key=key
+            f"with its namespace this key is over {BLOCK_KEY_BYTES_MAX} bytes: {key[:100]!a}", key=key
         )
+    if traits.forbidden is not None and (found := traits.forbidden.search(key)):
+        raise InvalidObjectKey(f"this service keeps no key with {found[0]!a} as in {key[:100]!a}", key=key)
     return path
 
 

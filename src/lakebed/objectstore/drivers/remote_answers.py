@@ -32,10 +32,14 @@ atexit.register(time.sleep, _LAST_WORDS_S)
 
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
+_TAKEN: Final = "BlobAlreadyExists"
+"""Azure answers with 409 where others answer with 412."""
 _DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
 """How a refusal reads for a key in a bulk delete, which itself succeeds, and for a listing."""
 
 _BAD_PATH: Final = re.compile(r'Encountered object with invalid path: .*?[Pp]ath "([^"]*)"')
+
+_NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|ContainerBeingDeleted|ContainerDisabled")
 
 _PANIC: Final = "RustPanic"
 
@@ -52,7 +56,7 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
     try:
         return await request
     except AlreadyExistsError as error:
-        if _CONFLICT in str(error):
+        if _CONFLICT in str(error) and _TAKEN not in str(error):
             raise ObjectConflict(brief(error), key=key) from error
         if not conditional:
             raise ObjectStoreUnavailable(brief(error), key=key) from error
@@ -81,12 +85,12 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
         if type(error).__name__ != _PANIC:
             raise
         kind = ObjectOutcomeUnknown if conditional else ObjectStoreUnavailable
-        raise kind("the store gave an answer that no S3 service gives", key=key) from error
+        raise kind("the store gave an answer that no such service gives", key=key) from error
 
 
 def _check_bucket(key: str, error: Exception) -> None:
-    if "NoSuchBucket" in str(error):
-        raise BucketMissing("the bucket does not exist (NoSuchBucket)", key=key) from error
+    if found := _NO_BUCKET.search(str(error)):
+        raise BucketMissing(f"the bucket does not exist ({found[0]})", key=key) from error
 
 
 def brief(error: Exception) -> str:

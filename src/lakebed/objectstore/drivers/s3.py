@@ -61,13 +61,13 @@ def client_of(bucket: str, options: ObjectStoreOptions) -> S3Store:
         config |= {"endpoint": options.s3_endpoint, "region": "us-east-1"}
     if options.s3_region is not None:
         config["region"] = options.s3_region
-    timeout = timedelta(seconds=options.s3_timeout_s)
+    timeout = timedelta(seconds=options.timeout_s)
     try:
         return S3Store(
             bucket,
             config=config,
             client_options={"allow_http": (options.s3_endpoint or "").startswith("http://"), "timeout": timeout},
-            retry_config={"max_retries": options.s3_retries_max, "retry_timeout": timeout},
+            retry_config={"max_retries": options.retries_max, "retry_timeout": timeout},
             credential_provider=_credentials(options),
         )
     except BaseError as error:

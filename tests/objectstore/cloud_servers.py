@@ -1,0 +1,111 @@
+"""Azure's and Google's object stores for tests: Azurite, which is Microsoft's own emulator, and a double of ours."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from lakebed.objectstore import ObjectStoreOptions
+from tests.kv.servers import Server, folder_for, free_port, program, running
+
+AZURITE = "azurite@3.35.0"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account that every Azurite has, and its published key."""
+
+BUCKETS = ("bucket-1", "bucket-2")
+"""The double has these from its start."""
+
+
+@contextmanager
+def azurite() -> Iterator[Server]:
+    """Start Azurite's blob service. Killed, it loses the writes of its last five seconds."""
+    script = azurite_script()
+    node = program("node", "nodejs")
+    with folder_for("azurite") as folder:
+        port = free_port()
+        options = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--location", str(folder / "data")]
+        command = [node, str(script), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+def azurite_script() -> Path:
+    """Load Azurite with npm, once, or skip."""
+    kept = Path.home() / ".cache" / "lakebed-tests" / AZURITE.replace("@", "-")
+    if not kept.exists():
+        draft = kept.with_name(f"{kept.name}.{free_port()}")
+        draft.mkdir(parents=True)
+        load = [program("npm", "npm"), "install", "--no-audit", "--no-fund", "--prefix", str(draft), AZURITE]
+        done = subprocess.run(load, check=False, capture_output=True, text=True)
+        if done.returncode:
+            shutil.rmtree(draft)
+            pytest.skip(f"Azurite could not be loaded: {done.stderr[-300:]}")
+        try:
+            draft.rename(kept)
+        except OSError:  # another process was faster
+            shutil.rmtree(draft)
+    return kept / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+@contextmanager
+def gcs_double() -> Iterator[Server]:
+    """Start the double with the buckets of BUCKETS."""
+    with folder_for("gcs") as folder:
+        port = free_port()
+        script = Path(__file__).with_name("gcs_double.py")
+        command = [sys.executable, str(script), str(port), str(folder / "objects.db"), *BUCKETS]
+        with running(Server(command, folder, port, as_root=True)) as server:
+            yield server
+
+
+def azure_options(port: int) -> ObjectStoreOptions:
+    return ObjectStoreOptions(
+        azure_account=ACCOUNT,
+        azure_key=KEY,
+        azure_endpoint=f"http://127.0.0.1:{port}/{ACCOUNT}",
+        retries_max=1,
+        timeout_s=30,
+    )
+
+
+def gcs_options(port: int) -> ObjectStoreOptions:
+    return ObjectStoreOptions(gs_endpoint=f"http://127.0.0.1:{port}", retries_max=1, timeout_s=30)
+
+
+def make_container(port: int, name: str) -> str:
+    """Make a container by a request signed as Azure's documents say, with the key of the account."""
+    headers = {"x-ms-date": format_datetime(datetime.now(UTC), usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "".join(f"{header}:{value}\n" for header, value in headers.items())
+    text = f"PUT{chr(10) * 12}{named}/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{_signed(text)}"
+    url = f"http://127.0.0.1:{port}/{ACCOUNT}/{name}?restype=container"
+    answer = httpx.put(url, headers={**headers, "Content-Length": "0"}, trust_env=False)
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def token_without_deletes(container: str) -> str:
+    """Make a shared access signature that may do everything in a container but delete."""
+    expiry = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    version = "2020-12-06"
+    fields = ["racwl", "", expiry, f"/blob/{ACCOUNT}/{container}", "", "", "", version, "c", "", "", *[""] * 5]
+    signature = _signed("\n".join(fields))
+    return f"sv={version}&se={quote(expiry)}&sr=c&sp=racwl&sig={quote(signature, safe='')}"
+
+
+def _signed(text: str) -> str:
+    return base64.b64encode(hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()).decode()
